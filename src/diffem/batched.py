@@ -1,0 +1,141 @@
+"""Immutable values whose tensors may carry a leading observation axis.
+
+Operators and covariances are such values: a mask or kernel is either shared by all observations or given one per
+observation. Which of the two a tensor is follows from its number of axes; where that cannot be known before the value
+meets data (a mask `(64, 8, 8)` is 64 masks of 8×8 or one of 64×8×8), slicing is remembered and done when it is known.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+
+Index: TypeAlias = int | slice | list[int] | Tensor
+
+
+def as_index(index: Index) -> slice | Tensor:
+    """Indices that keep the observation axis: an int selects a batch of one."""
+    if isinstance(index, bool):
+        raise InputError("an observation index must be an int, a slice or a 1-d tensor, got a bool")
+    if isinstance(index, int):
+        return slice(index, index + 1 if index != -1 else None)
+    if isinstance(index, slice):
+        return index
+    index = torch.as_tensor(index)
+    if index.ndim != 1:
+        raise InputError(
+            f"an observation index must be an int, a slice or a 1-d tensor, got shape {tuple(index.shape)}"
+        )
+    return index
+
+
+class Batched:
+    """Base of the values. A subclass stores every tensor through `_store` and reads it back through `_read`."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Tensor] = {}
+        self._shared_ndim: dict[str, int | None] = {}
+        self._pending: tuple[slice | Tensor, ...] = ()
+
+    @classmethod
+    def _raw(cls, **tensors: tuple[Tensor, int | None]) -> Self:
+        """Build from `(tensor, shared_ndim)` pairs without validation, which would read values back from the device."""
+        new = cls.__new__(cls)
+        Batched.__init__(new)
+        for name, (tensor, shared_ndim) in tensors.items():
+            new._store(name, tensor, shared_ndim)
+        return new
+
+    def _store(self, name: str, tensor: Tensor, shared_ndim: int | None) -> None:
+        """Keep `tensor`; with `shared_ndim` axes it is shared, with one more it has one entry per observation."""
+        if shared_ndim is not None and tensor.ndim not in (shared_ndim, shared_ndim + 1):
+            raise InputError(
+                f"{type(self).__name__}: {name} must have {shared_ndim} axes (shared) or {shared_ndim + 1} "
+                f"(one per observation), got shape {tuple(tensor.shape)}"
+            )
+        self._tensors[name] = tensor.detach()
+        self._shared_ndim[name] = shared_ndim
+
+    def _read(self, name: str, shared_ndim: int | None = None) -> Tensor:
+        """The tensor with a leading axis of size 1 (shared) or n (one per observation)."""
+        tensor = self._tensors[name]
+        known = self._shared_ndim[name]
+        ndim = known if known is not None else shared_ndim
+        assert ndim is not None
+        if tensor.ndim == ndim:
+            return tensor.unsqueeze(0)
+        if tensor.ndim != ndim + 1:
+            raise InputError(
+                f"{type(self).__name__}: {name} of shape {tuple(tensor.shape)} does not fit data whose samples have "
+                f"{ndim} axes; give {ndim} axes (shared) or {ndim + 1} (one per observation)"
+            )
+        if known is None:
+            for index in self._pending:
+                tensor = tensor[_on(index, tensor)]
+        return tensor
+
+    def _bind(self, **shared_ndim: int) -> Self:
+        """The same value with the axes of undecided tensors settled, remembered slices done."""
+        new = copy.copy(self)
+        new._tensors, new._shared_ndim = dict(self._tensors), dict(self._shared_ndim)
+        for name, ndim in shared_ndim.items():
+            if new._shared_ndim[name] is None:
+                tensor = self._read(name, ndim)
+                new._tensors[name] = tensor[0] if self._tensors[name].ndim == ndim else tensor
+                new._shared_ndim[name] = ndim
+        new._pending = ()
+        return new
+
+    @property
+    def batch(self) -> int | None:
+        """The number of observations the value holds parameters for; None when all are shared (or not yet known)."""
+        sizes = {
+            len(t)
+            for name, t in self._tensors.items()
+            if (ndim := self._shared_ndim[name]) is not None and t.ndim == ndim + 1
+        }
+        if len(sizes) > 1:
+            raise InputError(
+                f"{type(self).__name__}: parameters disagree on the number of observations: {sorted(sizes)}"
+            )
+        return sizes.pop() if sizes else None
+
+    def __getitem__(self, index: Index) -> Self:
+        index = as_index(index)
+        new = copy.copy(self)
+        new._tensors = {}
+        for name, tensor in self._tensors.items():
+            ndim = self._shared_ndim[name]
+            per_observation = ndim is not None and tensor.ndim == ndim + 1
+            new._tensors[name] = tensor[_on(index, tensor)] if per_observation else tensor
+        if any(ndim is None for ndim in self._shared_ndim.values()):
+            new._pending = (*self._pending, index)
+        return new
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move to a device or floating dtype, as `torch.Tensor.to`; boolean and index tensors keep their dtype."""
+        new = copy.copy(self)
+        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        new._tensors = {
+            name: t.to(device=device, dtype=dtype if t.is_floating_point() else None, non_blocking=non_blocking)
+            for name, t in self._tensors.items()
+        }
+        return new
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments that are not tensors, as JSON values."""
+        return {}
+
+    def __repr__(self) -> str:
+        parts = [f"{name}={tuple(t.shape)}" for name, t in self._tensors.items()]
+        parts += [f"{name}={value!r}" for name, value in self.config().items() if value is not None]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _on(index: slice | Tensor, tensor: Tensor) -> slice | Tensor:
+    return index if isinstance(index, slice) else index.to(tensor.device)

@@ -1,0 +1,5 @@
+"""Data: observations and where they come from."""
+
+from .observations import Observations
+
+__all__ = ["Observations"]

@@ -1,0 +1,211 @@
+"""Observations: what was measured, how, and with which noise: y = A x + e, e ~ N(0, Σ_y), one A per observation."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batched import Index, as_index
+from ..errors import InputError
+from ..linalg import COVARIANCES, Covariance, Isotropic
+from ..operators import OPERATORS, Operator
+from ..shapes import require_batch
+
+FORMAT = "diffem-observations-1"
+
+
+class Observations:
+    """n observations.
+
+    y: `(n, *measurement)`, floating point; entries that A does not measure may hold anything, NaN included. A complex y is
+        taken for an operator that measures complex numbers and stored as its real view.
+    A: an operator, its parameters shared or for n observations.
+    sigma: standard deviation of the noise, one number or `(n,)`; or cov: a covariance over the measurement.
+    """
+
+    def __init__(
+        self, y: Tensor, A: Operator, sigma: float | Tensor | None = None, *, cov: Covariance | None = None
+    ) -> None:
+        if not isinstance(A, Operator):
+            raise InputError(f"A must be a diffem operator, got {type(A).__name__}; see operators.Function")
+        if isinstance(y, Tensor) and y.is_complex():
+            if not A.complex_output:
+                raise InputError(f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers")
+            y = torch.view_as_real(y.resolve_conj())
+        y = require_batch(y, "y")
+        if A.batch is not None and A.batch != len(y):
+            raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
+        measured = A.measured(y)
+        clean = y if measured is None else torch.where(measured, y, 0)
+        if not torch.isfinite(clean).all():
+            bad = (~torch.isfinite(clean)).flatten(1).any(1).nonzero().flatten()
+            raise InputError(
+                f"y holds non-finite measured values, first in observation {int(bad[0])} ({len(bad)} in all)"
+            )
+        # one adjoint settles that y and A fit, and what a sample looks like
+        try:
+            x = A[:1].adjoint(clean[:1])
+        except InputError as error:
+            raise InputError(f"y of shape {tuple(y.shape)} does not fit A: {error}") from None
+        self.x_shape = tuple(x.shape[1:])
+        if A[:1](x).shape[1:] != y.shape[1:]:
+            raise InputError(f"A measures {tuple(A[:1](x).shape[1:])} per observation, y has {tuple(y.shape[1:])}")
+        self.y = clean.detach()
+        self.A = A.bound(x)
+        self.cov = self._covariance(sigma, cov)
+
+    def _covariance(self, sigma: float | Tensor | None, cov: Covariance | None) -> Covariance:
+        if (sigma is None) == (cov is None):
+            raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
+        if sigma is not None:
+            value = torch.as_tensor(sigma, dtype=torch.float64)
+            if value.ndim > 1 or (value.ndim == 1 and len(value) != len(self)):
+                raise InputError(f"sigma must be one number or {len(self)} of them, got shape {tuple(value.shape)}")
+            if not ((value > 0) & torch.isfinite(value)).all():
+                raise InputError(f"sigma must be positive and finite, got {value.reshape(-1)[:4].tolist()}")
+            cov = Isotropic(value**2).to(device=self.y.device, dtype=self.y.dtype)
+        assert cov is not None
+        if not isinstance(cov, Covariance):
+            raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
+        cov = cov.bind(self.y.ndim - 1)
+        if cov.batch is not None and cov.batch != len(self):
+            raise InputError(f"y holds {len(self)} observations, the noise covariance {cov.batch}")
+        try:
+            cov.matvec(self.y[:1]) if cov.batch is None else cov[:1].matvec(self.y[:1])
+        except RuntimeError as error:
+            raise InputError(
+                f"the noise covariance {cov} does not fit y of shape {tuple(self.y.shape)}: {error}"
+            ) from None
+        return cov.to(self.y)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: Index) -> Observations:
+        index = as_index(index)
+        new = copy.copy(self)
+        new.y = self.y[index if isinstance(index, slice) else index.to(self.y.device)]
+        if len(new.y) == 0:
+            raise InputError(f"no observations left: {index} of {len(self)}")
+        new.A, new.cov = self.A[index], self.cov[index]
+        return new
+
+    def to(self, *args: Any, **kwargs: Any) -> Observations:
+        new = copy.copy(self)
+        new.y, new.A, new.cov = self.y.to(*args, **kwargs), self.A.to(*args, **kwargs), self.cov.to(*args, **kwargs)
+        return new
+
+    @property
+    def measured(self) -> Tensor | None:
+        """Which entries of y count, broadcastable to y; None: all."""
+        return self.A.measured(self.y)
+
+    @property
+    def noise(self) -> Covariance:
+        """Σ_y on the measured entries."""
+        measured = self.measured
+        return self.cov if measured is None else self.cov.restrict(measured)
+
+    def counts(self) -> Tensor:
+        """How many values each observation measures, `(n,)`."""
+        measured = self.measured
+        full = torch.ones((), dtype=torch.bool, device=self.y.device) if measured is None else measured
+        return full.expand_as(self.y).flatten(1).sum(1)
+
+    def residual(self, x: Tensor) -> Tensor:
+        """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`."""
+        residual = self.y - self.A(x)
+        measured = self.measured
+        return residual if measured is None else torch.where(measured, residual, 0)
+
+    def chi2(self, x: Tensor) -> Tensor:
+        """(y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws that explain their observation."""
+        return self.noise.mahalanobis(self.residual(x)) / self.counts()
+
+    def __repr__(self) -> str:
+        return f"Observations({len(self)} of {tuple(self.y.shape[1:])}, x {self.x_shape}, A={self.A}, cov={self.cov})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file: the tensors, and the operator's structure as JSON in its header."""
+        from safetensors.torch import save_file
+
+        tensors = {"y": self.y}
+        structure = {"format": FORMAT, "A": _describe(self.A, "A", tensors), "cov": _describe_cov(self.cov, tensors)}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        save_file(tensors, partial, {"diffem": json.dumps(structure)})
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Observations:
+        """Read what `save` wrote; nothing in the file is executed."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(os.fspath(path), "pt") as file:
+                header = (file.metadata() or {}).get("diffem")
+                # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} cannot be read as an observations file: {error}") from None
+        try:
+            structure = json.loads(header or "")
+            if structure["format"] != FORMAT:
+                raise InputError(f"{path} has format {structure['format']!r}, this version reads {FORMAT!r}")
+            A = _rebuild(structure["A"], "A", tensors)
+            cov = _rebuild_cov(structure["cov"], tensors)
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not an observations file of this library: {error!r}") from None
+        return cls(tensors["y"], A, cov=cov)
+
+
+def _describe(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The operator's structure as JSON values; its tensors go into `tensors` under names that start with `prefix`."""
+    kind = type(A).__name__
+    if OPERATORS.get(kind) is not type(A):
+        raise InputError(f"an operator of type {kind} holds code and cannot be saved; rebuild it where it is used")
+    for name, tensor in A.tensors().items():
+        tensors[f"{prefix}.{name}"] = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    complex_names = [name for name, tensor in A.tensors().items() if tensor.is_complex()]
+    children = [_describe(child, f"{prefix}.{i}", tensors) for i, child in enumerate(A.children())]
+    return {
+        "kind": kind,
+        "config": A.config(),
+        "tensors": list(A.tensors()),
+        "complex": complex_names,
+        "children": children,
+    }
+
+
+def _rebuild(structure: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Operator:
+    """The operator again, through its constructor and therefore its checks."""
+    kind = structure["kind"]
+    if kind not in OPERATORS:
+        raise InputError(f"unknown operator {kind!r}; known: {', '.join(OPERATORS)}")
+    children = [_rebuild(child, f"{prefix}.{i}", tensors) for i, child in enumerate(structure["children"])]
+    own = {name: tensors[f"{prefix}.{name}"] for name in structure["tensors"]}
+    for name in structure["complex"]:
+        own[name] = torch.view_as_complex(own[name])
+    return OPERATORS[kind](*children, **own, **structure["config"])
+
+
+def _describe_cov(cov: Covariance, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    kind = next(name for name, type_ in COVARIANCES.items() if type_ is type(cov))
+    tensors.update({f"cov.{name}": tensor for name, tensor in cov._tensors.items()})
+    return {"kind": kind, "axes": cov._shared_ndim}
+
+
+def _rebuild_cov(structure: dict[str, Any], tensors: dict[str, Tensor]) -> Covariance:
+    kind = structure["kind"]
+    if kind not in COVARIANCES:
+        raise InputError(f"unknown covariance {kind!r}; known: {', '.join(COVARIANCES)}")
+    return COVARIANCES[kind]._raw(**{name: (tensors[f"cov.{name}"], axes) for name, axes in structure["axes"].items()})

@@ -1,0 +1,340 @@
+r"""Covariance matrices that are never formed: isotropic, diagonal, low rank plus diagonal, dense.
+
+Each acts on batches `(n, *event)` and is shared by all samples or given one per sample. All have the same verbs:
+
+- `matvec(v)`: Σv, `solve(v)`: Σ⁻¹v,
+- `sqrt(z)`: Lz with LLᵀ = Σ, so that `sqrt` of white noise has covariance Σ,
+- `logdet(event_shape)`: log|Σ|,
+- `plus(variance)`: Σ + variance·I, the variance a scalar or one per sample (the covariance of x + σz),
+- `restrict(measured)`: the block of Σ on the measured entries, acting as zero on the others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batched import Batched
+from ..errors import InputError
+from ..shapes import per_sample
+from .inner import accumulate_dtype, dot
+
+
+class Covariance(Batched):
+    def matvec(self, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def solve(self, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def sqrt(self, z: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
+        raise NotImplementedError
+
+    def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
+        """The variances, `(1 or n, *event)`."""
+        raise NotImplementedError
+
+    def plus(self, variance: Tensor | float) -> Covariance:
+        raise NotImplementedError
+
+    def restrict(self, measured: Tensor) -> Covariance:
+        raise NotImplementedError
+
+    def bind(self, event_ndim: int) -> Covariance:
+        """Settle which tensors are per sample, given the number of axes of a sample."""
+        return self
+
+    def mahalanobis(self, v: Tensor) -> Tensor:
+        """vᵢᵀΣ⁻¹vᵢ per sample, `(n,)`."""
+        return dot(v, self.solve(v))
+
+    def log_prob(self, v: Tensor) -> Tensor:
+        """log N(vᵢ | 0, Σ) per sample, `(n,)`; on a restricted covariance, the density of the measured entries."""
+        event_shape = tuple(v.shape[1:])
+        count = (self.diagonal(event_shape) > 0).expand(v.shape).flatten(1).sum(1)
+        return -0.5 * (self.mahalanobis(v) + self.logdet(event_shape) + count * math.log(2 * math.pi))
+
+
+def _positive(name: str, values: Tensor) -> Tensor:
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        raise InputError(f"{name} must be a floating-point tensor or a number, got {values!r}")
+    good = torch.isfinite(values) & (values > 0)
+    if not good.all():
+        raise InputError(f"{name} must be positive and finite, got {values[~good].reshape(-1)[:4].tolist()}")
+    return values
+
+
+class Isotropic(Covariance):
+    """variance · I; variance: `()` or `(n,)`."""
+
+    def __init__(self, variance: Tensor | float) -> None:
+        super().__init__()
+        if not isinstance(variance, Tensor):
+            variance = torch.tensor(float(variance), dtype=torch.float64)
+        self._store("variance", _positive("variance", variance), 0)
+
+    def _scale(self, v: Tensor) -> Tensor:
+        return self._read("variance").to(v.dtype).reshape(-1, *(1,) * (v.ndim - 1))
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self._scale(v) * v
+
+    def solve(self, v: Tensor) -> Tensor:
+        return v / self._scale(v)
+
+    def sqrt(self, z: Tensor) -> Tensor:
+        return self._scale(z).sqrt() * z
+
+    def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
+        return math.prod(event_shape) * _log(self._read("variance"))
+
+    def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
+        variance = self._read("variance")
+        return variance.reshape(-1, *(1,) * len(event_shape)).expand(-1, *event_shape)
+
+    def plus(self, variance: Tensor | float) -> Isotropic:
+        return Isotropic._raw(variance=(self._tensors["variance"] + variance, 0))
+
+    def restrict(self, measured: Tensor) -> Diagonal:
+        variance = self._read("variance")
+        scale = variance.reshape(-1, *(1,) * (measured.ndim - 1))
+        return Diagonal._raw(variances=(measured * scale, measured.ndim - 1))
+
+
+class Diagonal(Covariance):
+    """Independent entries; variances: `(*event)` or `(n, *event)`."""
+
+    def __init__(self, variances: Tensor) -> None:
+        super().__init__()
+        self._store("variances", _positive("variances", variances), None)
+
+    def bind(self, event_ndim: int) -> Diagonal:
+        return self._bind(variances=event_ndim)
+
+    def _variances(self, v: Tensor) -> Tensor:
+        return self._read("variances", v.ndim - 1).to(v.dtype)
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self._variances(v) * v
+
+    def solve(self, v: Tensor) -> Tensor:
+        return v * _reciprocal(self._variances(v))
+
+    def sqrt(self, z: Tensor) -> Tensor:
+        return self._variances(z).sqrt() * z
+
+    def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
+        return _log(self.diagonal(event_shape)).flatten(1).sum(1)
+
+    def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
+        return self._read("variances", len(event_shape)).expand(-1, *event_shape)
+
+    def plus(self, variance: Tensor | float) -> Diagonal:
+        variances, ndim = _add(self, variance)
+        return Diagonal._raw(variances=(variances, ndim))
+
+    def restrict(self, measured: Tensor) -> Diagonal:
+        ndim = measured.ndim - 1
+        return Diagonal._raw(variances=(measured * self._read("variances", ndim), ndim))
+
+
+class LowRank(Covariance):
+    r"""Σ = D + UUᵀ, by Woodbury: Σ⁻¹ = D⁻¹ − D⁻¹U(I + UᵀD⁻¹U)⁻¹UᵀD⁻¹.
+
+    factor: U as `(r, *event)` or `(n, r, *event)`; variances: D as a number, `(*event)` or `(n, *event)`.
+    """
+
+    def __init__(self, factor: Tensor, variances: Tensor | float) -> None:
+        super().__init__()
+        if not isinstance(factor, Tensor) or not factor.is_floating_point() or factor.ndim < 2:
+            raise InputError("factor must be a floating-point tensor of shape (r, *event) or (n, r, *event)")
+        variances = torch.as_tensor(variances, dtype=factor.dtype, device=factor.device)
+        self._store("factor", factor, None)
+        self._store("variances", _positive("variances", variances), None)
+
+    def bind(self, event_ndim: int) -> LowRank:
+        factor, variances = self._tensors["factor"], self._tensors["variances"]
+        if variances.ndim == 0:
+            new = LowRank._raw(factor=(factor, None), variances=(variances.expand(factor.shape[-event_ndim:]), None))
+            new._pending = self._pending
+            return new.bind(event_ndim)
+        return self._bind(factor=event_ndim + 1, variances=event_ndim)
+
+    def _parts(self, event_ndim: int) -> tuple[Tensor, Tensor]:
+        """U as `(1 or n, r, N)` and D as `(1 or n, N)`."""
+        bound = self.bind(event_ndim)
+        return bound._read("factor").flatten(2), bound._read("variances").flatten(1)
+
+    def matvec(self, v: Tensor) -> Tensor:
+        u, d = self._parts(v.ndim - 1)
+        w = v.flatten(1)
+        return (d * w + _lift(u, _project(u, w))).reshape(v.shape)
+
+    def solve(self, v: Tensor) -> Tensor:
+        u, d = self._parts(v.ndim - 1)
+        inverse = _reciprocal(d)
+        w = v.flatten(1) * inverse
+        coefficients = torch.cholesky_solve(_project(u, w).unsqueeze(-1), _capacitance(u, inverse)).squeeze(-1)
+        return (w - inverse * _lift(u, coefficients)).reshape(v.shape)
+
+    def sqrt(self, z: Tensor) -> Tensor:
+        # With W = D^-½U = P diag(s) Qᵀ:  Σ = D^½ (I + P diag(s²) Pᵀ) D^½, and the bracket has root I + P diag(√(1+s²)−1) Pᵀ.
+        u, d = self._parts(z.ndim - 1)
+        root = d.sqrt()
+        _, s, p = torch.linalg.svd(u * _reciprocal(root).unsqueeze(1), full_matrices=False)
+        w = z.flatten(1)
+        return (root * (w + _lift(p, _project(p, w) * ((1 + s**2).sqrt() - 1)))).reshape(z.shape)
+
+    def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
+        u, d = self._parts(len(event_shape))
+        chol = _capacitance(u, _reciprocal(d))
+        return _log(d).sum(1) + 2 * _log(chol.diagonal(dim1=-2, dim2=-1)).sum(-1)
+
+    def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
+        u, d = self._parts(len(event_shape))
+        return (d + u.square().sum(1)).reshape(-1, *event_shape)
+
+    def plus(self, variance: Tensor | float) -> LowRank:
+        variances, ndim = _add(self, variance)
+        new = LowRank._raw(factor=(self._tensors["factor"], self._shared_ndim["factor"]), variances=(variances, ndim))
+        new._pending = self._pending
+        return new
+
+    def restrict(self, measured: Tensor) -> LowRank:
+        ndim = measured.ndim - 1
+        bound = self.bind(ndim)
+        return LowRank._raw(
+            factor=(bound._read("factor") * measured.unsqueeze(1), ndim + 1),
+            variances=(bound._read("variances") * measured, ndim),
+        )
+
+
+def _project(u: Tensor, w: Tensor) -> Tensor:
+    """Uᵀw: `(1 or n, r, N)`, `(n, N)` → `(n, r)`; a shared U takes one matrix product."""
+    return w @ u[0].T if len(u) == 1 else (u @ w.unsqueeze(-1)).squeeze(-1)
+
+
+def _lift(u: Tensor, c: Tensor) -> Tensor:
+    """Uc: `(1 or n, r, N)`, `(n, r)` → `(n, N)`."""
+    return c @ u[0] if len(u) == 1 else (c.unsqueeze(1) @ u).squeeze(1)
+
+
+def _capacitance(u: Tensor, inverse: Tensor) -> Tensor:
+    """Cholesky factor of I + UᵀD⁻¹U, `(1 or n, r, r)`."""
+    gram = (u * inverse.unsqueeze(1)) @ u.mT
+    return torch.linalg.cholesky(gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device))
+
+
+def _reciprocal(d: Tensor) -> Tensor:
+    """1/d, and 0 where a restriction put 0: those entries are outside the system."""
+    return torch.where(d > 0, 1 / d, 0)
+
+
+def _log(d: Tensor) -> Tensor:
+    return torch.where(d > 0, d.to(accumulate_dtype(d.device)).log(), 0)
+
+
+def _add(cov: Diagonal | LowRank, variance: Tensor | float) -> tuple[Tensor, int | None]:
+    """The diagonal of `cov` plus a scalar or one variance per sample, and how many axes a sample of it has."""
+    variances, ndim = cov._tensors["variances"], cov._shared_ndim["variances"]
+    if not isinstance(variance, Tensor) or variance.ndim == 0:
+        return variances + variance, ndim
+    if ndim is None:
+        raise InputError("bind(event_ndim) this covariance before adding one variance per sample")
+    variances = cov._read("variances")
+    return variances + per_sample(variance, variances), ndim
+
+
+class Dense(Covariance):
+    """A full matrix over the flattened sample; matrix: `(N, N)` or `(n, N, N)`, symmetric positive definite.
+
+    Kept as its eigendecomposition, so that adding σ²I per sample and solving again cost one product each.
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        if not isinstance(matrix, Tensor) or not matrix.is_floating_point() or matrix.shape[-1] != matrix.shape[-2]:
+            raise InputError("a dense covariance must be a floating-point tensor of shape (N, N) or (n, N, N)")
+        scale = matrix.abs().max()
+        asymmetry = (matrix - matrix.mT).abs().max() / scale
+        if not asymmetry <= 1e-4:
+            raise InputError(
+                f"a covariance must be symmetric; the one given differs from its transpose by {asymmetry:.1e}"
+            )
+        values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+        floor = -1e-4 if matrix.dtype == torch.float32 else -1e-8
+        if not values.min() >= floor * scale:
+            raise InputError(f"a covariance must be positive; its smallest eigenvalue is {values.min():.2e}")
+        self._store("vectors", vectors, 2)
+        self._store("values", values.clamp(min=0), 1)
+
+    @classmethod
+    def from_eigen(cls, values: Tensor, vectors: Tensor) -> Dense:
+        """Σ = Q diag(values) Qᵀ; values: `(N,)` or `(n, N)`, vectors Q: `(N, N)` or `(n, N, N)`."""
+        return cls._raw(vectors=(vectors, 2), values=(values, 1))
+
+    def matrix(self) -> Tensor:
+        """`(1 or n, N, N)`."""
+        vectors = self._read("vectors")
+        return (vectors * self._read("values").unsqueeze(1)) @ vectors.mT
+
+    def _apply(self, v: Tensor, scale: Tensor) -> Tensor:
+        vectors = self._read("vectors")
+        w = v.flatten(1)
+        if len(vectors) == 1:
+            return (((w @ vectors[0]) * scale) @ vectors[0].T).reshape(v.shape)
+        return (vectors @ (scale.unsqueeze(-1) * (vectors.mT @ w.unsqueeze(-1)))).reshape(v.shape)
+
+    def matvec(self, v: Tensor) -> Tensor:
+        return self._apply(v, self._read("values"))
+
+    def solve(self, v: Tensor) -> Tensor:
+        return self._apply(v, 1 / self._read("values"))
+
+    def sqrt(self, z: Tensor) -> Tensor:
+        return self._apply(z, self._read("values").sqrt())
+
+    def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
+        return _log(self._read("values")).sum(-1)
+
+    def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
+        vectors = self._read("vectors")
+        return (vectors.square() @ self._read("values").unsqueeze(-1)).reshape(-1, *event_shape)
+
+    def plus(self, variance: Tensor | float) -> Dense:
+        values = self._tensors["values"]
+        if isinstance(variance, Tensor) and variance.ndim == 1:
+            values = self._read("values") + variance.unsqueeze(-1)
+        else:
+            values = values + variance
+        return Dense.from_eigen(values, self._tensors["vectors"])
+
+    def restrict(self, measured: Tensor) -> Covariance:
+        raise InputError("a dense noise covariance cannot be combined with unmeasured entries; use Diagonal or LowRank")
+
+
+COVARIANCES: dict[str, type[Covariance]] = {
+    "isotropic": Isotropic,
+    "diagonal": Diagonal,
+    "low_rank": LowRank,
+    "dense": Dense,
+}
+
+
+def as_covariance(value: Any, event_shape: tuple[int, ...], owner: str) -> Covariance:
+    """A covariance object as it is, or a dense matrix over the flattened event."""
+    size = math.prod(event_shape)
+    if isinstance(value, Covariance):
+        return value.bind(len(event_shape))
+    if isinstance(value, Tensor) and value.shape == (size, size):
+        return Dense(value)
+    shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    raise InputError(
+        f"{owner}: cov must be a Covariance or a ({size}, {size}) matrix over samples of shape {event_shape}, got {shape}"
+    )

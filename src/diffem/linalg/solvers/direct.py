@@ -1,0 +1,67 @@
+"""Form the matrix and factor it: exact, for few measurements (one product per measured value)."""
+
+import torch
+from torch import Tensor
+
+from ...errors import InputError
+from ..inner import accumulate_dtype
+from .system import GUARD_SLACK, Solution, Status, System, relative
+
+MAX_SIZE = 1024
+
+
+def direct(
+    system: System, b: Tensor, *, iterations: int = 0, tolerance: float | None = None, guard: bool = True
+) -> Solution:
+    """Solve M u = b exactly. b: `(n, *m)`; `iterations` and `tolerance` have no meaning here.
+
+    The guard's analogue: A V Aᵀ is symmetrised and its negative eigenvalues are set to 0 before Σ_y is added; they are
+    counted per sample.
+    """
+    size = b[0].numel()
+    if size > MAX_SIZE:
+        raise InputError(
+            f"solver 'direct' forms the {size}×{size} matrix with {size} products; it is meant for at most {MAX_SIZE} "
+            "measured values per observation: use 'cg' or 'gmres'"
+        )
+    guard = guard and system.noise is not None
+    dtype = accumulate_dtype(b.device)
+    signal_columns, noise_columns, pulls = [], [], []
+    for j in range(size):
+        e = torch.zeros_like(b[:1]).flatten(1)
+        e[:, j] = 1
+        e = e.reshape(1, *b.shape[1:]).expand_as(b)
+        signal, pull = system.signal(e)
+        signal_columns.append(signal.flatten(1))
+        noise_columns.append(system.noise_matvec(e).flatten(1))
+        pulls.append(pull)
+    gram = torch.stack(signal_columns, -1).to(dtype)  # (n, m, m)
+    noise = torch.stack(noise_columns, -1).to(dtype)
+    # entries without noise variance are not measured: they leave the system as unit rows with a zero right-hand side
+    outside = (noise.diagonal(dim1=-2, dim2=-1) == 0) & (system.noise is not None)  # (n, m)
+    noise = noise + torch.diag_embed(outside.to(dtype))
+
+    rhs = b.flatten(1).to(dtype)
+    finite = torch.isfinite(gram).flatten(1).all(1) & torch.isfinite(rhs).all(1)
+    gram = torch.where(finite.reshape(-1, 1, 1), gram, 0)
+    clean = torch.where(finite.unsqueeze(1), rhs, 0)
+    guards = torch.zeros(len(b), dtype=torch.int64, device=b.device)
+    if guard:
+        values, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
+        smallest_noise = noise.diagonal(dim1=-2, dim2=-1).amin(-1, keepdim=True)
+        guards = (values < -GUARD_SLACK * smallest_noise).sum(-1)
+        gram = (vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT
+    u, info = torch.linalg.solve_ex(gram + noise, clean)
+    solved = finite & (info == 0)
+    u = torch.where(solved.unsqueeze(1) & ~outside, u, 0)
+
+    pullback = torch.zeros_like(pulls[0])
+    for j, pull in enumerate(pulls):
+        weight = u[:, j].to(pull.dtype).reshape(-1, *(1,) * (pull.ndim - 1))
+        pullback = torch.where(weight == 0, pullback, pullback + weight * pull)
+    residual = (clean - ((gram + noise) @ u.unsqueeze(-1)).squeeze(-1)).norm(dim=-1)
+    status = torch.where(solved, torch.where(guards > 0, Status.GUARDED, Status.CONVERGED), Status.BREAKDOWN)
+    count = torch.ones_like(guards)
+    return Solution(
+        u.to(b.dtype).reshape(b.shape), pullback, count, relative(residual, clean.norm(dim=-1)), status, guards, size
+    )

@@ -1,0 +1,82 @@
+r"""What a solver is given and what it returns.
+
+The posterior methods solve M u = b with M = Σ_y + A V Aᵀ, one system per sample, and then need Jᵀ Aᵀ u. Every product
+A V Aᵀ p = σ² A (Jᵀ Aᵀ p) passes through JᵀAᵀp, the *pullback* of p, so a solver that builds u = Σ αᵢ pᵢ gets
+JᵀAᵀu = Σ αᵢ JᵀAᵀpᵢ for free: k iterations cost k vector–Jacobian products, not k + 1.
+
+V is a covariance, so the true M satisfies pᵀMp ≥ pᵀΣ_y p. A learned Jacobian need not; where a direction violates it the
+system is wrong along that direction, and solving on would send the sample away. That is the *curvature guard*: such a
+sample stops with what it has, alone, and the guard is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..covariance import Covariance
+
+# Rounding in pᵀ(AVAᵀ)p is relative to pᵀMp; below this fraction of pᵀΣ_y p a negative value is rounding, not curvature.
+GUARD_SLACK = 1e-6
+
+
+class Status(IntEnum):
+    """How a sample's solve ended."""
+
+    ITERATIONS = 0  # all iterations done
+    CONVERGED = 1  # residual at or below the tolerance (or exactly zero)
+    GUARDED = 2  # stopped by the curvature guard
+    BREAKDOWN = 3  # a division by zero or a non-finite number stopped it
+
+
+@dataclass(frozen=True)
+class System:
+    """M = Σ_y + A V Aᵀ for a batch.
+
+    signal: p `(n, *m)` → (A V Aᵀ p `(n, *m)`, pullback of p `(n, *event)`); called once per product.
+    noise: Σ_y, or None for a system that is all signal (then there is nothing to guard against).
+    """
+
+    signal: Callable[[Tensor], tuple[Tensor, Tensor]]
+    noise: Covariance | None = None
+
+    def noise_matvec(self, p: Tensor) -> Tensor:
+        return torch.zeros_like(p) if self.noise is None else self.noise.matvec(p)
+
+
+@dataclass
+class Solution:
+    """u and JᵀAᵀu, and how they were reached, per sample."""
+
+    u: Tensor  # (n, *m)
+    pullback: Tensor  # (n, *event)
+    iterations: Tensor  # (n,) int
+    residual: Tensor  # (n,) ‖b − Mu‖ / ‖b‖ as the recurrence has it
+    status: Tensor  # (n,) Status
+    guards: Tensor  # (n,) int, directions (or eigenvalues) refused
+    products: int  # evaluations of `signal`, that is VJPs, for the whole batch at once
+
+
+class Solver(Protocol):
+    def __call__(
+        self, system: System, b: Tensor, *, iterations: int, tolerance: float | None = None, guard: bool = True
+    ) -> Solution: ...
+
+
+def violates(signal: Tensor, noise: Tensor) -> Tensor:
+    """True where pᵀ(AVAᵀ)p is negative beyond rounding, or not a number. Both `(n,)`."""
+    return ~(signal >= -GUARD_SLACK * noise)
+
+
+def stop_ratio(b: Tensor, tolerance: float | None) -> float:
+    """‖r‖/‖b‖ at which a sample is done: the tolerance, and never below rounding, where directions are only noise."""
+    return max(tolerance or 0.0, 4 * torch.finfo(b.dtype).eps)
+
+
+def relative(residual_norm: Tensor, b_norm: Tensor) -> Tensor:
+    return torch.where(b_norm > 0, residual_norm / b_norm, torch.zeros_like(b_norm))

@@ -1,0 +1,41 @@
+r"""The paper's multi-layer perceptron: x and the noise embedding side by side, SiLU then LayerNorm (without affine) per layer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .embedding import NoiseEmbedding
+
+
+class MLP(nn.Module):
+    """h(x `(n, *event)`, log σ `(n,)`) → `(n, *event)`.
+
+    With event (5,), hidden (256, 256, 256) and a 64-d embedding, the network of the manifold experiment: 150,789 parameters.
+    """
+
+    def __init__(
+        self,
+        event_shape: tuple[int, ...],
+        hidden: tuple[int, ...] = (256, 256, 256),
+        embedding: NoiseEmbedding | int = 64,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.event_shape = tuple(event_shape)
+        size = math.prod(self.event_shape)
+        self.embedding = NoiseEmbedding(embedding) if isinstance(embedding, int) else embedding
+        widths = [size + 2 * len(self.embedding.frequencies), *hidden]
+        layers: list[nn.Module] = []
+        for width_in, width_out in itertools.pairwise(widths):
+            layers += [nn.Linear(width_in, width_out), nn.SiLU(), nn.LayerNorm(width_out, elementwise_affine=False)]
+            if dropout > 0:
+                layers.append(nn.Dropout(dropout))
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], size))
+
+    def forward(self, x: Tensor, log_sigma: Tensor) -> Tensor:
+        features = torch.cat([x.flatten(1), self.embedding(log_sigma)], -1)
+        return self.layers(features).reshape(x.shape)

@@ -1,0 +1,141 @@
+"""Operators made of operators: one after the other, or side by side."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..batched import Index
+from ..errors import InputError
+from .base import Operator
+
+
+class _Composite(Operator):
+    def __init__(self, *operators: Operator) -> None:
+        super().__init__()
+        if len(operators) < 2 or not all(isinstance(A, Operator) for A in operators):
+            raise InputError(f"{type(self).__name__} needs two or more operators, got {operators!r}")
+        self._children = tuple(operators)
+        sizes = {A.batch for A in operators} - {None}
+        if len(sizes) > 1:
+            raise InputError(
+                f"{type(self).__name__}: parts hold parameters for different numbers of observations: {sizes}"
+            )
+
+    def children(self) -> tuple[Operator, ...]:
+        return self._children
+
+    @property
+    def batch(self) -> int | None:
+        return next((A.batch for A in self._children if A.batch is not None), None)
+
+    def _rebuilt(self, operators: tuple[Operator, ...]) -> Self:
+        return type(self)(*operators, **self.config())
+
+    def __getitem__(self, index: Index) -> Self:
+        return self._rebuilt(tuple(A[index] for A in self._children))
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        return self._rebuilt(tuple(A.to(*args, **kwargs) for A in self._children))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._children))})"
+
+
+class Compose(_Composite):
+    """`Compose(A2, A1)(x) = A2(A1(x))`."""
+
+    @property
+    def complex_output(self) -> bool:  # type: ignore[override]
+        return self._children[0].complex_output
+
+    def _forward(self, x: Tensor) -> Tensor:
+        for A in reversed(self._children):
+            x = A(x)
+        return x
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        for A in self._children:
+            y = A.adjoint(y)
+        return y
+
+    def measured(self, y: Tensor) -> Tensor | None:
+        # walk back through the intermediate results, then carry what is measured forward
+        data = [torch.zeros_like(y)]
+        for A in self._children[:-1]:
+            data.append(A.adjoint(data[-1]))
+        measured: Tensor | None = None
+        for A, out in zip(reversed(self._children), reversed(data), strict=True):
+            own = A.measured(out)
+            kept = None if measured is None else A.keeps(measured)
+            measured = own if kept is None else kept if own is None else own & kept
+            measured = None if measured is None else measured.expand_as(out)
+        return measured
+
+    def bound(self, x: Tensor) -> Compose:
+        bound = []
+        for A in reversed(self._children):
+            bound.append(A.bound(x))
+            x = A[:1](x)
+        return Compose(*reversed(bound))
+
+
+class Stack(_Composite):
+    """Several measurements of the same x.
+
+    When all have the same shape, y is `(n, k, *measurement)`, one entry of the second axis per operator. When they differ,
+    `x_shape` (the shape of a sample) is needed to know how to take y apart, and y is flat, `(n, m1 + m2 + ...)`.
+    """
+
+    def __init__(self, *operators: Operator, x_shape: tuple[int, ...] | None = None) -> None:
+        super().__init__(*operators)
+        self.x_shape = None if x_shape is None else tuple(x_shape)
+
+    def config(self) -> dict[str, Any]:
+        return {"x_shape": None if self.x_shape is None else list(self.x_shape)}
+
+    @property
+    def complex_output(self) -> bool:  # type: ignore[override]
+        return all(A.complex_output for A in self._children) and self.x_shape is None
+
+    def _forward(self, x: Tensor) -> Tensor:
+        parts = [A(x) for A in self._children]
+        if self.x_shape is not None:
+            return torch.cat([part.flatten(1) for part in parts], 1)
+        if len({tuple(part.shape) for part in parts}) > 1:
+            shapes = ", ".join(str(tuple(part.shape[1:])) for part in parts)
+            raise InputError(f"Stack: the parts measure different shapes ({shapes}); pass x_shape={tuple(x.shape[1:])}")
+        return torch.stack(parts, 1)
+
+    def _take_apart(self, y: Tensor) -> list[Tensor]:
+        if self.x_shape is None:
+            if y.ndim < 2 or y.shape[1] != len(self._children):
+                raise InputError(f"Stack of {len(self._children)} operators got y of shape {tuple(y.shape)}")
+            return list(y.unbind(1))
+        x = y.new_zeros(len(y), *self.x_shape)
+        shapes = [tuple(A(x).shape[1:]) for A in self._children]
+        sizes = [math.prod(shape) for shape in shapes]
+        if y.ndim != 2 or y.shape[1] != sum(sizes):
+            raise InputError(f"Stack measures {sum(sizes)} numbers per observation, got y of shape {tuple(y.shape)}")
+        return [part.reshape(len(y), *shape) for part, shape in zip(y.split(sizes, 1), shapes, strict=True)]
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        parts = zip(self._children, self._take_apart(y), strict=True)
+        return torch.stack([A.adjoint(part) for A, part in parts]).sum(0)
+
+    def measured(self, y: Tensor) -> Tensor | None:
+        parts = self._take_apart(y)
+        masks = [A.measured(part) for A, part in zip(self._children, parts, strict=True)]
+        if all(mask is None for mask in masks):
+            return None
+        full = [
+            torch.ones_like(part, dtype=torch.bool) if mask is None else mask.expand_as(part)
+            for mask, part in zip(masks, parts, strict=True)
+        ]
+        return torch.stack(full, 1) if self.x_shape is None else torch.cat([mask.flatten(1) for mask in full], 1)
+
+    def bound(self, x: Tensor) -> Stack:
+        return Stack(*(A.bound(x) for A in self._children), x_shape=self.x_shape)

@@ -1,0 +1,112 @@
+r"""Sub-sampled k-space: y = M F (C ⊙ x), the measurement of Cartesian MRI.
+
+F is the orthonormal centred 2-D discrete Fourier transform (zero frequency and image centre both in the middle), M keeps the
+measured frequencies, C holds the sensitivity maps of the receive coils if there are any.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .base import Operator, boolean, image_axes, lift
+
+
+class Fourier(Operator):
+    """k-space of an image.
+
+    mask: True where measured; `(W,)`, `(H, W)` or `(1, W)` shared, `(n, H, W)` or `(n, 1, W)` one per observation;
+        None measures everything.
+    coils: sensitivity maps, complex `(c, H, W)` or a real view `(c, H, W, 2)`; with one more leading axis, one set per
+        observation.
+    complex: whether images are complex, `(n, ..., H, W, 2)`, or real, `(n, ..., H, W)`.
+
+    y has shape `(n, ..., H, W, 2)`, or `(n, ..., c, H, W, 2)` with coils.
+    """
+
+    complex_output = True
+
+    def __init__(self, mask: Tensor | None = None, coils: Tensor | None = None, complex: bool = False) -> None:
+        super().__init__()
+        self.complex = bool(complex)
+        if mask is not None:
+            mask = boolean(mask, "Fourier")
+            self._store("mask", mask.unsqueeze(0) if mask.ndim == 1 else mask, 2)
+        if coils is not None:
+            if not isinstance(coils, Tensor) or not (coils.is_complex() or coils.shape[-1] == 2):
+                raise InputError("Fourier: coils must be complex (c, H, W) or a real view (c, H, W, 2)")
+            coils = torch.view_as_real(coils.resolve_conj()) if coils.is_complex() else coils
+            self._store("coils", coils, 4)
+
+    def config(self) -> dict[str, Any]:
+        return {"complex": self.complex}
+
+    def _mask(self, y: Tensor) -> Tensor | None:
+        """The mask as `(1 or n, ..., H or 1, W, 1)` beside y `(n, ..., H, W, 2)`."""
+        if "mask" not in self._tensors:
+            return None
+        mask = self._read("mask")
+        height, width = y.shape[-3:-1]
+        if mask.shape[-1] not in (1, width) or mask.shape[-2] not in (1, height):
+            raise InputError(
+                f"Fourier: mask of shape {tuple(self._tensors['mask'].shape)} does not fit images of {height}×{width}"
+            )
+        return lift(mask, y[..., 0], 2).unsqueeze(-1)
+
+    def _coils(self, image: Tensor) -> Tensor | None:
+        """The maps as complex `(1 or n, ..., c, H, W)` beside images `(n, ..., 1, H, W)`."""
+        if "coils" not in self._tensors:
+            return None
+        coils = torch.view_as_complex(self._read("coils").contiguous())
+        if coils.shape[-2:] != image.shape[-2:]:
+            raise InputError(
+                f"Fourier: coil maps of {coils.shape[-2]}×{coils.shape[-1]} do not fit images of "
+                f"{image.shape[-2]}×{image.shape[-1]}"
+            )
+        return lift(coils, image, 3)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        image_axes(x, "x", "Fourier", 3 if self.complex else 2)
+        if self.complex and x.shape[-1] != 2:
+            raise InputError(f"Fourier(complex=True) needs images (n, ..., H, W, 2), got {tuple(x.shape)}")
+        image = torch.view_as_complex(x.contiguous()) if self.complex else x
+        if "coils" in self._tensors:
+            image = image.unsqueeze(-3)
+            coils = self._coils(image)
+            assert coils is not None
+            image = coils * image
+        y = torch.view_as_real(centred_fft2(image))
+        mask = self._mask(y)
+        return y if mask is None else torch.where(mask, y, 0)
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        with_coils = "coils" in self._tensors
+        if y.ndim < (5 if with_coils else 4) or y.shape[-1] != 2:
+            form = "(n, ..., c, H, W, 2)" if with_coils else "(n, ..., H, W, 2)"
+            raise InputError(f"Fourier measures k-space of shape {form}, got y of shape {tuple(y.shape)}")
+        mask = self._mask(y)
+        if mask is not None:
+            y = torch.where(mask, y, 0)
+        image = centred_ifft2(torch.view_as_complex(y.contiguous()))
+        coils = self._coils(image)
+        if coils is not None:
+            if coils.shape[-3] != image.shape[-3]:
+                raise InputError(f"Fourier: {coils.shape[-3]} coil maps, y has {image.shape[-3]} coils")
+            image = (coils.conj() * image).sum(-3)
+        return torch.view_as_real(image) if self.complex else image.real
+
+    def measured(self, y: Tensor) -> Tensor | None:
+        return self._mask(y)
+
+
+def centred_fft2(image: Tensor) -> Tensor:
+    axes = (-2, -1)
+    return torch.fft.fftshift(torch.fft.fft2(torch.fft.ifftshift(image, axes), norm="ortho"), axes)
+
+
+def centred_ifft2(kspace: Tensor) -> Tensor:
+    axes = (-2, -1)
+    return torch.fft.fftshift(torch.fft.ifft2(torch.fft.ifftshift(kspace, axes), norm="ortho"), axes)

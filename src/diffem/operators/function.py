@@ -1,0 +1,58 @@
+"""Any linear function as an operator, its adjoint by automatic differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..shapes import require_event
+from .base import Operator
+
+
+class Function(Operator):
+    """y = function(x, **parameters), linear in x and independent from sample to sample.
+
+    function: `(n, *x_shape)` → `(n, *measurement)`, written with differentiable torch operations.
+    x_shape: the shape of a sample.
+    parameters: tensors handed to the function by name, each with a leading observation axis; sliced and moved with A.
+
+    Nothing is verified here; `operators.check(A, x_shape)` does.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], x_shape: tuple[int, ...], **parameters: Tensor) -> None:
+        super().__init__()
+        if not callable(function):
+            raise InputError(f"Function: needs a callable, got {type(function).__name__}")
+        self.function, self.x_shape = function, tuple(x_shape)
+        for name, tensor in parameters.items():
+            self._store(name, tensor, tensor.ndim - 1)
+
+    def config(self) -> dict[str, Any]:
+        return {"x_shape": list(self.x_shape)}
+
+    def _forward(self, x: Tensor) -> Tensor:
+        require_event(x, self.x_shape, "Function")
+        y = self.function(x, **self._tensors)
+        if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x) or y.is_complex():
+            given = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+            raise InputError(
+                f"Function: the callable must return a real tensor with {len(x)} samples along its first axis, got {given}"
+            )
+        return y
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = torch.zeros(len(y), *self.x_shape, dtype=y.dtype, device=y.device, requires_grad=True)
+            out = self._forward(x)
+        if out.shape != y.shape:
+            raise InputError(
+                f"Function measures {tuple(out.shape[1:])} per observation, got y of shape {tuple(y.shape)}"
+            )
+        if not out.requires_grad:
+            raise InputError("Function: the callable's result does not depend on x through differentiable operations")
+        (x_bar,) = torch.autograd.grad(out, x, y)
+        return x_bar

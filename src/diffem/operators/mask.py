@@ -1,0 +1,45 @@
+"""Some entries are measured, the others are not: inpainting, dead pixels, gaps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .base import Operator, boolean
+
+
+class Mask(Operator):
+    """y = x on the measured entries, 0 elsewhere.
+
+    mask: True where measured, `(*event)` shared or `(n, *event)` one per observation; axes of size 1 broadcast
+    (`(n, 1, 32, 32)` deletes all channels of a pixel together).
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self._store("mask", boolean(mask, "Mask"), None)
+
+    def _mask(self, data: Tensor) -> Tensor:
+        mask = self._read("mask", data.ndim - 1)
+        if any(m not in (1, d) for m, d in zip(mask.shape, data.shape, strict=True)):
+            raise InputError(
+                f"Mask of shape {tuple(self._tensors['mask'].shape)} does not fit data of shape {tuple(data.shape)}; "
+                "give (*event) or (n, *event)"
+            )
+        return mask
+
+    def _forward(self, x: Tensor) -> Tensor:
+        return torch.where(self._mask(x), x, 0)
+
+    def _adjoint(self, y: Tensor) -> Tensor:
+        return torch.where(self._mask(y), y, 0)
+
+    def measured(self, y: Tensor) -> Tensor:
+        return self._mask(y)
+
+    def keeps(self, measured: Tensor) -> Tensor:
+        return self._mask(measured) & measured
+
+    def bound(self, x: Tensor) -> Mask:
+        return self._bind(mask=x.ndim - 1)

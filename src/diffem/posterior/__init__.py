@@ -1,0 +1,49 @@
+"""Posterior methods: prior × observations → denoiser; a new one is a file and a line in `METHODS`."""
+
+from typing import Any
+
+from ..data import Observations
+from ..errors import InputError
+from ..priors.base import Prior
+from .base import Evaluation, Posterior, Statistics
+from .diffpir import DiffPIR
+from .dps import DPS
+from .exact import Exact
+from .heuristic import Identity, SigmaT, SigmaX
+from .mmps import MMPS
+from .pigdm import PiGDM
+from .tmpd import TMPD
+
+METHODS: dict[str, type[Posterior]] = {
+    method.method: method for method in (MMPS, SigmaT, SigmaX, Identity, DPS, PiGDM, TMPD, DiffPIR, Exact)
+}
+
+
+def condition(prior: Prior, obs: Observations, method: str = "mmps", **options: Any) -> Posterior:
+    """The posterior of `prior` given `obs` by a method's name; `options` are the method's."""
+    if not isinstance(obs, Observations):
+        raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}")
+    if method not in METHODS:
+        raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
+    try:
+        return METHODS[method](prior, obs, **options)
+    except TypeError as error:
+        raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
+
+
+__all__ = [
+    "DPS",
+    "METHODS",
+    "MMPS",
+    "TMPD",
+    "DiffPIR",
+    "Evaluation",
+    "Exact",
+    "Identity",
+    "PiGDM",
+    "Posterior",
+    "SigmaT",
+    "SigmaX",
+    "Statistics",
+    "condition",
+]

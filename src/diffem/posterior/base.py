@@ -1,0 +1,231 @@
+r"""Prior × observations → denoiser.
+
+A posterior method estimates E[x | x_t, y] = x̂ + σ_t² ∇ log q(y | x_t) from the prior's x̂ = E[x | x_t] and, for most methods, its
+Jacobian J = ∂x̂/∂x_t through vector–Jacobian products. What it returns is again a denoiser, one sample per observation, so
+every sampler works with every method.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Self, overload
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..errors import InputError
+from ..linalg import SOLVERS, Solution, System
+from ..priors.base import Prior, evaluation_mode
+from ..progress import Progress
+from ..randomness import Stream
+from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, draw, get_sampler
+from ..shapes import noise_level, require_batch, require_event, require_same_dtype
+
+
+class Linearised:
+    """The prior at x_t: one forward pass, then as many vector–Jacobian products as are asked for, counted."""
+
+    def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
+        with torch.enable_grad():
+            self._x_t = x_t.detach().requires_grad_()
+            self._x_hat = prior(self._x_t, sigma)
+        self.x_hat = self._x_hat.detach()
+        self.vjps = 0
+
+    def vjp(self, w: Tensor) -> Tensor:
+        """Jᵀw, `(n, *event)`."""
+        self.vjps += 1
+        return torch.autograd.grad(self._x_hat, self._x_t, w, retain_graph=True)[0]
+
+
+@dataclass
+class Evaluation:
+    """One evaluation of a posterior denoiser and what it took."""
+
+    x_hat: Tensor  # (n, *event), the estimate of E[x | x_t, y]
+    solution: Solution | None = None
+    forwards: int = 1
+    vjps: int = 0
+
+
+@dataclass
+class Statistics:
+    """What a draw took, per sample; `(n,)` tensors, or `(draws, n)`."""
+
+    evaluations: Tensor
+    forwards: Tensor
+    vjps: Tensor
+    iterations: Tensor  # solver iterations, summed over evaluations
+    residuals: Tensor  # largest relative residual a solve ended with
+    guards: Tensor  # curvature guards (or eigenvalues set to 0), summed over evaluations
+
+    @classmethod
+    def zeros(cls, n: int, device: torch.device) -> Statistics:
+        count = torch.zeros(n, dtype=torch.int64, device=device)
+        return cls(count, count, count, count, torch.zeros(n, dtype=torch.float64, device=device), count)
+
+    def add(self, evaluation: Evaluation) -> None:
+        self.evaluations = self.evaluations + 1
+        self.forwards = self.forwards + evaluation.forwards
+        self.vjps = self.vjps + evaluation.vjps
+        if evaluation.solution is not None:
+            self.iterations = self.iterations + evaluation.solution.iterations
+            self.guards = self.guards + evaluation.solution.guards
+            self.residuals = torch.maximum(self.residuals, evaluation.solution.residual.to(self.residuals))
+
+    @classmethod
+    def concatenate(cls, parts: list[Statistics]) -> Statistics:
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__})
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Statistics:
+        return Statistics(**{name: function(getattr(self, name)) for name in self.__dataclass_fields__})
+
+
+@dataclass
+class Posterior:
+    """Base of the methods: a subclass is a dataclass of its options and implements `evaluate`."""
+
+    method: ClassVar[str]
+
+    prior: Prior
+    obs: Observations
+    noise: Any = field(init=False, repr=False)  # Σ_y on the measured entries
+
+    def __post_init__(self) -> None:
+        require_event(self.obs.y.new_zeros(1, *self.obs.x_shape), self.prior.event_shape, type(self.prior).__name__)
+        require_same_dtype(self.obs.y, "y", self.prior.mean, f"the {type(self.prior).__name__}")
+        self.noise = self.obs.noise
+
+    def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
+        """E[x | x_t, y] and what it took; x_t `(n, *event)`, one sample per observation."""
+        raise NotImplementedError
+
+    def __call__(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
+        """E[x | x_t, y] as a denoiser: x_t `(n, *event)` for n observations, sigma a scalar or one per sample."""
+        require_event(require_batch(x_t, "x_t"), self.prior.event_shape, type(self).__name__)
+        if len(x_t) != len(self.obs):
+            raise InputError(f"the posterior holds {len(self.obs)} observations, x_t has {len(x_t)} samples")
+        require_same_dtype(x_t, "x_t", self.prior.mean, "the prior")
+        return self.evaluate(x_t, noise_level(sigma, x_t)).x_hat
+
+    def for_steps(self, steps: int) -> Self:
+        """The method as it is to be used in a draw of so many steps; only those that depend on it differ."""
+        return self
+
+    def __len__(self) -> int:
+        return len(self.obs)
+
+    def __getitem__(self, index: Any) -> Self:
+        """The same method for some of the observations."""
+        new = copy.copy(self)
+        new.obs = self.obs[index]
+        new.noise = new.obs.noise
+        return new
+
+    @overload
+    def sample(
+        self,
+        draws: int | None = ...,
+        steps: int = ...,
+        sampler: str | Sampler = ...,
+        seed: int = ...,
+        *,
+        return_stats: Literal[False] = ...,
+        **options: Any,
+    ) -> Tensor: ...
+    @overload
+    def sample(
+        self,
+        draws: int | None = ...,
+        steps: int = ...,
+        sampler: str | Sampler = ...,
+        seed: int = ...,
+        *,
+        return_stats: Literal[True],
+        **options: Any,
+    ) -> tuple[Tensor, Statistics]: ...
+    @torch.no_grad()
+    def sample(
+        self,
+        draws: int | None = None,
+        steps: int = DEFAULT_STEPS,
+        sampler: str | Sampler = DEFAULT_SAMPLER,
+        seed: int = 0,
+        *,
+        lap: int = 0,
+        index: Tensor | None = None,
+        batch_size: int | None = None,
+        return_stats: bool = False,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Tensor | tuple[Tensor, Statistics]:
+        """One draw per observation, `(n, *event)`; with `draws=k`, k of them, `(k, n, *event)`.
+
+        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`).
+        lap, index: part of the address of the random numbers; `index` `(n,)` names the observations when these are some of
+            a larger set, 0 … n−1 otherwise. batch_size changes neither.
+        return_stats: also return `Statistics`.
+        """
+        if draws is not None and (not isinstance(draws, int) or draws < 1):
+            raise InputError(f"draws must be a positive integer, got {draws!r}")
+        n, k = len(self.obs), draws or 1
+        index = torch.arange(n) if index is None else index.cpu()
+        if index.shape != (n,):
+            raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
+        method, sigmas = get_sampler(sampler, **options), self.prior.sigmas(steps)
+        stream = Stream(seed, "posterior", lap)
+        rows = torch.arange(k * n)
+        parts, statistics = [], []
+        with evaluation_mode(self.prior), Progress("posterior draws", k * n * steps, "sample steps", progress) as bar:
+            for row in rows.split(batch_size or k * n):
+                whole = k == 1 and len(row) == n
+                some = (self if whole else self[row % n]).for_steps(steps)
+                counted = Statistics.zeros(len(row), self.obs.y.device)
+
+                def denoise(
+                    x_t: Tensor, sigma: Tensor, some: Posterior = some, counted: Statistics = counted
+                ) -> Tensor:
+                    evaluation = some.evaluate(x_t, sigma)
+                    counted.add(evaluation)
+                    return evaluation.x_hat
+
+                mean = self.prior.mean
+                x = draw(denoise, mean, index[row % n], sigmas, method, stream, draws=row // n, progress=bar)
+                parts.append(x)
+                statistics.append(counted)
+        x = torch.cat(parts)
+        total = Statistics.concatenate(statistics)
+        if draws is not None:
+            x = x.reshape(k, n, *x.shape[1:])
+            total = total.map(lambda t: t.reshape(k, n))
+        return (x, total) if return_stats else x
+
+
+@dataclass
+class SolvingPosterior(Posterior):
+    """A method that solves (Σ_y + A V Aᵀ) u = y − A x̂.
+
+    solver: a name of `linalg.SOLVERS`; it stops after `iterations`, or earlier at a relative residual of `tolerance`;
+    guard: whether the curvature guard is on.
+    """
+
+    solver: str = "cg"
+    iterations: int = 3
+    tolerance: float | None = None
+    guard: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.solver not in SOLVERS:
+            raise InputError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")
+        if not isinstance(self.iterations, int) or self.iterations < 1:
+            raise InputError(f"iterations must be a positive integer, got {self.iterations!r}")
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
+            raise InputError(f"tolerance must lie in (0, 1), got {self.tolerance}")
+
+    def solve(self, signal: Callable[[Tensor], tuple[Tensor, Tensor]], residual: Tensor) -> Solution:
+        solver, system = SOLVERS[self.solver], System(signal, self.noise)
+        return solver(system, residual, iterations=self.iterations, tolerance=self.tolerance, guard=self.guard)

@@ -1,0 +1,38 @@
+r"""Diffusion posterior sampling (Chung et al. 2023): a gradient step on ‖y − A x̂‖, without any covariance.
+
+Published for variance-preserving x_s with strength ζ': x_s ← x_s − ζ' ∇‖y − Ax̂‖. In variance-exploding coordinates, as a
+correction of x̂ (see `stepwise.py`), with e = y − A x̂ and the norm per sample,
+
+    E[x | x_t, y] ≈ x̂ + ζ' (1 + σ²)/κ · Jᵀ Aᵀ e / ‖e‖.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..linalg import dot
+from ..shapes import per_sample
+from .base import Evaluation, Linearised
+from .stepwise import Stepwise
+
+
+@dataclass
+class DPS(Stepwise):
+    """zeta: ζ', 0.5 as tuned in the paper; reference_steps: see `stepwise.py`."""
+
+    method: ClassVar[str] = "dps"
+    published_steps: ClassVar[int] = 1000
+
+    zeta: float = 0.5
+
+    def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
+        prior = Linearised(self.prior, x_t, sigma)
+        residual = self.obs.residual(prior.x_hat)
+        norm = dot(residual, residual).sqrt().to(x_t.dtype)
+        scale = torch.where(norm > 0, self.zeta / norm, 0) * (1 + sigma**2) / self.response
+        gradient = prior.vjp(self.obs.A.adjoint(residual))
+        return Evaluation(prior.x_hat + per_sample(scale, x_t) * gradient, vjps=prior.vjps)

@@ -1,0 +1,82 @@
+r"""The exact E[x | x_t, y] of a mixture prior, by dense algebra: the reference the approximations are measured against.
+
+Given x_t, component k is N(m_k, v_k I) with weight r_k (see `priors/mixture.py`); y then reweights it by N(y | A m_k, S_k),
+S_k = Σ_y + v_k A Aᵀ, and moves its mean to m_k + v_k Aᵀ S_k⁻¹ (y − A m_k). With B = Σ_y^-½ A = U diag(s) Wᵀ, all S_k share U.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..linalg import Isotropic
+from ..priors.mixture import MixturePrior
+from ..randomness import Stream
+from .base import Evaluation, Posterior
+
+
+@dataclass
+class Exact(Posterior):
+    """For `MixturePrior` and isotropic noise."""
+
+    method: ClassVar[str] = "exact"
+
+    _svd: tuple[Tensor, Tensor, Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.prior, MixturePrior) or not isinstance(self.obs.cov, Isotropic):
+            raise InputError("method 'exact' is for a MixturePrior and noise given as sigma=...")
+        n, size = len(self.obs), math.prod(self.prior.event_shape)
+        eye = torch.eye(size, dtype=self.obs.y.dtype, device=self.obs.y.device)
+        columns = [self.obs.A(e.reshape(1, *self.prior.event_shape).expand(n, *self.prior.event_shape)) for e in eye]
+        matrix = torch.stack([column.flatten(1) for column in columns], -1)  # (n, m, N)
+        sigma = self.obs.cov.diagonal(())[:, None, None].sqrt()
+        u, s, wt = torch.linalg.svd(matrix / sigma, full_matrices=False)
+        self._svd = (u, s, wt)
+
+    def __getitem__(self, index: Any) -> Self:
+        return type(self)(self.prior, self.obs[index])
+
+    def components(self, log_r: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The mixture after y: log weights `(n, K)`, means `(n, K, N)`, and v as given."""
+        u, s, wt = self._svd
+        scale = self.obs.cov.diagonal(()).sqrt().reshape(-1, 1)
+        y = (u.mT @ (self.obs.y.flatten(1) / scale).unsqueeze(-1)).squeeze(-1)  # (n, q), whitened and rotated
+        projected = torch.einsum("nqi,nki->nkq", wt, m) * s.unsqueeze(1)
+        residual = y.unsqueeze(1) - projected
+        spread = 1 + v.unsqueeze(-1) * s.unsqueeze(1) ** 2  # (n, K, q), eigenvalues of S_k in units of Σ_y
+        log_w = log_r - 0.5 * (residual**2 / spread + spread.log()).sum(-1)
+        gain = v.unsqueeze(-1) * s.unsqueeze(1) / spread * residual
+        return torch.log_softmax(log_w, -1), m + torch.einsum("nkq,nqi->nki", gain, wt), v
+
+    def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
+        assert isinstance(self.prior, MixturePrior)
+        log_w, means, _ = self.components(*self.prior.components(x_t, sigma))
+        return Evaluation(torch.einsum("nk,nki->ni", log_w.exp(), means).reshape(x_t.shape))
+
+    def exact_sample(self, draws: int, seed: int = 0) -> Tensor:
+        """Draws of the posterior itself, without a diffusion: `(draws, n, *event)`."""
+        prior, n = self.prior, len(self.obs)
+        assert isinstance(prior, MixturePrior)
+        log_r = prior.weights.log().expand(n, -1)
+        means = prior.means.flatten(1).expand(n, -1, -1)
+        log_w, means, v = self.components(log_r, means, (prior.stds**2).expand(n, -1))
+        stream, shape = Stream(seed, "exact posterior"), prior.event_shape
+        index = torch.arange(draws * n, device=means.device)
+        pick = stream.uniform(index, (), dtype=means.dtype).reshape(draws, n)
+        k = torch.searchsorted(log_w.exp().cumsum(-1), pick.T.contiguous()).clamp(max=len(prior.weights) - 1).T
+        row = torch.arange(n, device=means.device)
+        z = stream.normal(index, (means.shape[-1],), step=1, dtype=means.dtype).reshape(draws, n, -1)
+        # covariance v(I − W diag(vs²/(1+vs²)) Wᵀ): shrink the noise along the measured directions
+        _, s, wt = self._svd
+        v_k = v[row, k].unsqueeze(-1)
+        shrink = (1 + v_k * s**2).rsqrt() - 1
+        along = torch.einsum("nqi,dni->dnq", wt, z)
+        z = z + torch.einsum("dnq,nqi->dni", shrink * along, wt)
+        return (means[row, k] + v_k.sqrt() * z).reshape(draws, n, *shape)

@@ -1,0 +1,62 @@
+r"""The paper's heuristics for V[x | x_t], all of the form σ²C(C + σ²I)⁻¹: what x_t would say if x were N(·, C).
+
+C → ∞ gives Σ_t (`sigma_t`), C = I gives (I + Σ_t⁻¹)⁻¹ (`identity`), C = Σ_x gives (Σ_x⁻¹ + Σ_t⁻¹)⁻¹ (`sigma_x`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..errors import InputError
+from ..linalg import Covariance, as_covariance
+from ..shapes import per_sample
+from .base import Linearised
+from .explicit import ExplicitCovariance
+
+
+@dataclass
+class SigmaT(ExplicitCovariance):
+    method: ClassVar[str] = "sigma_t"
+
+    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+        variance = per_sample(sigma, x_t) ** 2
+        return lambda w: variance * w
+
+
+@dataclass
+class Identity(ExplicitCovariance):
+    method: ClassVar[str] = "identity"
+
+    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+        variance = per_sample(sigma, x_t) ** 2
+        return lambda w: variance / (1 + variance) * w
+
+
+@dataclass
+class SigmaX(ExplicitCovariance):
+    """cov_x: Σ_x; the prior's own when not given."""
+
+    method: ClassVar[str] = "sigma_x"
+
+    cov_x: Covariance | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        cov = self.cov_x if self.cov_x is not None else self.prior.covariance()
+        if cov is None:
+            raise InputError(
+                f"method 'sigma_x' needs the covariance of x, which this {type(self.prior).__name__} does not know; "
+                "pass cov_x=..., for instance that of priors.fit_gaussian(obs)"
+            )
+        self.cov_x = as_covariance(cov, self.prior.event_shape, "sigma_x").to(self.obs.y)
+
+    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+        cov = self.cov_x
+        assert isinstance(cov, Covariance)
+        shifted = cov.plus(sigma**2)
+        variance = per_sample(sigma, x_t) ** 2
+        return lambda w: variance * cov.matvec(shifted.solve(w))

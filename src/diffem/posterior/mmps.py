@@ -1,0 +1,38 @@
+r"""Moment matching posterior sampling: the covariance of x given x_t is read off the denoiser's Jacobian (the paper's Algorithm 3).
+
+    V[x | x_t] = σ_t² J,      E[x | x_t, y] ≈ x̂ + σ_t² Jᵀ Aᵀ u,      (Σ_y + σ_t² A Jᵀ Aᵀ) u = y − A x̂.
+
+Tweedie's covariance is exact, so for a Gaussian prior the whole estimate is, once the system is solved. The solver gathers
+JᵀAᵀu from the products it makes anyway: k iterations of cg or gmres cost one forward pass and k vector–Jacobian products.
+
+Rozet et al., Learning Diffusion Priors from Observations by Expectation Maximization, 2024.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..shapes import per_sample
+from .base import Evaluation, Linearised, SolvingPosterior
+
+
+@dataclass
+class MMPS(SolvingPosterior):
+    """Options: solver ('cg', 'gmres', 'bicgstab', 'direct'), iterations, tolerance, guard (the curvature guard)."""
+
+    method: ClassVar[str] = "mmps"
+
+    def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
+        A = self.obs.A
+        prior = Linearised(self.prior, x_t, sigma)
+        variance = per_sample(sigma, x_t) ** 2
+
+        def signal(p: Tensor) -> tuple[Tensor, Tensor]:
+            pullback = prior.vjp(A.adjoint(p))
+            return A(variance * pullback), pullback
+
+        solution = self.solve(signal, self.obs.residual(prior.x_hat))
+        return Evaluation(prior.x_hat + variance * solution.pullback, solution, vjps=prior.vjps)

@@ -1,0 +1,112 @@
+r"""A prior is a denoiser: `prior(x_t, sigma) = E[x | x_t]`, with x_t = x + sigma·z.
+
+That one function is all a sampler needs to draw from the prior, and all a posterior method needs to condition it. It works on
+batches `(n, *event)` with sigma a scalar or one per sample, treats samples independently, and is never clipped: the Jacobian of
+a clipped denoiser is not a covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..linalg import Covariance
+from ..progress import Progress
+from ..randomness import Stream
+from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
+from ..shapes import noise_level, require_batch, require_event, require_same_dtype
+
+if TYPE_CHECKING:
+    from ..data import Observations
+    from ..posterior import Posterior
+
+
+class Prior(nn.Module):
+    """Base of the priors. A subclass sets the buffer `mean` `(*event)` and implements `denoise(x_t, sigma)`."""
+
+    mean: Tensor
+    sigma_min: float
+    sigma_max: float
+
+    def __init__(self, mean: Tensor, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX) -> None:
+        super().__init__()
+        schedule(1, sigma_min, sigma_max)  # validates the pair
+        if not mean.is_floating_point() or not torch.isfinite(mean).all():
+            raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
+        self.register_buffer("mean", mean.detach().clone())
+        self.sigma_min, self.sigma_max = float(sigma_min), float(sigma_max)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return tuple(self.mean.shape)
+
+    def covariance(self) -> Covariance | None:
+        """Σ_x of the prior where it is known; the heuristic `sigma_x` uses it."""
+        return None
+
+    def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
+        """E[x | x_t]; x_t `(n, *event)`, sigma `()` or `(n,)`, both checked."""
+        raise NotImplementedError
+
+    def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
+        require_event(require_batch(x_t, "x_t"), self.event_shape, type(self).__name__)
+        require_same_dtype(x_t, "x_t", self.mean, f"the {type(self).__name__}")
+        return self.denoise(x_t, noise_level(sigma, x_t))
+
+    def sigmas(self, steps: int) -> Tensor:
+        return schedule(steps, self.sigma_min, self.sigma_max)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        steps: int = DEFAULT_STEPS,
+        sampler: str | Sampler = DEFAULT_SAMPLER,
+        seed: int = 0,
+        *,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """n draws from the prior, `(n, *event)`.
+
+        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`).
+        batch_size: how many are drawn at a time; it does not change the random numbers.
+        progress: True or False to show a progress bar or not; None shows one on a terminal when it takes a while.
+        """
+        if not isinstance(n, int) or n < 1:
+            raise InputError(f"n must be a positive integer, got {n!r}")
+        method, sigmas, stream = get_sampler(sampler, **options), self.sigmas(steps), Stream(seed, "prior")
+        with evaluation_mode(self), Progress("prior samples", n * steps, "sample steps", progress) as bar:
+            return torch.cat(
+                [
+                    draw(self, self.mean, index, sigmas, method, stream, progress=bar)
+                    for index in torch.arange(n).split(batch_size or n)
+                ]
+            )
+
+    def posterior(self, obs: Observations, method: str = "mmps", **options: Any) -> Posterior:
+        """The prior conditioned on observations: another denoiser, one sample per observation.
+
+        method: a name of `posterior.METHODS`; `options` go to it (`solver`, `iterations`, `tolerance`, `guard`, ...).
+        """
+        from ..posterior import condition
+
+        return condition(self, obs, method, **options)
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Dropout off while drawing, and every part of the module as it was afterwards."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -1,0 +1,59 @@
+r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al. 2022, σ_data = 1):
+
+d(x_t, σ) = 1/(σ²+1) x_t + σ/√(σ²+1) h(x_t/√(σ²+1), log σ).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..linalg import Covariance
+from ..samplers import SIGMA_MAX, SIGMA_MIN
+from ..shapes import per_sample
+from .base import Prior
+
+
+class DiffusionPrior(Prior):
+    """network: h(x `(n, *event)`, log_sigma `(n,)`) → `(n, *event)`, for samples of about unit size.
+
+    event_shape: the shape of a sample; taken from `mean` or from `network.event_shape` when not given.
+    mean: μ_x `(*event)`, where sampling starts; zero when not given.
+    cov: Σ_x, if the heuristic `sigma_x` is to be used.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        event_shape: tuple[int, ...] | None = None,
+        *,
+        mean: Tensor | None = None,
+        cov: Covariance | None = None,
+        sigma_min: float = SIGMA_MIN,
+        sigma_max: float = SIGMA_MAX,
+    ) -> None:
+        if not isinstance(network, nn.Module):
+            raise InputError(f"DiffusionPrior needs a torch.nn.Module h(x, log_sigma), got {type(network).__name__}")
+        if mean is None:
+            event_shape = event_shape if event_shape is not None else getattr(network, "event_shape", None)
+            if event_shape is None:
+                raise InputError("DiffusionPrior: pass event_shape=..., the shape of one sample, or mean=...")
+            parameter = next(iter(network.parameters()), torch.zeros(()))
+            mean = torch.zeros(tuple(event_shape), dtype=parameter.dtype, device=parameter.device)
+        elif event_shape is not None and tuple(event_shape) != tuple(mean.shape):
+            raise InputError(f"DiffusionPrior: event_shape {tuple(event_shape)} and mean {tuple(mean.shape)} differ")
+        super().__init__(mean, sigma_min, sigma_max)
+        self.network = network
+        self._cov = cov
+
+    def covariance(self) -> Covariance | None:
+        return self._cov
+
+    def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
+        scale = torch.rsqrt(sigma**2 + 1)
+        h = self.network(per_sample(scale, x_t) * x_t, sigma.log().expand(len(x_t)))
+        return per_sample(scale**2, x_t) * x_t + per_sample(sigma * scale, x_t) * h
+
+    def extra_repr(self) -> str:
+        return f"event_shape={self.event_shape}, sigma in [{self.sigma_min:g}, {self.sigma_max:g}]"

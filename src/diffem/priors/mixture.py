@@ -1,0 +1,99 @@
+r"""A mixture of isotropic Gaussians: multimodal, and everything about it is known exactly.
+
+    p(x) = Σ_k w_k N(x | μ_k, s_k² I)
+
+Given x_t, component k is N(m_k, v_k I) with m_k = μ_k + s_k²/(s_k²+σ²) (x_t − μ_k), v_k = s_k²σ²/(s_k²+σ²), and its weight is
+r_k ∝ w_k N(x_t | μ_k, (s_k²+σ²) I).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..linalg import Covariance, Dense
+from ..samplers import SIGMA_MAX, SIGMA_MIN
+from ..shapes import noise_level
+from .base import Prior
+
+
+class MixturePrior(Prior):
+    """weights: `(K,)`, positive, normalised here; means: `(K, *event)`; stds: `(K,)`."""
+
+    weights: Tensor
+    means: Tensor
+    stds: Tensor
+
+    def __init__(
+        self,
+        weights: Tensor,
+        means: Tensor,
+        stds: Tensor,
+        *,
+        sigma_min: float = SIGMA_MIN,
+        sigma_max: float = SIGMA_MAX,
+    ) -> None:
+        if weights.ndim != 1 or stds.shape != weights.shape or means.ndim < 2 or len(means) != len(weights):
+            raise InputError(
+                "MixturePrior needs weights (K,), means (K, *event) and stds (K,), got "
+                f"{tuple(weights.shape)}, {tuple(means.shape)} and {tuple(stds.shape)}"
+            )
+        if not ((weights > 0) & torch.isfinite(weights)).all() or not ((stds > 0) & torch.isfinite(stds)).all():
+            raise InputError("MixturePrior: weights and stds must be positive and finite")
+        weights = weights / weights.sum()
+        super().__init__(torch.einsum("k,k...->...", weights.to(means.dtype), means), sigma_min, sigma_max)
+        self.register_buffer("weights", weights.to(means.dtype))
+        self.register_buffer("means", means.detach().clone())
+        self.register_buffer("stds", stds.to(means.dtype))
+
+    def components(self, x_t: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """p(x | x_t) as a mixture: log r `(n, K)`, means m `(n, K, N)`, variances v `(n, K)`."""
+        variance = sigma.reshape(-1, 1) ** 2  # (1 or n, 1)
+        spread = self.stds**2 + variance
+        offset = x_t.flatten(1).unsqueeze(1) - self.means.flatten(1)  # (n, K, N)
+        size = offset.shape[-1]
+        log_r = self.weights.log() - 0.5 * (offset.square().sum(-1) / spread + size * spread.log())
+        shrink = self.stds**2 / spread
+        m = self.means.flatten(1) + shrink.unsqueeze(-1) * offset
+        v = (self.stds**2 * variance / spread).expand(len(x_t), -1)
+        return torch.log_softmax(log_r, -1), m, v
+
+    def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
+        log_r, m, _ = self.components(x_t, sigma)
+        return torch.einsum("nk,nki->ni", log_r.exp(), m).reshape(x_t.shape)
+
+    def covariance_at(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
+        """V[x | x_t], `(n, N, N)` over the flattened event."""
+        log_r, m, v = self.components(x_t, noise_level(sigma, x_t))
+        return _mixture_covariance(log_r.exp(), m, v)
+
+    def covariance(self) -> Covariance:
+        total = _mixture_covariance(self.weights[None], self.means.flatten(1)[None], self.stds[None] ** 2)
+        return Dense(total[0])
+
+    def log_prob(self, x: Tensor, sigma: float = 0.0) -> Tensor:
+        """log p(x_t) at noise level sigma (0: of clean x), `(n,)`."""
+        spread = self.stds**2 + sigma**2
+        offset = x.flatten(1).unsqueeze(1) - self.means.flatten(1)
+        size = offset.shape[-1]
+        log_p = self.weights.log() - 0.5 * (offset.square().sum(-1) / spread + size * (2 * math.pi * spread).log())
+        return torch.logsumexp(log_p, -1)
+
+    def exact_sample(self, u: Tensor, z: Tensor) -> Tensor:
+        """Draws without a diffusion, from uniform u `(n,)` (which component) and white noise z `(n, *event)`."""
+        k = torch.searchsorted(self.weights.cumsum(0), u.to(self.weights)).clamp(max=len(self.weights) - 1)
+        return self.means[k] + self.stds[k].reshape(-1, *(1,) * len(self.event_shape)) * z
+
+    def extra_repr(self) -> str:
+        return f"components={len(self.weights)}, event_shape={self.event_shape}"
+
+
+def _mixture_covariance(r: Tensor, m: Tensor, v: Tensor) -> Tensor:
+    """Σ_k r_k (v_k I + m̃_k m̃_kᵀ) with centred means m̃; r, v: `(n, K)`, m: `(n, K, N)` → `(n, N, N)`."""
+    centred = m - torch.einsum("nk,nki->ni", r, m).unsqueeze(1)
+    between = torch.einsum("nk,nki,nkj->nij", r, centred, centred)
+    within = (r * v).sum(-1).reshape(-1, 1, 1)
+    return between + within * torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)

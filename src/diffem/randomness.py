@@ -1,0 +1,106 @@
+r"""Random numbers with an address instead of a sequence.
+
+Every draw is a function of (seed, lap, purpose, sample index, draw, step): no generator is advanced, so the number of
+processes, the micro-batch, the order of work and an interruption change nothing, and any single draw can be made again.
+
+The function is Philox4x32-10 (Salmon et al., 2011), a counter-based generator, written in torch integer arithmetic so that
+one call fills a batch on any device with the same bits; normals follow by Box–Muller. The 64-bit key is a hash of
+(seed, lap, purpose); the four counter words are (block of four numbers, sample index, step, draw).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MASK32 = 0xFFFFFFFF
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+
+
+def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Ten rounds of Philox4x32; words are int64 tensors (that broadcast) holding values below 2³²."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        # int64 products wrap modulo 2⁶⁴, which leaves both 32-bit halves right
+        p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
+        hi0, lo0 = (p0 >> 32) & MASK32, p0 & MASK32
+        hi1, lo1 = (p1 >> 32) & MASK32, p1 & MASK32
+        c0, c1, c2, c3 = hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0
+        k0, k1 = (k0 + KEY_STEPS[0]) & MASK32, (k1 + KEY_STEPS[1]) & MASK32
+    return c0, c1, c2, c3
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All random numbers of one purpose in one lap of one run."""
+
+    seed: int
+    purpose: str
+    lap: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        text = f"diffem/{self.seed}/{self.lap}/{self.purpose}".encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+    def _words(self, index: Tensor, draw: Tensor, step: Tensor | int, blocks: int) -> tuple[Tensor, ...]:
+        """Four tensors `(n, blocks)` of 32-bit words."""
+        device = index.device
+        block = torch.arange(blocks, device=device)[None, :]
+        step = torch.as_tensor(step, device=device)
+        return philox((block, index[:, None], step.reshape(1, 1), draw[:, None]), self.key)
+
+    def uniform(
+        self,
+        index: Tensor,
+        shape: tuple[int, ...],
+        *,
+        step: Tensor | int = 0,
+        draw: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Uniform numbers strictly inside (0, 1), `(n, *shape)`, one row per entry of index `(n,)`."""
+        size = math.prod(shape)
+        draw = torch.zeros_like(index) if draw is None else draw
+        words = torch.stack(self._words(index, draw, step, -(-size // 4)), -1).flatten(1)[:, :size]
+        # 24 bits are what a float32 holds exactly, so that the ends cannot round to 0 or 1
+        return (((words >> 8).to(dtype) + 0.5) * 2.0**-24).reshape(len(index), *shape)
+
+    def normal(
+        self,
+        index: Tensor,
+        shape: tuple[int, ...],
+        *,
+        step: Tensor | int = 0,
+        draw: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Standard normal numbers, `(n, *shape)`, one row per entry of index `(n,)`."""
+        size = math.prod(shape)
+        draw = torch.zeros_like(index) if draw is None else draw
+        words = self._words(index, draw, step, -(-size // 4))
+        normals = []
+        for w_radius, w_angle in (words[:2], words[2:]):
+            radius = torch.sqrt(-2 * torch.log((w_radius.to(dtype) + 0.5) * 2.0**-32))
+            angle = w_angle.to(dtype) * (2 * math.pi * 2.0**-32)
+            normals += [radius * torch.cos(angle), radius * torch.sin(angle)]
+        return torch.stack(normals, -1).flatten(1)[:, :size].reshape(len(index), *shape)
+
+    def permutation(self, n: int, step: int = 0) -> Tensor:
+        """A permutation of 0 … n−1."""
+        index = torch.arange(n)
+        words = [word.flatten() for word in self._words(index, torch.zeros_like(index), step, 1)]
+        # 63 bits of sort key: ties are as good as impossible, and a stable sort settles them anyway
+        return torch.argsort(words[0] << 31 | words[1] >> 1, stable=True)
+
+    def integer(self, step: int = 0) -> int:
+        """One number below 2³², for libraries that want a seed of their own."""
+        zero = torch.zeros(1, dtype=torch.int64)
+        return int(self._words(zero, zero, step, 1)[0][0, 0])

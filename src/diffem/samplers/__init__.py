@@ -1,0 +1,23 @@
+"""Samplers: any of them takes any denoiser; a new one is a file and a line in `run.SAMPLERS`."""
+
+from .base import Sampler
+from .ddim import DDIM
+from .heun import Heun
+from .pc import PredictorCorrector
+from .run import DEFAULT_SAMPLER, DEFAULT_STEPS, SAMPLERS, draw, get_sampler
+from .schedule import SIGMA_MAX, SIGMA_MIN, schedule
+
+__all__ = [
+    "DDIM",
+    "DEFAULT_SAMPLER",
+    "DEFAULT_STEPS",
+    "SAMPLERS",
+    "SIGMA_MAX",
+    "SIGMA_MIN",
+    "Heun",
+    "PredictorCorrector",
+    "Sampler",
+    "draw",
+    "get_sampler",
+    "schedule",
+]

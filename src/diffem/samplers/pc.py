@@ -1,0 +1,45 @@
+r"""Predictor–corrector: a deterministic DDIM step, then Langevin corrections at the level reached (Song et al. 2021).
+
+A correction is x ← x + δ ∇log p(x_s) + √(2δ) z with δ = τσ_s², that is x − τ(x − x̂) + σ_s√(2τ) z. It is not
+Metropolis-adjusted: where the noise dominates, the variance it settles at is too large by τ/2 (5 % at τ = 0.1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .base import Denoise, Noise, State
+from .ddim import DDIM
+
+
+class PredictorCorrector:
+    name: ClassVar[str] = "pc"
+
+    def __init__(self, corrections: int = 1, tau: float = 0.1) -> None:
+        if not isinstance(corrections, int) or corrections < 0:
+            raise InputError(f"corrections must be a non-negative integer, got {corrections!r}")
+        if not 0 < tau < 1:
+            raise InputError(f"tau must lie in (0, 1), got {tau}")
+        self.corrections, self.tau = corrections, float(tau)
+        self.evaluations_per_step = 1 + corrections
+        self.noises_per_step = corrections
+        self._predictor = DDIM()
+
+    def table(self, sigmas: Tensor) -> Tensor:
+        return torch.cat([self._predictor.table(sigmas), sigmas[1:, None]], 1)
+
+    def start(self, x: Tensor) -> State:
+        return self._predictor.start(x)
+
+    def step(self, denoise: Denoise, state: State, row: Tensor, noise: Noise) -> State:
+        (x,) = self._predictor.step(denoise, state, row[:-1], noise)
+        sigma_s = row[-1]
+        for slot in range(self.corrections):
+            x_hat = denoise(x, sigma_s)
+            x = x - self.tau * (x - x_hat) + math.sqrt(2 * self.tau) * sigma_s * noise(slot)
+        return (x,)

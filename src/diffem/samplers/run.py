@@ -1,0 +1,87 @@
+r"""The loop every draw goes through: start, steps, last denoising; addressed noise; micro-batches; a progress bar.
+
+A draw starts at x₁ ~ N(μ, σ₁²I), μ being the prior's mean, takes `steps` steps to σ_min and ends with one more denoising there, so
+a sampler with e evaluations per step makes e·steps + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..progress import Progress
+from ..randomness import Stream
+from .base import Denoise, Sampler
+from .ddim import DDIM
+from .heun import Heun
+from .pc import PredictorCorrector
+
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    "ddim": lambda eta=0.0: DDIM(eta),
+    "ddpm": lambda: DDIM(1.0),
+    "ddim2": lambda eta=0.0: DDIM(eta, order=2),
+    "ddpm2": lambda: DDIM(1.0, order=2),
+    "heun": Heun,
+    "pc": PredictorCorrector,
+}
+DEFAULT_SAMPLER, DEFAULT_STEPS = "ddpm2", 128
+
+
+def get_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
+    """A sampler by name with its options, or one already made."""
+    if not isinstance(sampler, str):
+        return sampler
+    if sampler not in SAMPLERS:
+        raise InputError(f"unknown sampler {sampler!r}; known: {', '.join(SAMPLERS)}")
+    try:
+        return SAMPLERS[sampler](**options)
+    except TypeError as error:
+        raise InputError(f"sampler {sampler!r} does not take these options: {options} ({error})") from None
+
+
+@torch.no_grad()
+def draw(
+    denoise: Denoise,
+    mean: Tensor,
+    index: Tensor,
+    sigmas: Tensor,
+    sampler: Sampler,
+    stream: Stream,
+    *,
+    draws: Tensor | None = None,
+    progress: Progress | None = None,
+) -> Tensor:
+    """One micro-batch of draws, `(n, *event)`.
+
+    denoise: D(x_t `(n, *event)`, sigma `()`), a prior's or a posterior's.
+    mean: `(*event)`, also gives event shape, dtype and device. index: `(n,)` sample addresses. draws: `(n,)` draw numbers.
+    sigmas: `(steps + 1,)` decreasing.
+    """
+    if sigmas.ndim != 1 or len(sigmas) < 2 or not (sigmas[1:] < sigmas[:-1]).all() or not sigmas[-1] > 0:
+        raise InputError("sigmas must be at least two decreasing positive noise levels")
+    index = index.to(mean.device)
+    draws = None if draws is None else draws.to(mean.device)
+    shape = tuple(mean.shape)
+
+    def normal(step: int) -> Tensor:
+        return stream.normal(index, shape, step=step, draw=draws, dtype=mean.dtype)
+
+    table = sampler.table(sigmas.double()).to(mean)
+    last = sigmas[-1].to(mean)
+    state = sampler.start(mean + sigmas[0].to(mean) * normal(0))
+    for i in range(len(table)):
+        # address 0 is the start; every step owns as many addresses as it can use
+        noise = partial(_slot, normal, 1 + i * sampler.noises_per_step)
+        state = sampler.step(denoise, state, table[i], noise)
+        if progress is not None:
+            progress.advance(len(index))
+    return denoise(state[0], last)
+
+
+def _slot(normal: Callable[[int], Tensor], first: int, slot: int) -> Tensor:
+    return normal(first + slot)

@@ -1,0 +1,70 @@
+"""Checks at the public border, and the one way a per-sample number meets a batch.
+
+Every tensor of the library has a leading sample axis: `x` is `(n, *event)`, `y` is `(n, *measurement)`.
+A number that belongs to a sample (a noise level, a step size) is a scalar or has shape `(n,)`.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+
+
+def per_sample(value: Tensor | float, like: Tensor) -> Tensor:
+    """Reshape a scalar or `(n,)` value so that it multiplies `like` of shape `(n, *event)` sample by sample."""
+    value = torch.as_tensor(value, device=like.device)
+    if value.ndim == 0:
+        return value
+    return value.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def noise_level(sigma: Tensor | float, x: Tensor) -> Tensor:
+    """Validate a noise level for the batch `x` and return it in the dtype of `x`, as `()` or `(n,)`.
+
+    Values on an accelerator are not read back: that would stall the step loop. Samplers validate their schedule once.
+    """
+    if not isinstance(sigma, Tensor):
+        if not (sigma > 0 and math.isfinite(sigma)):
+            raise InputError(f"sigma must be positive and finite, got {sigma}")
+        # fill on the device: copying a host scalar over would synchronise
+        return torch.full((), float(sigma), dtype=x.dtype, device=x.device)
+    if sigma.ndim > 1 or (sigma.ndim == 1 and len(sigma) != len(x)):
+        raise InputError(
+            f"sigma must be a scalar or one value per sample, got shape {tuple(sigma.shape)} for {len(x)} samples"
+        )
+    if sigma.device.type == "cpu" and not (torch.isfinite(sigma) & (sigma > 0)).all():
+        raise InputError(f"sigma must be positive and finite, got {sigma.detach().reshape(-1).tolist()[:4]}")
+    return sigma.to(x)
+
+
+def require_batch(x: object, name: str) -> Tensor:
+    """A floating-point tensor with at least one sample, or a readable error."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.ndim == 0 or len(x) == 0:
+        raise InputError(f"{name} must hold at least one sample along its first axis, got shape {tuple(x.shape)}")
+    if x.is_complex():
+        raise InputError(
+            f"{name} is complex ({x.dtype}); complex data travel as a real view with a last axis of size 2: "
+            "torch.view_as_real(...)"
+        )
+    if not x.is_floating_point():
+        raise InputError(f"{name} must be floating point, got {x.dtype}")
+    return x
+
+
+def require_same_dtype(a: Tensor, a_name: str, b: Tensor, b_name: str) -> None:
+    if a.dtype != b.dtype:
+        raise InputError(f"dtype mismatch: {a_name} is {a.dtype}, {b_name} is {b.dtype}; convert one with .to(...)")
+    if a.device != b.device:
+        raise InputError(f"device mismatch: {a_name} is on {a.device}, {b_name} is on {b.device}")
+
+
+def require_event(x: Tensor, event_shape: tuple[int, ...], owner: str) -> None:
+    if tuple(x.shape[1:]) != tuple(event_shape):
+        raise InputError(
+            f"{owner} works on samples of shape {tuple(event_shape)}, got a batch of shape {tuple(x.shape)}, "
+            f"that is samples of shape {tuple(x.shape[1:])}"
+        )

@@ -1,0 +1,19 @@
+"""Fixtures shared by the suite. `--device` runs the batteries on another device where there is one."""
+
+import pytest
+import torch
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="device for the operator, solver and posterior batteries")
+
+
+@pytest.fixture(scope="session")
+def device(request) -> torch.device:
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)

@@ -1,0 +1,146 @@
+"""Observations: borders, slices, files."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from diffem import Observations, operators
+from diffem.linalg import Diagonal, Isotropic, LowRank
+
+
+def masked(n=4):
+    mask = torch.rand(n, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.6
+    return Observations(torch.randn(n, 3, 4), operators.Mask(mask), sigma=0.1)
+
+
+def test_residual_and_chi2():
+    obs, x = masked(), torch.randn(4, 3, 4)
+    mask = obs.measured
+    residual = torch.where(mask, obs.y - x, 0)
+    assert torch.equal(obs.residual(x), residual)
+    expected = residual.double().square().flatten(1).sum(1) / 0.1**2 / mask.flatten(1).sum(1)
+    assert torch.allclose(obs.chi2(x), expected, rtol=1e-5)
+
+
+def test_slices_keep_y_operator_and_noise_together():
+    obs = Observations(torch.randn(6, 2), operators.Dense(torch.randn(6, 2, 3)), sigma=torch.linspace(0.1, 1, 6))
+    x = torch.randn(6, 3)
+    for index in (2, -1, slice(1, 4), [5, 0], torch.tensor([3, 3])):
+        part = obs[index]
+        rows = [index] if isinstance(index, int) else index
+        assert torch.allclose(part.chi2(x[rows]), obs.chi2(x)[rows])
+    assert len(obs[-1]) == 1
+
+
+def test_complex_measurements_are_stored_as_a_real_view():
+    y = torch.randn(2, 4, 4, dtype=torch.complex64)
+    obs = Observations(y, operators.Fourier(), sigma=1.0)
+    assert torch.equal(obs.y, torch.view_as_real(y))
+
+
+@pytest.mark.parametrize(
+    "cov",
+    [
+        Isotropic(torch.rand(4) + 0.1),
+        Diagonal(torch.rand(3, 4) + 0.1),
+        Diagonal(torch.rand(4, 3, 4) + 0.1),
+        LowRank(torch.randn(2, 3, 4), torch.rand(4, 3, 4) + 0.1),
+        LowRank(torch.randn(2, 3, 4), 0.5),
+    ],
+    ids=repr,
+)
+def test_every_noise_survives_saving(cov, tmp_path):
+    obs = Observations(torch.randn(4, 3, 4), operators.Identity(), cov=cov)
+    obs.save(tmp_path / "o.safetensors")
+    again = Observations.load(tmp_path / "o.safetensors")
+    v = torch.randn(4, 3, 4)
+    assert torch.equal(again.cov.matvec(v), obs.cov.matvec(v))
+    assert torch.equal(again[1:3].cov.solve(v[1:3]), obs[1:3].cov.solve(v[1:3]))
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "o.safetensors"
+    masked().save(path)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="cannot be saved"):
+        Observations(torch.randn(2, 3), operators.Function(lambda x: x, (3,)), sigma=1.0).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["o.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Observations([1.0], operators.Identity(), sigma=1.0), "torch.Tensor, got list"),
+        (lambda: Observations(torch.ones(2, 3), torch.eye(3), sigma=1.0), "operator, got Tensor"),
+        (lambda: Observations(torch.ones(0, 3), operators.Identity(), sigma=1.0), r"at least one.*\(0, 3\)"),
+        (lambda: Observations(torch.ones(2, 3, dtype=torch.int64), operators.Identity(), sigma=1.0), "int64"),
+        (
+            lambda: Observations(torch.ones(2, 3).cfloat(), operators.Identity(), sigma=1.0),
+            "complex.*Identity measures real",
+        ),
+        (lambda: Observations(torch.ones(2, 3), operators.Dense(torch.ones(3, 3, 5)), sigma=1.0), "2 observations.*3"),
+        (lambda: Observations(torch.ones(2, 4), operators.Dense(torch.ones(3, 5)), sigma=1.0), r"\(2, 4\).*\(3,\)"),
+        (
+            lambda: Observations(torch.ones(2, 3).double(), operators.Dense(torch.ones(3, 5)), sigma=1.0),
+            "float64.*float32",
+        ),
+        (
+            lambda: Observations(torch.tensor([[1.0, torch.nan]]), operators.Identity(), sigma=1.0),
+            "non-finite.*observation 0",
+        ),
+        (lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=0.0), "positive.*0.0"),
+        (lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=-1.0), "positive.*-1.0"),
+        (
+            lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=torch.ones(3)),
+            r"2 of them, got shape \(3,\)",
+        ),
+        (lambda: Observations(torch.ones(2, 3), operators.Identity()), "sigma=... or as cov=..."),
+        (lambda: Observations(torch.ones(2, 3), operators.Identity(), 1.0, cov=Isotropic(1.0)), "one of the two"),
+        (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Diagonal(torch.ones(4))), "does not fit y"),
+        (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=torch.eye(3)), "covariance, got Tensor"),
+        (
+            lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Isotropic(torch.ones(5))),
+            "2 observations.*5",
+        ),
+        (lambda: masked()[4:], "no observations left"),
+    ],
+)
+def test_bad_input(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("structure", "words"),
+    [
+        (None, "not an observations file"),
+        ({"format": "else"}, "format 'else'"),
+        ({"format": "diffem-observations-1"}, "not an observations file"),
+        (
+            {"A": {"kind": "os.system", "children": [], "tensors": [], "complex": [], "config": {}}},
+            "unknown operator 'os.system'",
+        ),
+        ({"cov": {"kind": "eval", "axes": {}}}, "unknown covariance"),
+    ],
+)
+def test_files_that_are_something_else(structure, words, tmp_path):
+    path = tmp_path / "o.safetensors"
+    identity = {"kind": "Identity", "children": [], "tensors": [], "complex": [], "config": {}}
+    whole = {"format": "diffem-observations-1", "A": identity, "cov": {"kind": "isotropic", "axes": {"variance": 0}}}
+    if structure is not None and "format" not in structure:
+        structure = {**whole, **structure}
+    metadata = None if structure is None else {"diffem": json.dumps(structure)}
+    save_file({"y": torch.ones(2, 3), "cov.variance": torch.tensor(1.0)}, path, metadata)
+    with pytest.raises(ValueError, match=words):
+        Observations.load(path)
+
+
+def test_files_that_are_nothing(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        Observations.load(tmp_path / "missing.safetensors")
+    (tmp_path / "text").write_text("not a tensor file")
+    with pytest.raises(ValueError, match="cannot be read"):
+        Observations.load(tmp_path / "text")

@@ -1,0 +1,160 @@
+"""Solvers against dense algebra and textbook iterations, one system per sample."""
+
+import pytest
+import torch
+
+from diffem.linalg import SOLVERS, Diagonal, Isotropic, Status, System, cg
+
+from ..exact import random_covariance, textbook_cg
+
+N, M = 6, 8
+EYE = torch.eye(M, dtype=torch.float64)
+
+
+def system(matrices, noise=None):
+    """A system whose signal is a dense matrix per sample; the 'pullback' of p is 3p, so that it can be told from u."""
+    return System(lambda p: ((matrices @ p.unsqueeze(-1)).squeeze(-1), 3 * p), noise)
+
+
+def spd(seed=0):
+    return torch.stack([random_covariance(M, seed + i) for i in range(N)])
+
+
+def nonsymmetric():
+    generator = torch.Generator().manual_seed(3)
+    return EYE + 0.4 * torch.randn(N, M, M, generator=generator, dtype=torch.float64)
+
+
+def rhs():
+    return torch.randn(N, M, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_symmetric_systems_are_solved(solver):
+    matrices, b = spd(), rhs()
+    solution = SOLVERS[solver](system(matrices, Isotropic(0.5)), b, iterations=4 * M, tolerance=1e-13)
+    expected = torch.linalg.solve(matrices + 0.5 * EYE, b)
+    assert torch.allclose(solution.u, expected, rtol=1e-9, atol=1e-10)
+    assert torch.allclose(solution.pullback, 3 * expected, rtol=1e-9, atol=1e-10)
+    assert (solution.status == Status.CONVERGED).all()
+    assert (solution.guards == 0).all()
+
+
+@pytest.mark.parametrize("solver", ["gmres", "bicgstab", "direct"])
+def test_nonsymmetric_systems_are_solved(solver):
+    matrices, b = nonsymmetric(), rhs()
+    solution = SOLVERS[solver](system(matrices), b, iterations=20 * M, tolerance=1e-12, guard=False)
+    expected = torch.linalg.solve(matrices, b)
+    assert float((solution.u - expected).norm() / expected.norm()) < 1e-8
+    assert float((solution.pullback - 3 * expected).norm() / expected.norm()) < 1e-7
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_cg_is_textbook_cg(k):
+    matrices, b = spd(), rhs()
+    solution = cg(system(matrices, Isotropic(0.1)), b, iterations=k)
+    full = matrices + 0.1 * EYE
+    expected = torch.stack([textbook_cg(full[i], b[i], k) for i in range(N)])
+    assert torch.allclose(solution.u, expected, rtol=1e-11, atol=1e-12)
+    residual = (b - (full @ expected.unsqueeze(-1)).squeeze(-1)).norm(dim=1) / b.norm(dim=1)
+    assert torch.allclose(solution.residual, residual, rtol=1e-9)
+    assert (solution.iterations == k).all()
+    assert solution.products == k
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_gmres_minimises_the_residual_over_the_krylov_space(k):
+    matrices, b = nonsymmetric(), rhs()
+    solution = SOLVERS["gmres"](system(matrices), b, iterations=k)
+    for i in range(N):
+        powers = [b[i]]
+        for _ in range(k - 1):
+            powers.append(matrices[i] @ powers[-1])
+        space = torch.linalg.qr(torch.stack(powers, 1)).Q
+        best = space @ torch.linalg.lstsq(matrices[i] @ space, b[i]).solution
+        assert torch.allclose(solution.u[i], best, atol=1e-10)
+    assert solution.products == k
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("tolerance", [None, 1e-6])
+def test_a_sample_alone_equals_the_sample_in_a_batch(solver, tolerance):
+    # very different systems side by side: batch-global scalars or stops would show
+    matrices, b = spd() * torch.logspace(-3, 3, N, dtype=torch.float64).reshape(-1, 1, 1), rhs()
+    together = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=4, tolerance=tolerance)
+    for i in range(N):
+        alone = SOLVERS[solver](
+            system(matrices[i : i + 1], Isotropic(0.1)), b[i : i + 1], iterations=4, tolerance=tolerance
+        )
+        assert torch.allclose(alone.u[0], together.u[i], rtol=1e-12, atol=1e-14)
+        assert alone.iterations[0] == together.iterations[i]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_negative_curvature_is_guarded_and_batch_mates_untouched(solver):
+    matrices, b = spd(), rhs()
+    clean = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=3)
+    matrices = matrices.clone()
+    matrices[2] = -matrices[2]
+    bad = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=3)
+    others = [i for i in range(N) if i != 2]
+    assert torch.equal(bad.u[others], clean.u[others])
+    assert torch.isfinite(bad.u).all()
+    assert torch.isfinite(bad.pullback).all()
+    assert bad.guards[2] >= 1
+    assert (bad.guards[others] == 0).all()
+    assert bad.status[2] == Status.GUARDED
+    if solver == "direct":  # all eigenvalues set to 0: what is left is Σ_y
+        assert torch.allclose(bad.u[2], b[2] / 0.1)
+    else:  # nothing along a direction that cannot be trusted
+        assert (bad.u[2] == 0).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_product_that_is_not_a_number_stays_in_its_sample(solver):
+    matrices, b = spd(), rhs()
+    clean = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=3)
+    matrices = matrices.clone()
+    matrices[1] = torch.nan
+    bad = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=3)
+    others = [i for i in range(N) if i != 1]
+    assert torch.equal(bad.u[others], clean.u[others])
+    assert torch.isfinite(bad.u).all()
+    assert bad.status[1] in (Status.GUARDED, Status.BREAKDOWN)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_zero_right_hand_side(solver):
+    b = rhs()
+    b[0] = 0
+    solution = SOLVERS[solver](system(spd(), Isotropic(0.1)), b, iterations=3)
+    assert (solution.u[0] == 0).all()
+    assert solution.residual[0] == 0
+    assert torch.isfinite(solution.u).all()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_entries_that_are_not_measured_leave_the_system(solver):
+    measured = torch.rand(N, M, generator=torch.Generator().manual_seed(4)) < 0.6
+    pair = measured.unsqueeze(1) & measured.unsqueeze(2)
+    matrices, b = spd() * pair, rhs() * measured
+    noise = Diagonal(torch.full((N, M), 0.2, dtype=torch.float64)).restrict(measured)
+    solution = SOLVERS[solver](system(matrices, noise), b, iterations=4 * M, tolerance=1e-12)
+    for i in range(N):
+        keep = measured[i]
+        sub = matrices[i][keep][:, keep] + 0.2 * torch.eye(int(keep.sum()))
+        assert torch.allclose(solution.u[i][keep], torch.linalg.solve(sub, b[i][keep]), atol=1e-9)
+    assert (solution.u[~measured] == 0).all()
+
+
+def test_scalars_are_kept_in_float64():
+    # float32 dot products over 2^20 entries of size 1 ± 1e-4 lose the differences; float64 ones do not
+    b = 1 + 1e-4 * torch.randn(1, 1 << 20)
+    solution = cg(System(lambda p: (p, p), Isotropic(1.0)), b, iterations=1)
+    assert solution.residual.dtype == torch.float64
+    assert float((solution.u - b / 2).norm() / b.norm()) < 1e-7
+
+
+def test_direct_refuses_what_it_cannot_hold():
+    with pytest.raises(ValueError, match=r"direct.*5000.*cg"):
+        SOLVERS["direct"](System(lambda p: (p, p), Isotropic(1.0)), torch.randn(1, 5000), iterations=1)

@@ -1,0 +1,133 @@
+"""Identities every operator must satisfy, over the whole registry."""
+
+import pytest
+import torch
+
+from diffem import Observations, operators
+
+from ..exact import matrix_of
+from .registry import REGISTRY
+
+N = 5
+EACH = pytest.mark.parametrize("name", REGISTRY)
+
+
+def build(name, device="cpu", dtype=torch.float64):
+    make, x_shape = REGISTRY[name]
+    A = make(N).to(device=device, dtype=dtype)
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(N, *x_shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
+    y = A(x)
+    v = torch.randn(y.shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
+    return A, x, y, v
+
+
+def relative(a, b):
+    return float((a - b).norm() / b.norm().clamp(min=1e-300))
+
+
+@EACH
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_adjoint(name, dtype, tolerance, device):
+    A, x, y, v = build(name, device, dtype)
+    xt = A.adjoint(v)
+    left = (y.double() * v.double()).flatten(1).sum(1)
+    right = (x.double() * xt.double()).flatten(1).sum(1)
+    scale = y.double().flatten(1).norm(dim=1) * v.double().flatten(1).norm(dim=1)
+    assert xt.shape == x.shape
+    assert xt.dtype == dtype
+    assert float(((left - right).abs() / scale).max()) <= tolerance
+
+
+@EACH
+def test_adjoint_is_the_transposed_matrix(name):
+    A, x, _y, v = build(name)
+    matrix = matrix_of(A, tuple(x.shape[1:]), N)
+    assert relative(A(x).flatten(1), (matrix @ x.flatten(1).unsqueeze(-1)).squeeze(-1)) < 1e-12
+    assert relative(A.adjoint(v).flatten(1), (matrix.mT @ v.flatten(1).unsqueeze(-1)).squeeze(-1)) < 1e-12
+
+
+@EACH
+def test_linearity(name):
+    A, x, y, _ = build(name)
+    other = torch.randn_like(x)
+    assert relative(A(2 * x - 3 * other), 2 * y - 3 * A(other)) < 1e-12
+
+
+@EACH
+def test_a_sample_alone_equals_the_sample_in_a_batch(name):
+    A, x, y, v = build(name)
+    xt = A.adjoint(v)
+    for i in range(N):
+        assert relative(A[i](x[i : i + 1]), y[i : i + 1]) < 1e-13
+        assert relative(A[i].adjoint(v[i : i + 1]), xt[i : i + 1]) < 1e-13
+
+
+@EACH
+@pytest.mark.parametrize("index", [slice(1, 4), slice(None, None, 2), [3, 0, 3], torch.tensor([4, 1])])
+def test_slicing(name, index):
+    A, x, y, _v = build(name)
+    assert relative(A[index](x[index]), y[index]) < 1e-13
+    assert (
+        relative(
+            A[1:][index if isinstance(index, slice) else [2, 1]](x[1:][index if isinstance(index, slice) else [2, 1]]),
+            y[1:][index if isinstance(index, slice) else [2, 1]],
+        )
+        < 1e-13
+    )
+
+
+@EACH
+def test_check_says_usable(name):
+    make, x_shape = REGISTRY[name]
+    verdict = operators.check(make(N), x_shape)
+    assert verdict.ok
+    assert "usable" in str(verdict)
+
+
+@EACH
+def test_calling_changes_nothing(name):
+    A, x, y, v = build(name)
+    before = {k: t.clone() for k, t in A._tensors.items()}
+    A(x), A.adjoint(v), A[:2], A.to(torch.float32)
+    assert all(torch.equal(before[k], t) for k, t in A._tensors.items())
+    assert torch.equal(A(x), y)
+
+
+@EACH
+def test_save_and_load(name, tmp_path):
+    A, x, y, v = build(name)
+    obs = Observations(y + 0.1, A, sigma=0.3)
+    if name == "function each":
+        with pytest.raises(ValueError, match="holds code"):
+            obs.save(tmp_path / "obs.safetensors")
+        return
+    obs.save(tmp_path / "obs.safetensors")
+    again = Observations.load(tmp_path / "obs.safetensors")
+    assert torch.equal(again.y, obs.y)
+    assert torch.equal(again.A(x), y)
+    assert torch.equal(again.A.adjoint(v), A.adjoint(v))
+    assert torch.equal(again[1:3].A(x[1:3]), obs[1:3].A(x[1:3]))
+    assert torch.equal(again.cov.matvec(y), obs.cov.matvec(y))
+
+
+@EACH
+def test_unmeasured_entries_influence_nothing(name):
+    A, x, y, v = build(name)
+    measured = A.measured(y)
+    if measured is None:
+        pytest.skip("measures every entry")
+    measured = measured.expand_as(y)
+    assert not measured.all()
+    assert (y[~measured] == 0).all()
+    poisoned = torch.where(measured, v, torch.nan)
+    assert torch.equal(A.adjoint(poisoned), A.adjoint(torch.where(measured, v, 0)))
+    obs = Observations(torch.where(measured, y, torch.nan), A, sigma=0.1)
+    assert torch.equal(obs.chi2(x), torch.zeros(N, dtype=torch.float64))
+    assert torch.equal(obs.counts(), measured.flatten(1).sum(1))
+
+
+def test_the_registry_covers_what_is_promised():
+    assert len(REGISTRY) >= 12
+    assert sum("each" in name for name in REGISTRY) >= 5
+    assert sum("complex" in name for name in REGISTRY) >= 3

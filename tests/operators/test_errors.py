@@ -1,0 +1,110 @@
+"""Bad input to operators: the message says what was given and what is needed."""
+
+import pytest
+import torch
+
+from diffem import operators
+
+
+def raises(*words):
+    return pytest.raises(ValueError, match="(?s)" + ".*".join(words))
+
+
+def test_batch_of_another_length():
+    A = operators.Blur(torch.rand(3, 3, 3))
+    with raises("3 observations", "2 samples"):
+        A(torch.randn(2, 8, 8))
+
+
+def test_dtype_mismatch_names_both():
+    with raises("float64", "float32"):
+        operators.Dense(torch.randn(2, 3))(torch.randn(1, 3, dtype=torch.float64))
+
+
+def test_mask_of_another_shape():
+    with raises(r"\(3, 3\)", r"\(2, 4, 4\)"):
+        operators.Mask(torch.ones(3, 3, dtype=torch.bool))(torch.randn(2, 4, 4))
+    with raises("mask", "axes"):
+        operators.Mask(torch.ones(2, 2, 2, 2, 2, dtype=torch.bool))(torch.randn(2, 2))
+
+
+def test_mask_of_something_else_than_zero_and_one():
+    with raises("0 and 1"):
+        operators.Mask(torch.tensor([0.5, 1.0]))
+
+
+def test_dense_on_another_shape():
+    with raises(r"\(12,\)", r"\(3, 4\)", "event_shape"):
+        operators.Dense(torch.randn(5, 12))(torch.randn(2, 3, 4))
+    with raises(r"\(5,\)", r"\(2, 6\)"):
+        operators.Dense(torch.randn(5, 12)).adjoint(torch.randn(2, 6))
+
+
+def test_sizes_that_do_not_divide():
+    with raises("3", "8×8"):
+        operators.Downsample(3)(torch.randn(1, 8, 8))
+
+
+def test_complex_and_integer_data():
+    with raises("complex", "view_as_real"):
+        operators.Identity()(torch.randn(2, 3, dtype=torch.complex64))
+    with raises("floating point", "int64"):
+        operators.Identity()(torch.ones(2, 3, dtype=torch.int64))
+
+
+def test_empty_batch():
+    with raises("at least one sample", r"\(0, 3\)"):
+        operators.Identity()(torch.randn(0, 3))
+
+
+def test_kernel_larger_than_the_image():
+    with raises("9×9", "8×8"):
+        operators.Blur(torch.rand(9, 9))(torch.randn(1, 8, 8))
+
+
+def test_crop_outside_the_image():
+    with raises("top", r"\[0, 2\]"):
+        operators.Crop((2, 2), (4, 4), top=3)
+
+
+def test_stack_that_cannot_be_taken_apart():
+    with raises("different shapes", "x_shape"):
+        operators.Stack(operators.Identity(), operators.Downsample(2))(torch.randn(1, 4, 4))
+
+
+def test_parts_for_different_numbers_of_observations():
+    with raises("different numbers"):
+        operators.Compose(operators.Blur(torch.rand(2, 3, 3)), operators.Blur(torch.rand(3, 3, 3)))
+
+
+def test_unknown_names():
+    with raises("circular, reflect, zero", "mirror"):
+        operators.Blur(torch.rand(3, 3), "mirror")
+    with raises("bicubic, mean", "nearest"):
+        operators.Downsample(2, "nearest")
+
+
+class TestCheck:
+    def test_a_nonlinear_callable(self):
+        with pytest.raises(operators.OperatorError, match="FAILED linearity") as caught:
+            operators.check(lambda x: x**2, (4,))
+        assert not caught.value.verdict.ok
+
+    def test_an_affine_callable(self):
+        with pytest.raises(operators.OperatorError, match="FAILED zero"):
+            operators.check(lambda x: x + 1, (4,))
+
+    def test_a_wrong_adjoint(self):
+        class Wrong(operators.Identity):
+            def _adjoint(self, y):
+                return 2 * y
+
+        with pytest.raises(operators.OperatorError, match="FAILED adjoint"):
+            operators.check(Wrong(), (4,))
+
+    def test_samples_that_leak_into_each_other(self):
+        with pytest.raises(operators.OperatorError, match="FAILED batch independence"):
+            operators.check(lambda x: x + x.mean(0, keepdim=True), (4,))
+
+    def test_a_linear_callable_is_usable(self):
+        assert operators.check(lambda x: x.cumsum(-1)[:, ::2], (6,))

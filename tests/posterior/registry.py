@@ -1,0 +1,16 @@
+"""Every posterior method, with each solver where it has one, for the batteries."""
+
+from diffem.linalg import SOLVERS
+
+CONFIGURATIONS = {
+    **{f"mmps {solver}": ("mmps", {"solver": solver, "iterations": 3}) for solver in SOLVERS},
+    "mmps cg, tolerance": ("mmps", {"iterations": 50, "tolerance": 1e-6}),
+    "sigma_t": ("sigma_t", {}),
+    "sigma_x": ("sigma_x", {}),
+    "identity": ("identity", {}),
+    "identity gmres": ("identity", {"solver": "gmres", "iterations": 3}),
+    "dps": ("dps", {}),
+    "pigdm": ("pigdm", {}),
+    "tmpd": ("tmpd", {}),
+    "diffpir": ("diffpir", {}),
+}

@@ -1,0 +1,156 @@
+"""With a Gaussian prior, converged MMPS is the exact E[x | x_t, y]: every operator, every solver, five noise levels."""
+
+import pytest
+import torch
+
+from diffem import Observations, priors
+from diffem.linalg import Diagonal, LowRank
+
+from ..exact import gaussian_posterior_mean, matrix_of, random_covariance, textbook_cg
+from ..operators.registry import REGISTRY
+
+N = 3
+SIGMAS = [1e-3, 3e-2, 0.5, 4.0, 1e2]
+OPERATORS = [
+    "mask",
+    "mask each",
+    "mask each, channels together",
+    "dense",
+    "dense each",
+    "dense complex each",
+    "blur circular",
+    "blur reflect each",
+    "blur zero",
+    "downsample bicubic",
+    "downsample mean",
+    "crop each",
+    "compose",
+    "stack of different shapes",
+    "fourier, real image",
+    "fourier each, complex image",
+    "fourier, coils, real image",
+    "fourier, coils each, complex image",
+]
+
+
+def gaussian(x_shape, kind):
+    size = int(torch.tensor(x_shape).prod())
+    mean = torch.randn(x_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    if kind == "dense":
+        cov = random_covariance(size)
+        return priors.GaussianPrior(mean, cov), cov
+    if kind == "diagonal":
+        variances = torch.rand(x_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 0.1
+        return priors.GaussianPrior(mean, Diagonal(variances)), torch.diag(variances.flatten())
+    factor = torch.randn(4, *x_shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    u = factor.flatten(1)
+    return priors.GaussianPrior(mean, LowRank(factor, 0.05)), u.T @ u + 0.05 * torch.eye(size, dtype=torch.float64)
+
+
+def problem(name, kind="dense", sigma_y=0.3):
+    make, x_shape = REGISTRY[name]
+    A = make(N)
+    prior, cov = gaussian(x_shape, kind)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(N, *x_shape, generator=generator, dtype=torch.float64)
+    y = A(x)
+    y = y + sigma_y * torch.randn(y.shape, generator=generator, dtype=torch.float64)
+    obs = Observations(y, A, sigma=sigma_y)
+    z = torch.randn(N, *x_shape, generator=generator, dtype=torch.float64)
+    return prior, cov, obs, matrix_of(A, x_shape, N), x, z
+
+
+def exact(prior, cov, obs, matrix, x_t, sigma, sigma_y=0.3):
+    # rows that measure nothing have a zero row in A: the information form needs no special case for them
+    m = matrix.shape[1]
+    cov_y = (sigma_y**2 * torch.eye(m, dtype=torch.float64)).expand(N, m, m)
+    mean = prior.mean.flatten()
+    return gaussian_posterior_mean(mean, cov, x_t.flatten(1), sigma, obs.y.flatten(1), matrix, cov_y).reshape(x_t.shape)
+
+
+@pytest.mark.parametrize("kind", ["dense", "diagonal", "low rank"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_converged_mmps_is_exact(name, kind):
+    prior, cov, obs, matrix, x, z = problem(name, kind)
+    posterior = prior.posterior(obs, solver="cg", iterations=300, tolerance=1e-12)
+    for sigma in SIGMAS:
+        x_t = x + sigma * z
+        expected = exact(prior, cov, obs, matrix, x_t, sigma)
+        error = (posterior(x_t, sigma) - expected).norm() / expected.norm()
+        assert error < 1e-8, f"{name}, {kind}, sigma {sigma}: {error:.1e}"
+
+
+@pytest.mark.parametrize("name", ["mask each", "dense", "fourier, coils, real image", "downsample bicubic"])
+@pytest.mark.parametrize("solver", ["gmres", "bicgstab", "direct"])
+def test_the_other_solvers_agree(name, solver):
+    prior, cov, obs, matrix, x, z = problem(name)
+    posterior = prior.posterior(obs, solver=solver, iterations=150, tolerance=1e-12)
+    for sigma in SIGMAS:
+        x_t = x + sigma * z
+        expected = exact(prior, cov, obs, matrix, x_t, sigma)
+        assert (posterior(x_t, sigma) - expected).norm() / expected.norm() < 1e-8
+
+
+@pytest.mark.parametrize("name", ["mask each", "dense each", "blur circular", "fourier each, complex image"])
+def test_sigma_x_with_the_priors_covariance_is_exact_too(name):
+    prior, cov, obs, matrix, x, z = problem(name)
+    posterior = prior.posterior(obs, method="sigma_x", iterations=300, tolerance=1e-12)
+    for sigma in SIGMAS:
+        x_t = x + sigma * z
+        expected = exact(prior, cov, obs, matrix, x_t, sigma)
+        assert (posterior(x_t, sigma) - expected).norm() / expected.norm() < 1e-8
+
+
+def test_noise_levels_may_differ_from_sample_to_sample():
+    prior, cov, obs, matrix, x, z = problem("mask each")
+    sigma = torch.tensor([0.02, 1.0, 30.0], dtype=torch.float64)
+    x_t = x + sigma.reshape(-1, 1, 1) * z
+    for kind in ("dense", "diagonal", "low rank"):
+        prior, cov = gaussian(tuple(x.shape[1:]), kind)
+        for method in ("mmps", "sigma_x"):
+            posterior = prior.posterior(obs, method=method, iterations=300, tolerance=1e-12)
+            expected = exact(prior, cov, obs, matrix, x_t, sigma)
+            assert (posterior(x_t, sigma) - expected).norm() / expected.norm() < 1e-8
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low rank"])
+def test_correlated_noise(kind):
+    prior, cov, obs, matrix, x, z = problem("mask each")
+    shape = tuple(obs.y.shape[1:])
+    variances = torch.rand(shape, dtype=torch.float64) + 0.1
+    factor = torch.randn(2, *shape, dtype=torch.float64)
+    noise = Diagonal(variances) if kind == "diagonal" else LowRank(factor, variances)
+    obs = Observations(obs.y, obs.A, cov=noise)
+    cov_y = torch.diag(variances.flatten())
+    if kind == "low rank":
+        cov_y = cov_y + factor.flatten(1).T @ factor.flatten(1)
+    posterior = prior.posterior(obs, iterations=300, tolerance=1e-12)
+    x_t, measured = x + 0.7 * z, obs.measured.flatten(1)
+    for i in range(N):  # only the measured block of Σ_y counts
+        keep = measured[i]
+        expected = gaussian_posterior_mean(
+            prior.mean.flatten(), cov, x_t[i : i + 1].flatten(1), 0.7, obs.y[i : i + 1].flatten(1)[:, keep],
+            matrix[i : i + 1, keep], cov_y[keep][:, keep][None],
+        )  # fmt: skip
+        assert torch.allclose(posterior(x_t, 0.7)[i].flatten(), expected[0], atol=1e-8)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", ["mask each", "dense", "blur zero", "fourier, coils, real image"])
+def test_truncated_cg_is_textbook_cg_on_the_dense_system(name, k):
+    prior, cov, obs, matrix, x, z = problem(name)
+    sigma = 0.8
+    x_t = x + sigma * z
+    size = cov.shape[0]
+    jacobian = torch.linalg.solve(cov + sigma**2 * torch.eye(size), cov)
+    x_hat = prior(x_t, sigma).flatten(1)
+    got = prior.posterior(obs, iterations=k)(x_t, sigma).flatten(1)
+    measured = obs.measured
+    measured = torch.ones_like(obs.y, dtype=torch.bool) if measured is None else measured.expand_as(obs.y)
+    for i in range(N):
+        rows = matrix[i][measured[i].flatten()]
+        y = obs.y[i].flatten()[measured[i].flatten()]
+        system = 0.3**2 * torch.eye(len(y), dtype=torch.float64) + sigma**2 * rows @ jacobian @ rows.T
+        u = textbook_cg(system, y - rows @ x_hat[i], k)
+        expected = x_hat[i] + sigma**2 * jacobian.T @ rows.T @ u
+        assert torch.allclose(got[i], expected, atol=1e-9)

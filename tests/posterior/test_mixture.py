@@ -1,0 +1,100 @@
+"""The exact posterior of a mixture, and how far the approximations are from it."""
+
+import math
+
+import torch
+
+from diffem import Observations, operators, priors
+
+
+def mixture():
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(5, 3, generator=generator, dtype=torch.float64) * 2
+    return priors.MixturePrior(
+        torch.rand(5, generator=generator, dtype=torch.float64) + 0.2,
+        means,
+        torch.tensor([0.3, 0.5, 0.2, 0.4, 0.6], dtype=torch.float64),
+    )
+
+
+def observations(n=4):
+    generator = torch.Generator().manual_seed(1)
+    A = operators.Dense(torch.randn(n, 2, 3, generator=generator, dtype=torch.float64))
+    return Observations(torch.randn(n, 2, generator=generator, dtype=torch.float64), A, sigma=0.5)
+
+
+def brute_force(prior, obs, x_t=None, sigma=None, draws=400_000):
+    """Self-normalised importance sampling from the prior: mean of p(x | x_t, y) per observation, and its standard error."""
+    generator = torch.Generator().manual_seed(2)
+    x = prior.exact_sample(
+        torch.rand(draws, generator=generator), torch.randn(draws, 3, generator=generator, dtype=torch.float64)
+    )
+    out = []
+    for i in range(len(obs)):
+        one = obs[i]
+        residual = one.y - x @ one.A._tensors["matrix"][0].T
+        log_w = -0.5 * residual.square().sum(1) / 0.5**2
+        if x_t is not None:
+            log_w = log_w - 0.5 * (x_t[i] - x).square().sum(1) / sigma**2
+        w = torch.softmax(log_w, 0)
+        mean = w @ x
+        out.append((mean, ((w.unsqueeze(1) * (x - mean)) ** 2).sum(0).sqrt()))
+    return torch.stack([m for m, _ in out]), torch.stack([e for _, e in out])
+
+
+def test_exact_denoiser_against_importance_sampling():
+    prior, obs = mixture(), observations()
+    x_t = torch.randn(4, 3, dtype=torch.float64)
+    for sigma in (0.7, 2.0, 50.0):
+        mean, error = brute_force(prior, obs, x_t, sigma)
+        got = prior.posterior(obs, method="exact")(x_t, sigma)
+        assert ((got - mean).abs() < 5 * error + 1e-9).all()  # five standard errors over 36 comparisons
+
+
+def test_exact_draws_against_importance_sampling():
+    prior, obs = mixture(), observations()
+    x = prior.posterior(obs, method="exact").exact_sample(20_000)
+    mean, error = brute_force(prior, obs)
+    standard_error = (x.std(0) ** 2 / 20_000 + error**2).sqrt()
+    assert ((x.mean(0) - mean).abs() < 5 * standard_error).all()
+
+
+def test_diffusion_with_the_exact_denoiser_reaches_the_exact_posterior():
+    prior, obs = mixture(), observations()
+    posterior = prior.posterior(obs, method="exact")
+    x = posterior.sample(draws=4000, steps=128)
+    exact = posterior.exact_sample(4000)
+    for power in (1, 2):  # Monte-Carlo error of two sets of 4,000
+        a, b = x**power, exact**power
+        assert ((a.mean(0) - b.mean(0)).abs() < 5 * ((a.var(0) + b.var(0)) / 4000).sqrt()).all()
+
+
+def test_mmps_is_exact_for_a_single_component():
+    means, stds = torch.tensor([[0.5, -1.0, 2.0]], dtype=torch.float64), torch.tensor([0.8], dtype=torch.float64)
+    prior, obs = priors.MixturePrior(torch.ones(1, dtype=torch.float64), means, stds), observations()
+    x_t = torch.randn(4, 3, dtype=torch.float64)
+    for sigma in (0.01, 1.0, 30.0):
+        converged = prior.posterior(obs, iterations=20, tolerance=1e-13)(x_t, sigma)
+        assert torch.allclose(converged, prior.posterior(obs, method="exact")(x_t, sigma), atol=1e-9)
+
+
+def test_tweedie_covariance_beats_the_heuristics_along_a_curve():
+    """Mean squared error of E[x | x_t, y], x_t drawn from p(x_t | y): the reason for MMPS (the paper's Figures 1 and 2)."""
+    angle = 2 * math.pi * torch.arange(64, dtype=torch.float64) / 64
+    curve = torch.stack([angle.cos(), angle.sin(), 0.3 * (2 * angle).cos()], 1)
+    prior = priors.MixturePrior(
+        torch.ones(64, dtype=torch.float64), curve, torch.full((64,), 0.05, dtype=torch.float64)
+    )
+    generator = torch.Generator().manual_seed(3)
+    x = curve + 0.05 * torch.randn(64, 3, generator=generator, dtype=torch.float64)
+    rows = torch.randn(64, 1, 3, generator=generator, dtype=torch.float64)
+    A = operators.Dense(rows / rows.norm(dim=-1, keepdim=True))
+    obs = Observations(A(x), A, sigma=0.02)
+    exact = prior.posterior(obs, method="exact")
+    errors = dict.fromkeys(("mmps", "sigma_x", "sigma_t"), 0.0)
+    for sigma in (0.1, 0.2, 0.4):
+        x_t = exact.exact_sample(1)[0] + sigma * torch.randn(64, 3, generator=generator, dtype=torch.float64)
+        for method in errors:
+            posterior = prior.posterior(obs, method=method, iterations=4)
+            errors[method] += float((posterior(x_t, sigma) - exact(x_t, sigma)).square().mean())
+    assert errors["mmps"] < 0.3 * min(errors["sigma_x"], errors["sigma_t"])

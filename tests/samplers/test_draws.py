@@ -1,0 +1,83 @@
+"""Draws against the distributions they should follow, and against each other."""
+
+import math
+
+import pytest
+import torch
+
+from diffem import Observations, operators, priors
+from diffem.samplers import DEFAULT_SAMPLER, SAMPLERS
+
+from ..exact import random_covariance
+
+SIZE, DRAWS = 4, 20_000
+
+
+def problem():
+    prior = priors.GaussianPrior(torch.linspace(-1, 1, SIZE, dtype=torch.float64), random_covariance(SIZE, seed=3))
+    matrix = torch.randn(2, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.tensor([[0.7, -1.1]], dtype=torch.float64)
+    return prior, Observations(y, operators.Dense(matrix), sigma=0.4), matrix
+
+
+def test_default_draws_follow_the_exact_gaussian_posterior():
+    """256 steps, 20,000 draws: the mean within 4 standard errors, the covariance within 3 %."""
+    prior, obs, matrix = problem()
+    cov = random_covariance(SIZE, seed=3)
+    precision = torch.linalg.inv(cov) + matrix.T @ matrix / 0.4**2
+    exact_cov = torch.linalg.inv(precision)
+    exact_mean = exact_cov @ (torch.linalg.solve(cov, prior.mean) + matrix.T @ obs.y[0] / 0.4**2)
+
+    x = prior.posterior(obs, iterations=2).sample(draws=DRAWS, steps=256, sampler=DEFAULT_SAMPLER)[:, 0]
+    standard_error = exact_cov.diagonal().sqrt() / math.sqrt(DRAWS)
+    assert ((x.mean(0) - exact_mean).abs() < 4 * standard_error).all()
+    assert float((torch.cov(x.T) - exact_cov).norm() / exact_cov.norm()) < 0.03
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_prior_draws_follow_the_mixture(name):
+    """Weights and moments of a two-component mixture; 512 steps leave less bias than 5,000 draws can show."""
+    prior = priors.MixturePrior(
+        torch.tensor([0.3, 0.7], dtype=torch.float64),
+        torch.tensor([[-2.0, 0.0], [1.0, 1.0]], dtype=torch.float64),
+        torch.tensor([0.3, 0.5], dtype=torch.float64),
+    )
+    n = 5_000
+    x = prior.sample(n, steps=512, sampler=name)
+    left = (x[:, 0] < -0.7).double().mean()
+    assert abs(float(left) - 0.3) < 4 * math.sqrt(0.3 * 0.7 / n) + 0.003  # 0.003: overlap of the tails
+    cov = prior.covariance().matrix()[0]
+    assert ((x.mean(0) - prior.mean).abs() < 4 * cov.diagonal().sqrt() / math.sqrt(n) + 0.01).all()
+    assert float((torch.cov(x.T) - cov).norm() / cov.norm()) < 0.06
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_draws_are_the_same_in_any_batch(name):
+    prior, _, _ = problem()
+    x = prior.sample(32, steps=12, sampler=name, seed=5)
+    assert torch.allclose(prior.sample(32, steps=12, sampler=name, seed=5, batch_size=7), x, atol=1e-12)
+    assert torch.allclose(prior.sample(8, steps=12, sampler=name, seed=5), x[:8], atol=1e-12)
+    assert (prior.sample(32, steps=12, sampler=name, seed=6) - x).abs().max() > 0.1
+
+
+def test_progress_does_not_change_a_draw(capsys):
+    prior, _, _ = problem()
+    assert torch.equal(prior.sample(4, steps=5, progress=True), prior.sample(4, steps=5, progress=False))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"n": 0}, "n must be a positive integer, got 0"),
+        ({"n": 2, "steps": 0}, "steps must be a positive integer, got 0"),
+        ({"n": 2, "sampler": "euler"}, "unknown sampler 'euler'; known: ddim, ddpm"),
+        ({"n": 2, "sampler": "ddim", "eta": 2.0}, r"eta must lie in \[0, 1\], got 2.0"),
+        ({"n": 2, "sampler": "heun", "eta": 1.0}, "'heun' does not take these options.*eta"),
+        ({"n": 2, "sampler": "pc", "tau": 1.5}, r"tau must lie in \(0, 1\), got 1.5"),
+        ({"n": 2, "sampler": "pc", "corrections": -1}, "corrections must be a non-negative integer, got -1"),
+    ],
+)
+def test_bad_arguments(arguments, words):
+    prior, _, _ = problem()
+    with pytest.raises(ValueError, match=words):
+        prior.sample(**arguments)
