@@ -1,0 +1,57 @@
+"""Writing a benchmark's figures where README and docs find them: `benchmarks/results/NAME.json`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def machine() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}"
+
+
+def commit() -> str:
+    """The commit measured; `+` marks uncommitted changes, and DIFFEM_COMMIT names it where there is no repository."""
+    if "DIFFEM_COMMIT" in os.environ:
+        return os.environ["DIFFEM_COMMIT"]
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "src", "benchmarks/*.py") else "")
+
+
+def record(name: str, figures: dict[str, float], rows: list[dict[str, Any]], folder: Path = RESULTS) -> Path:
+    module = sys.modules["__main__"].__spec__
+    command = f"python -m {module.name}" if module else f"python {sys.argv[0]}"
+    result = {
+        "name": name,
+        "command": shlex.join([*command.split(), *sys.argv[1:]]),
+        "commit": commit(),
+        "machine": machine(),
+        "date": datetime.date.today().isoformat(),
+        "figures": figures,
+        "rows": rows,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())
