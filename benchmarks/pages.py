@@ -1,0 +1,71 @@
+"""Fill the tables of README and docs from `benchmarks/results/`: `python -m benchmarks.pages` (`--check` only compares).
+
+A page marks a place with `<!-- results: NAME -->` … `<!-- end -->`; what stands between is written here and nowhere else, so that
+every number on a page comes from a result with its command, commit and machine.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .record import ROOT, load
+
+BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def source(result: dict[str, Any]) -> str:
+    return f"`{result['command']}`, commit {result['commit']}, {result['machine']}, {result['date']}."
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def samplers(result: dict[str, Any]) -> str:
+    steps = sorted({row["steps"] for row in result["rows"]})
+    names = list(dict.fromkeys(row["sampler"] for row in result["rows"]))
+    cells = {(row["sampler"], row["steps"]): row for row in result["rows"]}
+
+    def rows(key: str) -> list[list[str]]:
+        return [[f"`{name}`", *(f"{100 * cells[name, k][key]:+.2f}" for k in steps)] for name in names]
+
+    header = ["steps", *map(str, steps)]
+    return "\n\n".join(
+        [
+            "Standard deviation of prior draws, error in %:",
+            table(header, rows("prior_std")),
+            "Mean of posterior draws, error in % of the posterior's standard deviation:",
+            table(header, rows("posterior_mean")),
+            "Standard deviation of posterior draws, error in %:",
+            table(header, rows("posterior_std")),
+            source(result),
+        ]
+    )
+
+
+RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"samplers": samplers}
+
+
+def filled(text: str) -> str:
+    return BLOCK.sub(lambda m: f"{m[1]}{RENDER[m[2]](load(m[2]))}\n{m[3]}", text)
+
+
+def main(check: bool) -> int:
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text()
+        if (new := filled(text)) != text:
+            stale.append(str(path.relative_to(ROOT)))
+            if not check:
+                Path(path).write_text(new)
+    print(("stale: " if check else "written: ") + (", ".join(stale) or "none"))
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
