@@ -48,6 +48,18 @@ def test_adjoint_is_the_transposed_matrix(name):
 
 
 @EACH
+def test_gram_diagonal_is_that_of_the_matrix(name):
+    A, x, y, _ = build(name)
+    matrix = matrix_of(A, tuple(x.shape[1:]), N)
+    gram = matrix @ matrix.mT
+    off = gram - torch.diag_embed(gram.diagonal(dim1=1, dim2=2))
+    diagonal = A.gram_diagonal(y)
+    if diagonal is not None:
+        assert off.abs().max() < 1e-12
+        assert torch.allclose(diagonal.expand_as(y).flatten(1), gram.diagonal(dim1=1, dim2=2))
+
+
+@EACH
 def test_linearity(name):
     A, x, y, _ = build(name)
     other = torch.randn_like(x)

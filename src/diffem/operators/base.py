@@ -48,6 +48,10 @@ class Operator(Batched):
         """
         return None
 
+    def gram_diagonal(self, y: Tensor) -> Tensor | None:
+        """The diagonal of AAᵀ, broadcastable to y `(n, *measurement)`, when AAᵀ is exactly diagonal; None when it is not."""
+        return None
+
     def bound(self, x: Tensor) -> Self:
         """The operator with undecided parameters settled, for samples like that of `x` `(1, *event)`."""
         return self

@@ -65,5 +65,8 @@ class Crop(Operator):
         image = y.new_zeros(len(y), *self.image, *first.shape[3:])
         return image.index_put(self._window(y), first).movedim((1, 2), (-2, -1))
 
+    def gram_diagonal(self, y: Tensor) -> Tensor:
+        return torch.ones_like(y[:1])
+
     def keeps(self, measured: Tensor) -> Tensor:
         return self._forward(measured.float()) > 0

@@ -101,6 +101,13 @@ class Fourier(Operator):
     def measured(self, y: Tensor) -> Tensor | None:
         return self._mask(y)
 
+    def gram_diagonal(self, y: Tensor) -> Tensor | None:
+        # of a real image the spectrum is Hermitian, and with coils images overlap: only a complex image is measured orthonormally
+        if not self.complex or "coils" in self._tensors:
+            return None
+        mask = self._mask(y)
+        return torch.ones_like(y[:1]) if mask is None else mask.to(y.dtype)
+
 
 def centred_fft2(image: Tensor) -> Tensor:
     axes = (-2, -1)

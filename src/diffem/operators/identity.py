@@ -1,5 +1,6 @@
 """A = I: everything is measured, with noise."""
 
+import torch
 from torch import Tensor
 
 from .base import Operator
@@ -11,6 +12,9 @@ class Identity(Operator):
 
     def _adjoint(self, y: Tensor) -> Tensor:
         return y
+
+    def gram_diagonal(self, y: Tensor) -> Tensor:
+        return torch.ones_like(y[:1])
 
     def keeps(self, measured: Tensor) -> Tensor:
         return measured

@@ -38,6 +38,9 @@ class Mask(Operator):
     def measured(self, y: Tensor) -> Tensor:
         return self._mask(y)
 
+    def gram_diagonal(self, y: Tensor) -> Tensor:
+        return self._mask(y).to(y.dtype)
+
     def keeps(self, measured: Tensor) -> Tensor:
         return self._mask(measured) & measured
 

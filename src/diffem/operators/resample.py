@@ -48,6 +48,9 @@ class Downsample(Operator):
         height, width = (size * self.factor for size in y.shape[-2:])
         return self._matrix(height, y).T @ y @ self._matrix(width, y)
 
+    def gram_diagonal(self, y: Tensor) -> Tensor | None:
+        return torch.full_like(y[:1], self.factor**-2) if self.mode == "mean" else None
+
     def keeps(self, measured: Tensor) -> Tensor | None:
         return None if self.mode == "bicubic" else self._forward(measured.float()) > 0
 

@@ -2,7 +2,8 @@
 
 from .base import Prior
 from .diffusion import DiffusionPrior
+from .fit import FitHistory, fit_gaussian
 from .gaussian import GaussianPrior
 from .mixture import MixturePrior
 
-__all__ = ["DiffusionPrior", "GaussianPrior", "MixturePrior", "Prior"]
+__all__ = ["DiffusionPrior", "FitHistory", "GaussianPrior", "MixturePrior", "Prior", "fit_gaussian"]

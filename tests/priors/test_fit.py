@@ -1,0 +1,114 @@
+"""The Gaussian fit: likelihood that never decreases, known answers, agreement of its paths."""
+
+import math
+
+import pytest
+import torch
+
+from diffem import Observations, operators, priors
+
+from ..exact import matrix_of, random_covariance
+
+
+def log_likelihood(prior_mean, prior_cov, obs):
+    """Observed-data log-likelihood per measured value, by dense algebra apart from the library."""
+    matrix = matrix_of(obs.A, obs.x_shape, len(obs))
+    measured = obs.measured
+    measured = torch.ones_like(obs.y, dtype=torch.bool) if measured is None else measured.expand_as(obs.y)
+    total, count = 0.0, 0
+    for i in range(len(obs)):
+        keep = measured[i].flatten()
+        rows, y = matrix[i][keep], obs.y[i].flatten()[keep]
+        variance = obs[i].cov.diagonal(tuple(obs.y.shape[1:])).flatten()[keep]
+        cov = rows @ prior_cov @ rows.T + torch.diag(variance)
+        total += float(torch.distributions.MultivariateNormal(rows @ prior_mean, cov).log_prob(y))
+        count += int(keep.sum())
+    return total / count
+
+
+def problem(seed, n=60, kind="mask"):
+    generator = torch.Generator().manual_seed(seed)
+    size = 6
+    truth = random_covariance(size, seed)
+    x = torch.randn(n, size, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(truth).T + 1.0
+    x = x.reshape(n, 2, 3)
+    if kind == "mask":
+        mask = torch.rand(n, 2, 3, generator=generator) < 0.6
+        mask[:, 0, 0] = True
+        A = operators.Mask(mask)
+    elif kind == "dense":
+        A = operators.Dense(torch.randn(n, 3, 6, generator=generator, dtype=torch.float64), event_shape=(2, 3))
+    else:
+        A = operators.Blur(torch.rand(n, 2, 2, generator=generator, dtype=torch.float64))
+    y = A(x)
+    return Observations(y + 0.2 * torch.randn(y.shape, generator=generator, dtype=torch.float64), A, sigma=0.2)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize(("seed", "kind"), [(0, "mask"), (1, "mask"), (2, "dense"), (3, "dense"), (4, "blur")])
+def test_the_likelihood_never_decreases_and_is_the_likelihood(seed, kind, rank):
+    obs, history = problem(seed, kind=kind), priors.FitHistory()
+    prior = priors.fit_gaussian(obs, rank, rounds=60, tolerance=-1.0, history=history)
+    steps = torch.tensor(history.log_likelihood).diff()
+    # where AAᵀ is not diagonal the low-rank fit estimates a trace with one sign vector per observation
+    slack = 1e-12 if rank is None or kind == "mask" else 1e-3
+    assert (steps > -slack).all()
+    cov = torch.stack([prior.covariance().matvec(e.reshape(1, 2, 3)).flatten() for e in torch.eye(6, dtype=torch.float64)])
+    expected = log_likelihood(prior.mean.flatten(), cov, obs)
+    assert history.log_likelihood[-1] == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_default_stop_is_as_good_as_a_long_run(seed):
+    obs = problem(seed, n=400)
+    short = priors.fit_gaussian(obs)
+    long = priors.fit_gaussian(obs, rounds=5_000, tolerance=1e-15)
+    assert (short.mean - long.mean).norm() / long.mean.norm() < 1e-4
+    a, b = (p.covariance().matrix()[0] for p in (short, long))
+    assert (a - b).norm() / b.norm() < 1e-4
+
+
+def test_a_thousand_observations_of_a_known_gaussian_give_it_back():
+    n, size = 1000, 6
+    generator = torch.Generator().manual_seed(0)
+    truth = random_covariance(size, 11)
+    x = torch.randn(n, size, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(truth).T + 0.5
+    mask = torch.rand(n, size, generator=generator) < 0.7
+    y = x + 0.1 * torch.randn(n, size, generator=generator, dtype=torch.float64)
+    prior = priors.fit_gaussian(Observations(y, operators.Mask(mask), sigma=0.1))
+    # a coordinate is seen 700 times, a pair 490 times: four standard errors of a mean and of a covariance from so many
+    spread = truth.diagonal().sqrt()
+    assert ((prior.mean - 0.5).abs() < 4 * spread / math.sqrt(0.7 * n)).all()
+    error = 4 * (truth**2 + spread.outer(spread) ** 2).sqrt() / math.sqrt(0.49 * n)
+    assert ((prior.covariance().matrix()[0] - truth).abs() < error).all()
+
+
+def test_low_rank_recovers_a_low_rank_truth():
+    n, shape = 3000, (4, 5)
+    generator = torch.Generator().manual_seed(0)
+    factor = torch.randn(2, 20, generator=generator, dtype=torch.float64)
+    x = torch.randn(n, 2, generator=generator, dtype=torch.float64) @ factor
+    x = (x + 0.3 * torch.randn(n, 20, generator=generator, dtype=torch.float64)).reshape(n, *shape)
+    mask = torch.rand(n, *shape, generator=generator) < 0.5
+    obs = Observations(x + 0.1 * torch.randn(x.shape, generator=generator, dtype=torch.float64), operators.Mask(mask), sigma=0.1)
+    prior = priors.fit_gaussian(obs, rank=2)
+    truth = factor.T @ factor + 0.09 * torch.eye(20)
+    got = torch.stack([prior.covariance().matvec(e.reshape(1, *shape)).flatten() for e in torch.eye(20, dtype=torch.float64)])
+    assert (got - truth).norm() / truth.norm() < 0.08  # sampling error of 3,000 half-seen vectors
+    assert float(prior.covariance()._tensors["variances"].mean()) == pytest.approx(0.09, rel=0.1)
+
+
+def test_batches_change_nothing():
+    obs = problem(0)
+    for rank in (None, 2):
+        a, b = (priors.fit_gaussian(obs, rank, rounds=20, batch_size=size) for size in (60, 7))
+        assert torch.allclose(a.mean, b.mean, atol=1e-10)
+
+
+def test_bad_input():
+    obs = problem(0)
+    with pytest.raises(ValueError, match="rank must lie between 1 and 5, got 6"):
+        priors.fit_gaussian(obs, rank=6)
+    big = Observations(torch.zeros(1, 80, 80), operators.Identity(), sigma=1.0)
+    with pytest.raises(ValueError, match=r"6400 numbers.*rank"):
+        priors.fit_gaussian(big)
