@@ -1,9 +1,37 @@
 """diffem: learn a diffusion prior from incomplete, noisy observations alone, then sample it or any posterior."""
 
-from . import linalg, nn, operators, posterior, priors, samplers
-from .data import Observations
-from .errors import InputError
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["InputError", "Observations", "__version__", "linalg", "nn", "operators", "posterior", "priors", "samplers"]
+from . import linalg, metrics, nn, operators, posterior, priors, samplers
+from .data import Observations
+from .errors import InputError
+
+if TYPE_CHECKING:
+    from .em.loop import Run, fit, load
+
+__all__ = [
+    "InputError",
+    "Observations",
+    "Run",
+    "__version__",
+    "fit",
+    "linalg",
+    "load",
+    "metrics",
+    "nn",
+    "operators",
+    "posterior",
+    "priors",
+    "samplers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # the loop brings pydantic along; only those who learn need it
+    if name in ("Run", "fit", "load"):
+        from .em import loop
+
+        return getattr(loop, name)
+    raise AttributeError(f"module 'diffem' has no attribute {name!r}")

@@ -17,12 +17,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .fusion import fused
+
 MASK32 = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 
-def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> tuple[Tensor, ...]:
+def philox(
+    counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int | Tensor, int | Tensor]
+) -> tuple[Tensor, ...]:
     """Ten rounds of Philox4x32; words are int64 tensors (that broadcast) holding values below 2³²."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -34,6 +38,23 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int])
         c0, c1, c2, c3 = hi1 ^ c1 ^ k0, lo1, hi0 ^ c3 ^ k1, lo0
         k0, k1 = (k0 + KEY_STEPS[0]) & MASK32, (k1 + KEY_STEPS[1]) & MASK32
     return c0, c1, c2, c3
+
+
+def _words(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tensor) -> tuple[Tensor, ...]:
+    """Four tensors `(n, blocks)` of 32-bit words; index, draw: `(n,)`, key: `(2,)`, block: `(blocks,)`."""
+    return philox((block[None, :], index[:, None], step.reshape(1, 1), draw[:, None]), (key[0], key[1]))
+
+
+@fused
+def _normals(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tensor, dtype: torch.dtype) -> Tensor:
+    """`(n, 4·blocks)` standard normals by Box–Muller, two from every pair of words."""
+    words = _words(index, draw, step, key, block)
+    normals = []
+    for w_radius, w_angle in (words[:2], words[2:]):
+        radius = torch.sqrt(-2 * torch.log((w_radius.to(dtype) + 0.5) * 2.0**-32))
+        angle = w_angle.to(dtype) * (2 * math.pi * 2.0**-32)
+        normals += [radius * torch.cos(angle), radius * torch.sin(angle)]
+    return torch.stack(normals, -1).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -52,10 +73,13 @@ class Stream:
 
     def _words(self, index: Tensor, draw: Tensor, step: Tensor | int, blocks: int) -> tuple[Tensor, ...]:
         """Four tensors `(n, blocks)` of 32-bit words."""
-        device = index.device
-        block = torch.arange(blocks, device=device)[None, :]
-        step = torch.as_tensor(step, device=device)
-        return philox((block, index[:, None], step.reshape(1, 1), draw[:, None]), self.key)
+        step = torch.as_tensor(step, device=index.device)
+        return _words(index, draw, step, self._key_on(index.device), torch.arange(blocks, device=index.device))
+
+    def _key_on(self, device: torch.device) -> Tensor:
+        # filled on the device: copying from the host would stall, and cannot be captured
+        low, high = self.key
+        return torch.stack([torch.full((), low, device=device), torch.full((), high, device=device)])
 
     def uniform(
         self,
@@ -85,17 +109,15 @@ class Stream:
         """Standard normal numbers, `(n, *shape)`, one row per entry of index `(n,)`."""
         size = math.prod(shape)
         draw = torch.zeros_like(index) if draw is None else draw
-        words = self._words(index, draw, step, -(-size // 4))
-        normals = []
-        for w_radius, w_angle in (words[:2], words[2:]):
-            radius = torch.sqrt(-2 * torch.log((w_radius.to(dtype) + 0.5) * 2.0**-32))
-            angle = w_angle.to(dtype) * (2 * math.pi * 2.0**-32)
-            normals += [radius * torch.cos(angle), radius * torch.sin(angle)]
-        return torch.stack(normals, -1).flatten(1)[:, :size].reshape(len(index), *shape)
+        step = torch.as_tensor(step, device=index.device)
+        # the blocks come in as a tensor: a compiled arange would count in 32 bits, and overflow in the products
+        block = torch.arange(-(-size // 4), device=index.device)
+        flat = _normals(index, draw, step, self._key_on(index.device), block, dtype)
+        return flat[:, :size].reshape(len(index), *shape)
 
-    def permutation(self, n: int, step: int = 0) -> Tensor:
-        """A permutation of 0 … n−1."""
-        index = torch.arange(n)
+    def permutation(self, n: int, step: int = 0, device: torch.device | str = "cpu") -> Tensor:
+        """A permutation of 0 … n−1, the same on every device."""
+        index = torch.arange(n, device=device)
         words = [word.flatten() for word in self._words(index, torch.zeros_like(index), step, 1)]
         # 63 bits of sort key: ties are as good as impossible, and a stable sort settles them anyway
         return torch.argsort(words[0] << 31 | words[1] >> 1, stable=True)

@@ -53,7 +53,9 @@ def test_the_likelihood_never_decreases_and_is_the_likelihood(seed, kind, rank):
     # where AAᵀ is not diagonal the low-rank fit estimates a trace with one sign vector per observation
     slack = 1e-12 if rank is None or kind == "mask" else 1e-3
     assert (steps > -slack).all()
-    cov = torch.stack([prior.covariance().matvec(e.reshape(1, 2, 3)).flatten() for e in torch.eye(6, dtype=torch.float64)])
+    cov = torch.stack(
+        [prior.covariance().matvec(e.reshape(1, 2, 3)).flatten() for e in torch.eye(6, dtype=torch.float64)]
+    )
     expected = log_likelihood(prior.mean.flatten(), cov, obs)
     assert history.log_likelihood[-1] == pytest.approx(expected, abs=2e-3)
 
@@ -90,10 +92,14 @@ def test_low_rank_recovers_a_low_rank_truth():
     x = torch.randn(n, 2, generator=generator, dtype=torch.float64) @ factor
     x = (x + 0.3 * torch.randn(n, 20, generator=generator, dtype=torch.float64)).reshape(n, *shape)
     mask = torch.rand(n, *shape, generator=generator) < 0.5
-    obs = Observations(x + 0.1 * torch.randn(x.shape, generator=generator, dtype=torch.float64), operators.Mask(mask), sigma=0.1)
+    obs = Observations(
+        x + 0.1 * torch.randn(x.shape, generator=generator, dtype=torch.float64), operators.Mask(mask), sigma=0.1
+    )
     prior = priors.fit_gaussian(obs, rank=2)
     truth = factor.T @ factor + 0.09 * torch.eye(20)
-    got = torch.stack([prior.covariance().matvec(e.reshape(1, *shape)).flatten() for e in torch.eye(20, dtype=torch.float64)])
+    got = torch.stack(
+        [prior.covariance().matvec(e.reshape(1, *shape)).flatten() for e in torch.eye(20, dtype=torch.float64)]
+    )
     assert (got - truth).norm() / truth.norm() < 0.08  # sampling error of 3,000 half-seen vectors
     assert float(prior.covariance()._tensors["variances"].mean()) == pytest.approx(0.09, rel=0.1)
 

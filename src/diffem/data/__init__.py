@@ -1,5 +1,6 @@
-"""Data: observations and where they come from."""
+"""Data: observations, where they come from, and the draws of a lap on disk."""
 
 from .observations import Observations
+from .store import DrawStore
 
-__all__ = ["Observations"]
+__all__ = ["DrawStore", "Observations"]

@@ -133,15 +133,18 @@ class Observations:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file: the tensors, and the operator's structure as JSON in its header."""
-        from safetensors.torch import save_file
+        from ..runs.files import write_tensors
 
         tensors = {"y": self.y}
         structure = {"format": FORMAT, "A": _describe(self.A, "A", tensors), "cov": _describe_cov(self.cov, tensors)}
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        save_file(tensors, partial, {"diffem": json.dumps(structure)})
-        os.replace(partial, path)
+        write_tensors(Path(path), tensors, structure)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the observations by name: y, the operators' parameters, the noise."""
+        tensors = {"y": self.y}
+        _gather(self.A, "A", tensors)
+        return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observations:
@@ -168,13 +171,20 @@ class Observations:
         return cls(tensors["y"], A, cov=cov)
 
 
+def _gather(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> None:
+    """Put the operator's tensors into `tensors` under names that start with `prefix`."""
+    for name, tensor in A.tensors().items():
+        tensors[f"{prefix}.{name}"] = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    for i, child in enumerate(A.children()):
+        _gather(child, f"{prefix}.{i}", tensors)
+
+
 def _describe(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The operator's structure as JSON values; its tensors go into `tensors` under names that start with `prefix`."""
     kind = type(A).__name__
     if OPERATORS.get(kind) is not type(A):
         raise InputError(f"an operator of type {kind} holds code and cannot be saved; rebuild it where it is used")
-    for name, tensor in A.tensors().items():
-        tensors[f"{prefix}.{name}"] = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    _gather(A, prefix, tensors)
     complex_names = [name for name, tensor in A.tensors().items() if tensor.is_complex()]
     children = [_describe(child, f"{prefix}.{i}", tensors) for i, child in enumerate(A.children())]
     return {

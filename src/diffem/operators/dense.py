@@ -69,5 +69,12 @@ class Dense(Operator):
     def _product(self, matrix: Tensor, v: Tensor) -> Tensor:
         if self.complex_output:
             v = torch.view_as_complex(v.reshape(len(v), -1, 2))
-        out = v @ matrix[0].T if len(matrix) == 1 else (matrix @ v.unsqueeze(-1)).squeeze(-1)
+        if len(matrix) == 1:
+            out = v @ matrix[0].T
+        elif (
+            matrix[0].numel() <= 64
+        ):  # many tiny products: multiplying and adding beats a batched matrix product by far
+            out = (matrix * v.unsqueeze(1)).sum(-1)
+        else:
+            out = (matrix @ v.unsqueeze(-1)).squeeze(-1)
         return torch.view_as_real(out) if self.complex_output else out

@@ -64,17 +64,22 @@ class Statistics:
 
     @classmethod
     def zeros(cls, n: int, device: torch.device) -> Statistics:
-        count = torch.zeros(n, dtype=torch.int64, device=device)
-        return cls(count, count, count, count, torch.zeros(n, dtype=torch.float64, device=device), count)
+        def count() -> Tensor:
+            return torch.zeros(n, dtype=torch.int64, device=device)
+
+        residuals = torch.zeros(n, dtype=torch.float32, device=device)
+        return cls(count(), count(), count(), count(), residuals, count())
 
     def add(self, evaluation: Evaluation) -> None:
-        self.evaluations = self.evaluations + 1
-        self.forwards = self.forwards + evaluation.forwards
-        self.vjps = self.vjps + evaluation.vjps
+        """In place, so that a captured step counts at every replay."""
+        self.evaluations += 1
+        self.forwards += evaluation.forwards
+        self.vjps += evaluation.vjps
         if evaluation.solution is not None:
-            self.iterations = self.iterations + evaluation.solution.iterations
-            self.guards = self.guards + evaluation.solution.guards
-            self.residuals = torch.maximum(self.residuals, evaluation.solution.residual.to(self.residuals))
+            self.iterations += evaluation.solution.iterations
+            self.guards += evaluation.solution.guards
+            residual = evaluation.solution.residual.to(self.residuals)
+            torch.maximum(self.residuals, residual, out=self.residuals)
 
     @classmethod
     def concatenate(cls, parts: list[Statistics]) -> Statistics:
@@ -158,7 +163,9 @@ class Posterior:
         lap: int = 0,
         index: Tensor | None = None,
         batch_size: int | None = None,
+        first_draw: int = 0,
         return_stats: bool = False,
+        captured: bool = False,
         progress: bool | None = None,
         **options: Any,
     ) -> Tensor | tuple[Tensor, Statistics]:
@@ -166,8 +173,8 @@ class Posterior:
 
         sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`).
         lap, index: part of the address of the random numbers; `index` `(n,)` names the observations when these are some of
-            a larger set, 0 … n−1 otherwise. batch_size changes neither.
-        return_stats: also return `Statistics`.
+            a larger set, 0 … n−1 otherwise. batch_size changes neither. first_draw: the number of the first draw, likewise.
+        return_stats: also return `Statistics`. captured: see `samplers.draw`.
         """
         if draws is not None and (not isinstance(draws, int) or draws < 1):
             raise InputError(f"draws must be a positive integer, got {draws!r}")
@@ -192,8 +199,17 @@ class Posterior:
                     counted.add(evaluation)
                     return evaluation.x_hat
 
-                mean = self.prior.mean
-                x = draw(denoise, mean, index[row % n], sigmas, method, stream, draws=row // n, progress=bar)
+                x = draw(
+                    denoise,
+                    self.prior.mean,
+                    index[row % n],
+                    sigmas,
+                    method,
+                    stream,
+                    draws=first_draw + row // n,
+                    progress=bar,
+                    captured=captured,
+                )
                 parts.append(x)
                 statistics.append(counted)
         x = torch.cat(parts)

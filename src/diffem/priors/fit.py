@@ -24,6 +24,7 @@ from ..samplers import SIGMA_MAX, SIGMA_MIN
 from .gaussian import GaussianPrior
 
 MAX_DENSE = 4096
+CACHE_BYTES = 1 << 30
 
 
 @dataclass
@@ -135,6 +136,9 @@ class _Full:
     def __init__(self, obs: Observations) -> None:
         self.obs, size = obs, math.prod(obs.x_shape)
         device = obs.y.device
+        self._cache: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        # the matrices of A and Σ_y are the same in every round: kept when they are not too many
+        self._keep = len(obs) * obs.y[0].numel() * (size + obs.y[0].numel()) * 8 < CACHE_BYTES
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.cov = torch.eye(size, dtype=torch.float64, device=device)
         self._reset()
@@ -145,10 +149,18 @@ class _Full:
         self.gg = torch.zeros_like(self.cov)
         self.information = torch.zeros_like(self.cov)
 
+    def _matrices(self, obs: Observations) -> tuple[Tensor, Tensor, Tensor]:
+        """A, Σ_y and the entries that are not measured."""
+        if self.count in self._cache:
+            return self._cache[self.count]
+        matrices = (_measurement_matrices(obs), *_noise_matrices(obs))
+        if self._keep:
+            self._cache[self.count] = matrices
+        return matrices
+
     def expect(self, obs: Observations) -> float:
-        A = _measurement_matrices(obs)
+        A, sigma_y, outside = self._matrices(obs)
         n, m, _ = A.shape
-        sigma_y, outside = _noise_matrices(obs)
         K = A @ self.cov @ A.mT + sigma_y
         chol = torch.linalg.cholesky(K)
         residual = obs.y.flatten(1).double() - A @ self.mean
@@ -210,7 +222,9 @@ class _LowRank:
         like = torch.zeros(self.size, dtype=torch.float64, device=obs.y.device)
         self.mean = like
         index = torch.arange(rank, device=like.device)
-        self.u = Stream(seed, "gaussian fit").normal(index, (self.size,), dtype=torch.float64) / math.sqrt(rank)  # (r, N)
+        self.u = Stream(seed, "gaussian fit").normal(index, (self.size,), dtype=torch.float64) / math.sqrt(
+            rank
+        )  # (r, N)
         self.d = torch.ones((), dtype=torch.float64, device=like.device)
         self.position = 0
         self._reset()

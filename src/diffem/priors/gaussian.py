@@ -5,15 +5,20 @@ E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..linalg import Covariance, as_covariance
+from ..linalg import Covariance, System, as_covariance, cg
+from ..randomness import Stream
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import require_same_dtype
 from .base import Prior
+
+if TYPE_CHECKING:
+    from ..data import Observations
 
 
 class GaussianPrior(Prior):
@@ -46,6 +51,37 @@ class GaussianPrior(Prior):
     def exact_sample(self, z: Tensor) -> Tensor:
         """μ + Σ^½ z for white noise z `(n, *event)`: draws without a diffusion."""
         return self.mean + self._cov.sqrt(z)
+
+    def draw_posterior(
+        self, obs: Observations, *, seed: int = 0, lap: int = 0, index: Tensor | None = None, draw: int = 0
+    ) -> Tensor:
+        r"""One exact draw of q(x | y, A) per observation, `(n, *event)`, without a diffusion (Matheron's rule):
+
+        x + ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ (y − Ax − e),  x ~ N(μ, Σ),  e ~ N(0, Σ_y).
+        """
+        index = torch.arange(len(obs)) if index is None else index
+        index = index.to(self.mean.device)
+        stream = Stream(seed, "gaussian posterior", lap)
+        number = torch.full_like(index, draw)
+        z = stream.normal(index, self.event_shape, draw=number, dtype=self.mean.dtype)
+        e = stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number, dtype=self.mean.dtype)
+        x = self.exact_sample(z)
+        return x + self._gain(obs, obs.residual(x) - obs.noise.sqrt(e))
+
+    def posterior_mean(self, obs: Observations) -> Tensor:
+        """E[x | y] per observation, `(n, *event)`."""
+        mean = self.mean.expand(len(obs), *self.event_shape).contiguous()
+        return mean + self._gain(obs, obs.residual(mean))
+
+    def _gain(self, obs: Observations, residual: Tensor) -> Tensor:
+        """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual."""
+
+        def signal(p: Tensor) -> tuple[Tensor, Tensor]:
+            pullback = self._cov.matvec(obs.A.adjoint(p))
+            return obs.A(pullback), pullback
+
+        tolerance = torch.finfo(residual.dtype).eps ** 0.75
+        return cg(System(signal, obs.noise), residual, iterations=1000, tolerance=tolerance).pullback
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log N(x | μ, Σ), `(n,)`."""

@@ -7,7 +7,6 @@ a sampler with e evaluations per step makes e·steps + 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..progress import Progress
 from ..randomness import Stream
-from .base import Denoise, Sampler
+from .base import Denoise, Sampler, State
+from .capture import replay
 from .ddim import DDIM
 from .heun import Heun
 from .pc import PredictorCorrector
@@ -55,12 +55,14 @@ def draw(
     *,
     draws: Tensor | None = None,
     progress: Progress | None = None,
+    captured: bool = False,
 ) -> Tensor:
     """One micro-batch of draws, `(n, *event)`.
 
     denoise: D(x_t `(n, *event)`, sigma `()`), a prior's or a posterior's.
     mean: `(*event)`, also gives event shape, dtype and device. index: `(n,)` sample addresses. draws: `(n,)` draw numbers.
     sigmas: `(steps + 1,)` decreasing.
+    captured: on a GPU, capture one step and replay it: for small networks, whose kernels are shorter than their launches.
     """
     if sigmas.ndim != 1 or len(sigmas) < 2 or not (sigmas[1:] < sigmas[:-1]).all() or not sigmas[-1] > 0:
         raise InputError("sigmas must be at least two decreasing positive noise levels")
@@ -68,20 +70,21 @@ def draw(
     draws = None if draws is None else draws.to(mean.device)
     shape = tuple(mean.shape)
 
-    def normal(step: int) -> Tensor:
+    def normal(step: int | Tensor) -> Tensor:
         return stream.normal(index, shape, step=step, draw=draws, dtype=mean.dtype)
 
-    table = sampler.table(sigmas.double()).to(mean)
-    last = sigmas[-1].to(mean)
-    state = sampler.start(mean + sigmas[0].to(mean) * normal(0))
-    for i in range(len(table)):
+    def step(state: State, i: int | Tensor, row: Tensor) -> State:
         # address 0 is the start; every step owns as many addresses as it can use
-        noise = partial(_slot, normal, 1 + i * sampler.noises_per_step)
-        state = sampler.step(denoise, state, table[i], noise)
-        if progress is not None:
-            progress.advance(len(index))
-    return denoise(state[0], last)
+        first = 1 + i * sampler.noises_per_step
+        return sampler.step(denoise, state, row, lambda slot: normal(first + slot))
 
-
-def _slot(normal: Callable[[int], Tensor], first: int, slot: int) -> Tensor:
-    return normal(first + slot)
+    table = sampler.table(sigmas.double()).to(mean)
+    state = sampler.start(mean + sigmas[0].to(mean) * normal(0))
+    if captured:
+        state = replay(step, state, table, progress)
+    else:
+        for i in range(len(table)):
+            state = step(state, i, table[i])
+            if progress is not None:
+                progress.advance(len(index))
+    return denoise(state[0], sigmas[-1].to(mean))

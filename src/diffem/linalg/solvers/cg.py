@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ...fusion import fused
 from ..inner import axpy, dot
 from .system import Solution, Status, System, relative, stop_ratio, violates
 
@@ -25,35 +26,52 @@ def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = 
     products = 0
 
     for _ in range(iterations):
-        active = status == Status.ITERATIONS
-        if tolerance is not None and products and not active.any():
+        if tolerance is not None and products and not (status == Status.ITERATIONS).any():
             break
         signal, pull = system.signal(p)
         noise = system.noise_matvec(p)
         products += 1
-        p_signal, p_noise = dot(p, signal), dot(p, noise)
-        curvature = p_signal + p_noise
-        if guard:
-            status = torch.where(active & violates(p_signal, p_noise), Status.GUARDED, status)
-        broken = ~torch.isfinite(curvature) | (curvature == 0)
-        status = torch.where((status == Status.ITERATIONS) & broken, Status.BREAKDOWN, status)
-        active = status == Status.ITERATIONS
-        count = count + active
-
-        alpha = torch.where(active, rr / torch.where(active, curvature, 1), 0)
-        u = axpy(alpha, p, u)
-        pullback = axpy(alpha, pull, torch.zeros_like(pull) if pullback is None else pullback)
-        r = axpy(-alpha, signal + noise, r)
-        rr_next = dot(r, r)
-        beta = torch.where(active, rr_next / torch.where(active, rr, 1), 0)
-        p = torch.where(per(active, p), axpy(beta, p, r), p)
-        rr = torch.where(active, rr_next, rr)
-        status = torch.where(active & (rr <= target), Status.CONVERGED, status)
+        pullback = torch.zeros_like(pull) if pullback is None else pullback
+        u, pullback, r, p, rr, status, count = _update(
+            u, pullback, r, p, rr, status, count, signal, noise, pull, target, guard
+        )
 
     assert pullback is not None, "cg needs at least one iteration"
     guards = (status == Status.GUARDED).to(count.dtype)
     return Solution(u, pullback, count, relative(rr.sqrt(), bb.sqrt()), status, guards, products)
 
 
-def per(flags: Tensor, like: Tensor) -> Tensor:
-    return flags.reshape(-1, *(1,) * (like.ndim - 1))
+@fused
+def _update(
+    u: Tensor,
+    pullback: Tensor,
+    r: Tensor,
+    p: Tensor,
+    rr: Tensor,
+    status: Tensor,
+    count: Tensor,
+    signal: Tensor,
+    noise: Tensor,
+    pull: Tensor,
+    target: Tensor,
+    guard: bool,
+) -> tuple[Tensor, ...]:
+    """One iteration along p, given its products: vectors `(n, *m)`, `pull` and `pullback` `(n, *event)`, scalars `(n,)`."""
+    p_signal, p_noise = dot(p, signal), dot(p, noise)
+    curvature = p_signal + p_noise
+    running = status == Status.ITERATIONS
+    if guard:
+        status = torch.where(running & violates(p_signal, p_noise), Status.GUARDED, status)
+    broken = ~torch.isfinite(curvature) | (curvature == 0)
+    status = torch.where((status == Status.ITERATIONS) & broken, Status.BREAKDOWN, status)
+    active = status == Status.ITERATIONS
+    alpha = torch.where(active, rr / torch.where(active, curvature, 1), 0)
+    u = axpy(alpha, p, u)
+    pullback = axpy(alpha, pull, pullback)
+    r = axpy(-alpha, signal + noise, r)
+    rr_next = dot(r, r)
+    beta = torch.where(active, rr_next / torch.where(active, rr, 1), 0)
+    p = torch.where(active.reshape(-1, *(1,) * (p.ndim - 1)), axpy(beta, p, r), p)
+    rr = torch.where(active, rr_next, rr)
+    status = torch.where(active & (rr <= target), Status.CONVERGED, status)
+    return u, pullback, r, p, rr, status, count + active

@@ -1,0 +1,259 @@
+"""The command line: fit, sample, posterior, evaluate, report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import torch
+
+app = typer.Typer(
+    add_completion=True,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Learn a diffusion prior from incomplete, noisy observations alone; then sample it or any posterior.",
+)
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]
+SeedOption = Annotated[int, typer.Option("--seed", help="address of the random numbers")]
+LapOption = Annotated[int | None, typer.Option("--lap", help="use this lap instead of the last")]
+StepsOption = Annotated[int, typer.Option("--steps", help="sampling steps")]
+SamplerOption = Annotated[str, typer.Option("--sampler", help="ddpm2, ddpm, ddim, ddim2, heun or pc")]
+
+
+def _version(show: bool) -> None:
+    if show:
+        from . import __version__
+
+        typer.echo(f"diffem {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def recipes() -> None:
+    """List the built-in recipes."""
+    from .runs.recipe import load_recipe, names
+
+    for name in names():
+        typer.echo(f"{name:16} {load_recipe(name).about}")
+
+
+@app.command()
+def fit(
+    recipe: Annotated[str, typer.Argument(help="a built-in recipe or a YAML file")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="the run's folder; runs/RECIPE when absent")] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a key: train.lr=1e-4")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="overrides the recipe's")] = None,
+) -> None:
+    """Run a recipe, or resume it if the folder holds an unfinished run of the same recipe."""
+    from .data.sources import make_problem
+    from .em.loop import fit
+    from .report.page import write_report
+    from .runs.recipe import load_recipe, parse_change
+
+    changes = dict(parse_change(text) for text in change or [])
+    if seed is not None:
+        changes["seed"] = seed
+    resolved = load_recipe(recipe, changes)
+    folder = out or Path("runs") / resolved.name
+    problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
+    teller = _Teller()
+    run = fit(None, resolved, folder, say=teller)
+    page = write_report(run.path, problem.obs, problem.reference)
+    teller.close(run.path, page)
+
+
+class _Teller:
+    """Prints what a run says: a header, a row per lap, warnings, the end."""
+
+    columns = (
+        ("lap", "lap", "{:d}"),
+        ("χ²", "heldout_chi2", "{:.2f}"),
+        ("predictive", "predictive_log_likelihood", "{:.3f}"),
+        ("y distance", "observation_distance", "{:.4f}"),
+        ("rejected", "rejected", "{:.1%}"),
+        ("guards", "guards", "{:.1%}"),
+        ("loss", "loss", "{:.4f}"),
+        ("E", "e_seconds", "{:.1f} s"),
+        ("M", "m_seconds", "{:.1f} s"),
+    )
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(highlight=False)
+        self.header = False
+
+    def __call__(self, event: str, data: dict[str, Any]) -> None:
+        if event == "start":
+            state = "new run" if data["done"] < 0 else f"going on after lap {data['done']}"
+            if data["done"] >= data["laps"]:
+                state = "all laps are done"
+            self.console.print(f"{data['observations']} observations, {data['laps']} laps on {data['device']}; {state}")
+        if event == "lap":
+            if not self.header:
+                self.console.print("".join(f"{name:>11}" for name, _, _ in self.columns), style="bold")
+                self.header = True
+            cells = [form.format(data[key]) if key in data else "–" for _, key, form in self.columns]
+            self.console.print("".join(f"{cell:>11}" for cell in cells))
+            for warning in data.get("warnings", []):
+                self.console.print(f"  warning: {warning}", style="yellow")
+
+    def close(self, path: Path, page: Path) -> None:
+        self.console.print(f"run     {path}")
+        self.console.print(f"report  {page}")
+
+
+@app.command()
+def sample(
+    run: RunArgument,
+    n: Annotated[int, typer.Option("-n", help="how many")] = 64,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy for the numbers, .png for a picture")] = None,
+    steps: StepsOption = 128,
+    sampler: SamplerOption = "ddpm2",
+    seed: SeedOption = 0,
+    lap: LapOption = None,
+) -> None:
+    """Draw samples from the learned prior."""
+    from .em.loop import load
+
+    prior = load(run, lap, _device())
+    x = prior.sample(n, steps=steps, sampler=sampler, seed=seed).cpu().numpy()
+    target = out or run / "samples.png"
+    _write(target, x)
+    typer.echo(target)
+
+
+@app.command()
+def posterior(
+    run: RunArgument,
+    observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
+    out: Annotated[Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .png for a picture")],
+    draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
+    steps: StepsOption = 128,
+    sampler: SamplerOption = "ddpm2",
+    method: Annotated[
+        str, typer.Option("--method", help="mmps, sigma_t, identity, dps, pigdm, tmpd, diffpir")
+    ] = "mmps",
+    iterations: Annotated[int, typer.Option("--iterations", help="solver iterations of mmps")] = 3,
+    seed: SeedOption = 0,
+    lap: LapOption = None,
+) -> None:
+    """Draw from the posterior of every observation in a file."""
+    import numpy as np
+    import torch
+
+    from .data import Observations
+    from .em.loop import load
+    from .report import pictures
+    from .runs.files import write_bytes
+
+    prior = load(run, lap, _device())
+    obs = Observations.load(observations).to(prior.mean.device)
+    options = {"iterations": iterations} if method == "mmps" else {}
+    x = prior.posterior(obs, method=method, **options).sample(draws, steps=steps, sampler=sampler, seed=seed).cpu()
+    obs = obs.to("cpu")
+    chi2 = torch.stack([obs.chi2(d) for d in x])
+    typer.echo(
+        f"{len(obs)} observations, {draws} draws each; residual χ² per measured value {float(chi2.median()):.2f} (median)"
+    )
+    if out.suffix == ".png":
+        write_bytes(out, pictures.posterior(obs.A.adjoint(obs.y).numpy(), x.numpy()))
+    elif out.suffix == ".npz":
+        import io
+
+        buffer = io.BytesIO()
+        np.savez(buffer, draws=x.numpy(), mean=x.mean(0).numpy(), std=x.std(0).numpy(), chi2=chi2.numpy())
+        write_bytes(out, buffer.getvalue())
+    else:
+        raise _input_error(f"--out must end in .npz or .png, got {out}")
+    typer.echo(out)
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    reference: Annotated[
+        str | None,
+        typer.Option("--reference", help="clean data: a .npy file, or 'source' for the truth of a simulated source"),
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", help="posterior draws per observation")] = 16,
+    samples: Annotated[int, typer.Option("--samples", help="prior samples")] = 1024,
+    lap: LapOption = None,
+) -> None:
+    """Measure a run: without clean data, and against clean data where it is given."""
+    from .em.evaluation import evaluate as measure
+
+    typer.echo(json.dumps(measure(run, reference, draws=draws, samples=samples, lap=lap, device=_device()), indent=1))
+
+
+@app.command()
+def report(run: RunArgument) -> None:
+    """Write the HTML page of a run again."""
+    from .data.sources import make_problem
+    from .report.page import write_report
+    from .runs.rundir import RunDir
+
+    recipe = RunDir(run).recipe()
+    problem = None
+    if recipe.data.source != "given":
+        problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+    typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
+
+
+def _device() -> torch.device:
+    import torch
+
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _write(target: Path, x: Any) -> None:
+    from .report import pictures
+    from .runs.files import write_array, write_bytes
+
+    if target.suffix == ".npy":
+        write_array(target, x)
+    elif target.suffix == ".png":
+        write_bytes(target, pictures.grid(x, columns=min(16, max(1, int(len(x) ** 0.5)))))
+    else:
+        raise _input_error(f"--out must end in .npy or .png, got {target}")
+
+
+def _input_error(message: str) -> Exception:
+    from .errors import InputError
+
+    return InputError(message)
+
+
+def main() -> None:
+    """The entry point: bad input ends with one clear message and exit code 2."""
+    from .errors import InputError
+
+    try:
+        app()
+    except InputError as error:
+        print(f"diffem: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("diffem: interrupted; the same command resumes", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

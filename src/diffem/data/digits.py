@@ -1,0 +1,36 @@
+"""1,797 real handwritten digits of 8×8 pixels, seen through random masks and noise: the demonstration that needs no download.
+
+The data ship with the package; `digits.npz.txt` beside them says where they come from.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..operators import Mask
+from ..randomness import Stream
+from .observations import Observations
+from .sources import Problem
+
+
+def images() -> Tensor:
+    """The clean digits, `(1797, 8, 8)` on the scale [-2, 2]."""
+    with (files("diffem.data") / "digits.npz").open("rb") as file:
+        raw = np.load(file, allow_pickle=False)["images"]
+    return torch.from_numpy(raw.astype(np.float32)) / 4 - 2
+
+
+def digits(seed: int, missing: float = 0.5, sigma: float = 0.1) -> Problem:
+    """Every pixel is missing with probability `missing`; the others carry noise of standard deviation `sigma`."""
+    if not 0 <= missing < 1:
+        raise InputError(f"data.missing must lie in [0, 1), got {missing}")
+    x = images()
+    index = torch.arange(len(x))
+    mask = Stream(seed, "digits mask").uniform(index, tuple(x.shape[1:])) >= missing
+    noise = Stream(seed, "digits noise").normal(index, tuple(x.shape[1:]))
+    return Problem(Observations(x + sigma * noise, Mask(mask), sigma=sigma), x)

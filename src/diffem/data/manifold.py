@@ -1,0 +1,48 @@
+r"""The paper's first experiment: points on a smooth random curve in R⁵, each seen through two random directions.
+
+A coordinate of the curve is Σ_k a_k k^-α sin(2π(k b_k z + c_k)), k = 1 … 10, with a, b, c and the position z uniform on [0, 1)
+(Zenke & Vogels 2021); each coordinate is rescaled to [-2, 2].
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..operators import Dense
+from ..randomness import Stream
+from .observations import Observations
+from .sources import Problem
+
+
+def curve(z: Tensor, seed: int, dimension: int = 5, alpha: float = 3.0, terms: int = 10) -> Tensor:
+    """Points of the curve, `(n, dimension)` in float64, at positions z `(n,)`."""
+    parts = torch.arange(3)
+    a, b, c = Stream(seed, "manifold curve").uniform(parts, (dimension, terms), dtype=torch.float64)
+    k = torch.arange(1, terms + 1, dtype=torch.float64)
+
+    def raw(z: Tensor) -> Tensor:
+        phase = k * b * z.double().reshape(-1, 1, 1) + c
+        return (a * k**-alpha * torch.sin(2 * math.pi * phase)).sum(-1)
+
+    fine = raw(torch.linspace(0, 1, 1 << 14, dtype=torch.float64))
+    low, high = fine.amin(0), fine.amax(0)
+    return (raw(z) - low) / (high - low) * 4 - 2
+
+
+def truth(n: int, seed: int, dimension: int = 5, purpose: str = "manifold test points") -> Tensor:
+    """n points of the ground truth, `(n, dimension)`."""
+    z = Stream(seed, purpose).uniform(torch.arange(n), (), dtype=torch.float64)
+    return curve(z, seed, dimension).float()
+
+
+def manifold(seed: int, n: int = 1 << 16, dimension: int = 5, measured: int = 2, sigma: float = 1e-2) -> Problem:
+    """n observations, `measured` rows of A uniform on the sphere each, noise of standard deviation `sigma`."""
+    index = torch.arange(n)
+    x = truth(n, seed, dimension, "manifold points")
+    rows = Stream(seed, "manifold operators").normal(index, (measured, dimension))
+    A = Dense(rows / rows.norm(dim=-1, keepdim=True))
+    noise = Stream(seed, "manifold noise").normal(index, (measured,))
+    return Problem(Observations(A(x) + sigma * noise, A, sigma=sigma), x)

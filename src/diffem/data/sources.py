@@ -1,0 +1,55 @@
+"""Where observations come from: a source makes them from its settings and a seed; a new one is a function and a line in `SOURCES`.
+
+Sources that simulate measurements of known data also return that data, for evaluation only: nothing in a run ever looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import InputError
+from .observations import Observations
+
+
+@dataclass
+class Problem:
+    """Observations, and where it is known the truth behind them, one x per observation."""
+
+    obs: Observations
+    reference: Tensor | None = None
+
+
+def digits(seed: int, **options: Any) -> Problem:
+    from .digits import digits
+
+    return digits(seed, **options)
+
+
+def manifold(seed: int, **options: Any) -> Problem:
+    from .manifold import manifold
+
+    return manifold(seed, **options)
+
+
+def file(seed: int, path: str = "") -> Problem:
+    """Observations saved with `Observations.save`."""
+    if not Path(path).is_file():
+        raise InputError(f"data.path: no observations file at {path!r}")
+    return Problem(Observations.load(path))
+
+
+SOURCES: dict[str, Callable[..., Problem]] = {"digits": digits, "manifold": manifold, "file": file}
+
+
+def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
+    if source not in SOURCES:
+        raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")
+    try:
+        return SOURCES[source](seed, **options)
+    except TypeError as error:
+        raise InputError(f"data source {source!r} does not take these settings: {options} ({error})") from None

@@ -1,0 +1,1 @@
+"""Expectation–maximisation: E draws from posteriors, M trains the denoiser, the loop repeats."""

@@ -1,0 +1,71 @@
+"""Augmentations of training images `(n, channels, height, width)`: a function of the image and of uniform numbers, nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+# name -> (uniform numbers needed per image, function)
+Augmentation = Callable[[Tensor, Tensor], Tensor]
+
+
+def hflip(x: Tensor, u: Tensor) -> Tensor:
+    """Left–right flip of every second image on average. u: `(n, 1)`."""
+    return torch.where(u[:, :1, None, None] < 0.5, x.flip(-1), x)
+
+
+def crop(x: Tensor, u: Tensor, pad: int = 4) -> Tensor:
+    """Shift by up to `pad` pixels each way, the border repeated: pad and crop. u: `(n, 2)`."""
+    height, width = x.shape[-2:]
+    shift = (u * (2 * pad + 1)).long() - pad  # (n, 2)
+    rows = (torch.arange(height, device=x.device) + shift[:, :1]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=x.device) + shift[:, 1:]).clamp(0, width - 1)
+    x = x.gather(-2, rows[:, None, :, None].expand(-1, x.shape[1], -1, width))
+    return x.gather(-1, columns[:, None, None, :].expand(-1, x.shape[1], height, -1))
+
+
+def hue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
+    """Rotate colours about the grey axis by up to `turn` of a full turn each way. u: `(n, 1)`."""
+    angle = (u[:, 0] * 2 - 1) * (2 * math.pi * turn)
+    axis = 1 / math.sqrt(3)
+    cos, sin = angle.cos(), angle.sin()
+    # Rodrigues' formula about (1, 1, 1)/√3
+    diagonal = cos + (1 - cos) / 3
+    ahead, back = (1 - cos) / 3 - sin * axis, (1 - cos) / 3 + sin * axis
+    rows = [
+        torch.stack([diagonal, ahead, back], -1),
+        torch.stack([back, diagonal, ahead], -1),
+        torch.stack([ahead, back, diagonal], -1),
+    ]
+    return torch.einsum("nij,njhw->nihw", torch.stack(rows, 1).to(x.dtype), x)
+
+
+AUGMENTATIONS: dict[str, tuple[int, Augmentation]] = {"hflip": (1, hflip), "crop": (2, crop), "hue": (1, hue)}
+
+
+class Augment:
+    """Several augmentations in a row."""
+
+    def __init__(self, names: list[str], event_shape: tuple[int, ...]) -> None:
+        for name in names:
+            if name not in AUGMENTATIONS:
+                raise InputError(f"unknown augmentation {name!r}; known: {', '.join(AUGMENTATIONS)}")
+        if names and len(event_shape) != 3:
+            raise InputError(
+                f"augmentations need images (channels, height, width), the samples have shape {event_shape}"
+            )
+        if "hue" in names and event_shape[0] != 3:
+            raise InputError(f"augmentation 'hue' needs three channels, the samples have {event_shape[0]}")
+        self.parts = [AUGMENTATIONS[name] for name in names]
+        self.uniforms = sum(count for count, _ in self.parts)
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """x `(n, c, h, w)`, u `(n, uniforms)`."""
+        for count, function in self.parts:
+            x, u = function(x, u[:, :count]), u[:, count:]
+        return x

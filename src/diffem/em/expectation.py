@@ -1,0 +1,139 @@
+r"""E: draw x ~ q(x | y, A) for every observation, screen the draws, write them shard by shard.
+
+A shard is a range of observations. Its draws depend on the prior, the observations, the seed and the lap alone, so a shard that is
+on disk is done, and one that is not can be made again at any time. The Gaussian start is conditioned exactly (Matheron's rule), a
+network by the recipe's posterior method and sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..priors import GaussianPrior, Prior
+from ..progress import Progress
+from .screening import acceptable
+
+if TYPE_CHECKING:
+    from ..runs.recipe import EStep
+
+
+@dataclass
+class Shard:
+    """The draws of a range of observations, `(draws, n, *event)`, and what making them took."""
+
+    x: Tensor
+    report: dict[str, float] = field(default_factory=dict)
+
+
+def draw_shard(
+    prior: Prior,
+    obs: Observations,
+    options: EStep,
+    *,
+    index: Tensor,
+    seed: int,
+    lap: int,
+    bound: float,
+    last: Callable[[], Tensor] | None = None,
+    batch_size: int | None = None,
+    captured: bool = False,
+    progress: Progress | None = None,
+) -> Shard:
+    """Draw, screen, and draw again what was rejected.
+
+    index: `(n,)` addresses of the observations. last: gives the previous lap's draws of this shard, kept where every try failed.
+    """
+    posterior = None if isinstance(prior, GaussianPrior) else _posterior(prior, obs, options)
+    totals = {"guards": 0.0, "evaluations": 0.0, "vjps": 0.0}
+
+    def attempt(rows: Tensor, draw: int, counted: bool) -> Tensor:
+        """Draw number `draw` for some observations of the shard."""
+        parts = []
+        for part in rows.split(batch_size or len(rows)):
+            whole = len(part) == len(obs)
+            if posterior is None:
+                assert isinstance(prior, GaussianPrior)
+                some = obs if whole else obs[part]
+                parts.append(prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=draw))
+            else:
+                x, statistics = (posterior if whole else posterior[part]).sample(
+                    steps=options.steps,
+                    sampler=options.sampler,
+                    seed=seed,
+                    lap=lap,
+                    index=index[part],
+                    first_draw=draw,
+                    return_stats=True,
+                    captured=captured,
+                    progress=False,
+                    **options.sampler_options,
+                )
+                parts.append(x)
+                totals["guards"] += float(statistics.guards.sum())
+                totals["evaluations"] += float(statistics.evaluations.sum())
+                totals["vjps"] += float(statistics.vjps.sum())
+            if progress is not None and counted:
+                progress.advance(len(part))
+        return torch.cat(parts)
+
+    everything = torch.arange(len(obs))
+    draws, rejected, redrawn, kept, hopeless, chi2 = [], 0, 0, 0, 0, 0.0
+    for d in range(options.draws):
+        x = attempt(everything, d, counted=True)
+        good = acceptable(x, obs, options.chi2, bound)
+        rejected += int((~good).sum())
+        for again in range(options.redraws):
+            bad = (~good).nonzero().flatten().cpu()
+            if len(bad) == 0:
+                break
+            # tries have draw numbers of their own, beyond those of the draws that are kept
+            fresh = attempt(bad, options.draws * (again + 1) + d, counted=False)
+            fine = acceptable(fresh, obs[bad], options.chi2, bound)
+            x[bad[fine.cpu()].to(x.device)] = fresh[fine]
+            good[bad[fine.cpu()].to(x.device)] = True
+            redrawn += int(fine.sum())
+        bad = (~good).nonzero().flatten()
+        if len(bad):
+            if last is not None:
+                x[bad] = last()[d % options.draws].to(x)[bad]
+                kept += len(bad)
+            else:
+                x[bad] = _fallback(prior, obs[bad])
+                hopeless += len(bad)
+        chi2 += float(obs.chi2(x).sum())
+        draws.append(x)
+    report = {
+        "observations": len(obs),
+        "draws": len(obs) * options.draws,
+        "rejected": rejected,
+        "redrawn": redrawn,
+        "kept": kept,
+        "replaced": hopeless,
+        "chi2": chi2 / (len(obs) * options.draws),
+        **totals,
+    }
+    return Shard(torch.stack(draws), report)
+
+
+def _posterior(prior: Prior, obs: Observations, options: EStep) -> Any:
+    if options.method in ("mmps",):
+        return prior.posterior(obs, method=options.method, solver=options.solver, iterations=options.iterations)
+    return prior.posterior(obs, method=options.method)
+
+
+def _fallback(prior: Prior, obs: Observations) -> Tensor:
+    """With no earlier draw to keep: the denoiser's own answer to the observation at the largest noise level, that is about the
+    posterior mean under the Gaussian closest to the prior."""
+    cov = prior.covariance()
+    gaussian = prior if isinstance(prior, GaussianPrior) else None
+    if gaussian is None and cov is not None:
+        gaussian = GaussianPrior(prior.mean, cov)
+    if gaussian is None:
+        return prior.mean.expand(len(obs), *prior.event_shape).clone()
+    return gaussian.posterior_mean(obs)

@@ -1,0 +1,346 @@
+r"""The whole loop: observations in, prior out, lap after lap, restartable at any instant.
+
+    lap 0      the start: a Gaussian fitted to the observations, or a prior that is given
+    lap k      E  draw x ~ q_{k−1}(x | y, A) for every observation      → laps/k/draws
+               M  train the denoiser on the draws, warm-started           → laps/k/prior.safetensors
+               watch                                                      → laps/k/metrics.json
+
+Every random number is addressed by (seed, lap, purpose, index), every file is whole or absent, and each step reads only files: calling
+`fit` again on the same folder goes on where the files end, and ends with the same bits as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data import DrawStore, Observations
+from ..data.sources import make_problem
+from ..errors import InputError
+from ..fusion import compile_network
+from ..nn.networks import make_network
+from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
+from ..priors.files import load_prior, load_with_description, pack
+from ..progress import Progress
+from ..randomness import Stream
+from ..runs.files import write_array, write_json, write_tensors
+from ..runs.recipe import Recipe, load_recipe
+from ..runs.rundir import RunDir, fingerprint
+from .expectation import draw_shard
+from .maximization import TrainingRecord, maximization
+from .screening import default_bound
+from .watch import warnings, watch
+
+Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
+
+
+@dataclass
+class Run:
+    """A run's folder, and its prior."""
+
+    path: Path
+
+    @property
+    def laps(self) -> list[dict[str, Any]]:
+        """What every finished lap measured, the start first."""
+        return RunDir(self.path).metrics()
+
+    @property
+    def prior(self) -> Prior:
+        """The prior of the last finished lap."""
+        return load(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, laps={RunDir(self.path).laps_done()})"
+
+
+def load(path: str | os.PathLike[str], lap: int | None = None, device: torch.device | str = "cpu") -> Prior:
+    """The prior of a run, its last lap's or that of lap k; also reads a prior's own file."""
+    path = Path(path)
+    if path.is_file():
+        return load_prior(path, device)
+    run = RunDir(path)
+    run.recipe()
+    last = run.laps_done()
+    if last < 0:
+        raise InputError(f"{path}: no lap of this run is finished yet")
+    if lap is not None and not 0 <= lap <= last:
+        raise InputError(f"{path}: lap {lap} is not there; finished laps are 0 to {last}")
+    return load_prior(run.prior_file(last if lap is None else lap), device)
+
+
+def fit(
+    obs: Observations | None = None,
+    recipe: str | Path | dict[str, Any] | Recipe = "digits",
+    out: str | os.PathLike[str] = "runs/mine",
+    seed: int | None = None,
+    *,
+    start: Prior | None = None,
+    changes: dict[str, Any] | None = None,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+    say: Say | None = None,
+) -> Run:
+    """Learn a prior from observations; calling again with the same arguments resumes, or returns at once if all is done.
+
+    obs: the observations; None takes those of the recipe's own data source.
+    recipe: a built-in name (`diffem recipes`), a YAML file, or a mapping; `changes` sets keys like `{"train.lr": 1e-4}`.
+    out: the run's folder. seed: overrides the recipe's. start: a prior to start from instead of the Gaussian fit.
+    """
+    changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
+    if obs is not None:
+        changes["data"] = {"source": "given"}
+    resolved = load_recipe(recipe, changes)
+    if obs is None:
+        obs = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source")).obs
+    device = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    run = RunDir(out)
+    resolved = run.open(resolved, fingerprint(obs.tensors()))
+    try:
+        if resolved.precision != "float32":
+            torch.set_float32_matmul_precision("high")
+        _Loop(run, resolved, obs, device, progress, say or (lambda event, data: None)).run_all(start)
+    finally:
+        run.unlock()
+    return Run(run.path)
+
+
+class _Loop:
+    def __init__(
+        self, run: RunDir, recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None, say: Say
+    ) -> None:
+        self.run, self.recipe, self.device, self.progress, self.say = run, recipe, device, progress, say
+        held = recipe.watch.held_out
+        if held >= len(obs):
+            raise InputError(f"watch.held_out = {held} leaves nothing to train on: there are {len(obs)} observations")
+        # the held-out observations are spread evenly over the data, in case it is sorted
+        chosen = torch.zeros(len(obs), dtype=torch.bool)
+        if held:
+            chosen[(torch.arange(held) * len(obs)) // held] = True
+        everyone = torch.arange(len(obs))
+        self.index = everyone[~chosen]
+        self.train_obs = obs if not held else obs[self.index]
+        self.held_out = None if not held else obs[everyone[chosen]].to(device)
+        self.shown = (self.held_out if self.held_out is not None else obs)[: min(256, held or len(obs))].to(device)
+        self.network = recipe.network.model_dump()
+
+    def run_all(self, start: Prior | None) -> None:
+        done = self.run.laps_done()
+        self.say(
+            "start",
+            {"laps": self.recipe.laps, "done": done, "observations": len(self.train_obs), "device": str(self.device)},
+        )
+        if done >= self.recipe.laps:
+            self.run.set_status("finished")
+            return
+        self.run.set_status("running")
+        if done < 0:
+            self.lap_zero(start)
+        for lap in range(max(done, 0) + 1, self.recipe.laps + 1):
+            self.lap(lap)
+        self.run.set_status("finished")
+
+    # lap 0 ---------------------------------------------------------------------------------------------------------------
+
+    def lap_zero(self, start: Prior | None) -> None:
+        began = time.monotonic()
+        metrics: dict[str, Any] = {"lap": 0}
+        if start is not None or self.recipe.start != "gaussian":
+            prior = start if start is not None else load(self.recipe.start)
+            if prior.event_shape != self.train_obs.x_shape:
+                raise InputError(
+                    f"the start is a prior over {prior.event_shape}, the observations are of {self.train_obs.x_shape}"
+                )
+            if isinstance(prior, DiffusionPrior) and start is not None:
+                raise InputError("a diffusion prior to start from is given as a file: start: path in the recipe")
+            metrics["start"] = "given"
+        else:
+            prior = self.fit_gaussian(metrics)
+        if isinstance(prior, DiffusionPrior):
+            _, description = load_with_description(self._start_file())
+            self.network = description["network"]
+        prior = prior.to(self.device)
+        tensors, description = pack(prior, self.network if isinstance(prior, DiffusionPrior) else None, lap=0)
+        write_tensors(self.run.prior_file(0), tensors, description)
+        self.finish(0, prior, metrics, began)
+
+    def _start_file(self) -> Path:
+        path = Path(self.recipe.start)
+        if path.is_file():
+            return path
+        run = RunDir(path)
+        return run.prior_file(run.laps_done())
+
+    def fit_gaussian(self, metrics: dict[str, Any]) -> GaussianPrior:
+        options, history = self.recipe.gaussian, FitHistory()
+        obs = self.train_obs
+        if options.observations is not None and options.observations < len(obs):
+            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[: options.observations]
+            obs = obs[pick.sort().values]
+        prior = fit_gaussian(
+            obs.to(self.device),
+            options.rank,
+            rounds=options.rounds,
+            tolerance=options.tolerance,
+            seed=self.recipe.seed,
+            sigma_min=self.recipe.sigma_min,
+            sigma_max=self.recipe.sigma_max,
+            history=history,
+            progress=self.progress,
+        )
+        metrics["log_likelihood"] = history.log_likelihood[-1]
+        metrics["rounds"] = len(history.log_likelihood)
+        return prior
+
+    # lap k ---------------------------------------------------------------------------------------------------------------
+
+    def lap(self, lap: int) -> None:
+        began = time.monotonic()
+        before = load_prior(self.run.prior_file(lap - 1), self.device)
+        if self.device.type == "cuda" and isinstance(before, DiffusionPrior):
+            compile_network(before.network)
+        metrics: dict[str, Any] = {"lap": lap}
+        store = self.expect(lap, before, metrics)
+        prior = self.maximise(lap, before, store, metrics)
+        self.finish(lap, prior, metrics, began)
+
+    def bound(self) -> float:
+        bound = self.recipe.e_step.bound
+        return bound if bound is not None else default_bound(load_prior(self.run.prior_file(0)))
+
+    def store(self, lap: int) -> DrawStore:
+        return DrawStore(self.run.lap(lap) / "draws", len(self.train_obs), self.recipe.e_step.shard)
+
+    def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:
+        began, options = time.monotonic(), self.recipe.e_step
+        store, last = self.store(lap), self.store(lap - 1)
+        todo = [k for k in range(len(store)) if not store.has(k)]
+        bound = self.bound()
+        total = sum(b - a for a, b in map(store.range, todo)) * options.draws
+        with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
+            for k in todo:
+                first, end = store.range(k)
+                shard = draw_shard(
+                    prior,
+                    self.train_obs[first:end].to(self.device),
+                    options,
+                    index=self.index[first:end],
+                    seed=self.recipe.seed,
+                    lap=lap,
+                    bound=bound,
+                    last=(lambda k=k: last.read(k)) if lap > 1 else None,  # type: ignore[misc]
+                    batch_size=options.batch,
+                    captured=self.device.type == "cuda",
+                    progress=bar,
+                )
+                store.write(k, shard.x, shard.report)
+        reports = list(store.reports())
+        count = sum(r["draws"] for r in reports)
+        metrics["e_seconds"] = time.monotonic() - began
+        metrics["draws"] = count
+        for name in ("rejected", "redrawn", "kept", "replaced"):
+            metrics[name] = sum(r[name] for r in reports) / count
+        metrics["chi2"] = sum(r["chi2"] * r["draws"] for r in reports) / count
+        evaluations = sum(r["evaluations"] for r in reports)
+        metrics["guards"] = sum(r["guards"] for r in reports) / evaluations if evaluations else 0.0
+        self.say("expectation", {"lap": lap, **metrics})
+        return store
+
+    def maximise(self, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
+        file, state_file = self.run.prior_file(lap), self.run.lap(lap) / "training.safetensors"
+        if file.is_file():  # trained, and interrupted before the lap was finished
+            prior, description = load_with_description(file)
+            metrics |= description["training"]
+            assert isinstance(prior, DiffusionPrior)
+            return prior.to(self.device)
+        prior = self.initial(before)
+        options = self.recipe.train
+        steps = (options.first_steps or options.steps) if lap == 1 else options.steps
+        draws = store.all().to(self.device)
+        losses_file = self.run.lap(lap) / "losses.json"
+
+        def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
+            tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
+            write_tensors(state_file, tensors, {"done": done, "seconds": record.seconds, "losses": record.losses})
+
+        record = maximization(
+            prior,
+            draws,
+            options,
+            steps=steps,
+            seed=self.recipe.seed,
+            lap=lap,
+            precision=self.recipe.precision,
+            resume=_read_checkpoint(state_file),
+            checkpoint=checkpoint,
+            progress=self.progress,
+        )
+        training = {"m_seconds": record.seconds, "loss": _recent(record), "steps": record.steps}
+        write_json(losses_file, record.losses)
+        tensors, description = pack(prior, self.network, lap=lap, training=training)
+        write_tensors(file, tensors, description)
+        state_file.unlink(missing_ok=True)
+        metrics |= training
+        self.say("maximization", {"lap": lap, **training})
+        return prior
+
+    def initial(self, before: Prior) -> DiffusionPrior:
+        """The network this lap starts from: the last lap's weights, or new ones addressed by the seed."""
+        start = load_prior(self.run.prior_file(0), self.device)
+        if isinstance(before, DiffusionPrior):
+            network = before.network
+        else:
+            settings = dict(self.network)
+            with torch.random.fork_rng([]):
+                torch.manual_seed(Stream(self.recipe.seed, "network").integer())
+                network = make_network(settings.pop("kind"), before.event_shape, settings)
+            if self.device.type == "cuda":
+                compile_network(network)
+        return DiffusionPrior(
+            network.to(self.device),
+            mean=start.mean,
+            cov=start.covariance(),
+            sigma_min=self.recipe.sigma_min,
+            sigma_max=self.recipe.sigma_max,
+        ).to(self.device)
+
+    def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
+        watched = watch(prior, self.held_out, self.shown, self.recipe, self.bound())
+        metrics |= watched.metrics
+        folder = self.run.lap(lap)
+        write_array(folder / "samples.npy", watched.samples.cpu().numpy())
+        write_array(folder / "posterior.npy", watched.posterior.cpu().numpy())
+        metrics["seconds"] = time.monotonic() - began
+        history = [*(self.run.metrics() if lap else []), metrics]
+        metrics["warnings"] = warnings(history, self.recipe) if lap else []
+        self.run.finish_lap(lap, metrics)
+        self.say("lap", metrics)
+
+
+def _recent(record: TrainingRecord, share: float = 0.1) -> float:
+    """The loss over the last part of a training."""
+    count = max(1, math.ceil(len(record.losses) * share))
+    recent = [loss for _, loss in record.losses[-count:]]
+    return sum(recent) / len(recent)
+
+
+def _read_checkpoint(path: Path) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
+    if not path.is_file():
+        return None
+    import json
+
+    from safetensors import safe_open
+
+    with safe_open(os.fspath(path), "pt") as file:
+        description = json.loads(file.metadata()["diffem"])
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+    losses = [(int(step), float(loss)) for step, loss in description["losses"]]
+    record = TrainingRecord(description["done"], description["seconds"], losses)
+    return description["done"], tensors, record

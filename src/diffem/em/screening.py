@@ -1,0 +1,39 @@
+r"""Which posterior draws may be trained on: finite, explaining their observation, of plausible size.
+
+Expectation–maximisation amplifies whatever is wrong with its draws, so a draw that does not explain its own observation is not one
+of the posterior. The residual χ² of m measured values is compared with a threshold per value, and never more tightly than five
+standard deviations of what pure noise gives (Wilson & Hilferty's approximation), which matters when m is small.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..priors import Prior
+
+
+def chi2_limit(counts: Tensor, threshold: float) -> Tensor:
+    """The largest accepted χ² per measured value for m measured values. counts: `(n,)`."""
+    m = counts.double().clamp(min=1)
+    spread = 2 / (9 * m)
+    noise = (1 - spread + 5 * spread.sqrt()) ** 3
+    return noise.clamp(min=threshold)
+
+
+def default_bound(prior: Prior) -> float:
+    """|x| beyond which a sample is implausible: the mean's size and eight standard deviations of the Gaussian start."""
+    cov = prior.covariance()
+    spread = 1.0 if cov is None else float(cov.diagonal(prior.event_shape).max().sqrt())
+    return float(prior.mean.abs().max()) + 8 * spread
+
+
+def acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> Tensor:
+    """`(n,)` True where a draw may be used. x: `(n, *event)`, one per observation."""
+    flat = x.flatten(1)
+    finite = torch.isfinite(flat).all(1)
+    clean = torch.where(finite.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
+    small = flat.nan_to_num(torch.inf).abs().amax(1) <= bound
+    fits = obs.chi2(clean) <= chi2_limit(obs.counts(), threshold)
+    return finite & small & fits

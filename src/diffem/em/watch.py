@@ -1,0 +1,81 @@
+"""Watching a run without clean data: what is measured after every lap, and when to warn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..metrics.evidence import hide, observation_distance, predictive_log_likelihood
+from ..priors import GaussianPrior, Prior
+from .expectation import draw_shard
+
+if TYPE_CHECKING:
+    from ..runs.recipe import Recipe
+
+WATCH_LAP = (
+    1 << 20
+)  # laps of random numbers set apart, the same for every lap: differences between laps are the prior's
+
+
+@dataclass
+class Watched:
+    metrics: dict[str, float]
+    samples: Tensor  # (samples, *event), prior samples
+    posterior: Tensor  # (draws, observations shown, *event)
+
+
+@torch.no_grad()
+def watch(prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, bound: float) -> Watched:
+    """Measure a prior on held-out observations (None: on none) and draw what the report shows."""
+    options = recipe.e_step.model_copy(update={"draws": recipe.watch.draws, "redraws": 0})
+    seed, metrics = recipe.seed, {}
+    count = recipe.watch.samples
+
+    def draws(obs: Observations) -> Tensor:
+        index = torch.arange(len(obs))
+        return draw_shard(prior, obs, options, index=index, seed=seed, lap=WATCH_LAP, bound=bound).x
+
+    if isinstance(prior, GaussianPrior):
+        z = torch.randn(count, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
+        samples = prior.exact_sample(z.to(prior.mean))
+    else:
+        # prior samples are for looking and for one distance: a plain sampler, whatever the E-step uses
+        samples = prior.sample(count, steps=min(64, recipe.e_step.steps), seed=seed, progress=False)
+    if held_out is not None:
+        x = draws(held_out)
+        metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())
+        partial, hidden = hide(held_out, recipe.watch.hidden, seed)
+        metrics["predictive_log_likelihood"] = predictive_log_likelihood(draws(partial), held_out, hidden)
+    compared = held_out if held_out is not None and len(held_out) >= 64 else shown
+    some = compared[: min(count, len(compared))]
+    metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
+    return Watched(metrics, samples, draws(shown[: min(8, len(shown))]))
+
+
+def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
+    """What the newest lap of `history` should worry about, and what to do."""
+    lap, out = history[-1], []
+    past = [m["predictive_log_likelihood"] for m in history[:-1] if "predictive_log_likelihood" in m]
+    now = lap.get("predictive_log_likelihood")
+    if now is not None and past and now < max(past) - recipe.watch.worse:
+        out.append(
+            f"held-out values are predicted worse than before ({now:.3f} nats per value, best {max(past):.3f}): the prior drifts; "
+            "use the best lap (diffem.load(run, lap=k)), train longer per lap, or raise e_step.steps or e_step.iterations"
+        )
+    chi2 = lap.get("heldout_chi2")
+    if chi2 is not None and not 0.5 < chi2 < 2:
+        out.append(
+            f"draws miss their observations: χ² per measured value is {chi2:.2f}, it should be about 1; "
+            "raise e_step.steps or e_step.iterations, and check the noise level given with the observations"
+        )
+    rejected = lap.get("rejected", 0.0)
+    if rejected > recipe.watch.rejected:
+        out.append(
+            f"{rejected:.1%} of the draws were rejected: the network is not good enough yet; "
+            "raise train.first_steps or train.steps, or e_step.redraws"
+        )
+    return out

@@ -1,0 +1,43 @@
+"""Element-wise work in few kernels: compiled where it runs on a GPU, plain everywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def fused(function: Callable[P, T]) -> Callable[P, T]:
+    """Compile `function` at its first call with GPU tensors; the arithmetic is the same, the launches are fewer.
+
+    For functions of tensors without side effects. One compilation serves batches of any size.
+    """
+    compiled: list[Callable[P, T]] = []
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not _on_gpu(args):
+            return function(*args, **kwargs)
+        if not compiled:
+            compiled.append(torch.compile(function, dynamic=True))
+        return compiled[0](*args, **kwargs)
+
+    return call
+
+
+def _on_gpu(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, Tensor) and a.is_cuda for a in args)
+
+
+def compile_network(network: torch.nn.Module) -> None:
+    """Compile a network in place, so that repeated vector–Jacobian products through one forward pass stay possible."""
+    import torch._functorch.config as functorch
+
+    functorch.donated_buffer = False  # the backward pass is run more than once
+    network.compile(dynamic=False)

@@ -1,0 +1,1 @@
+"""Pictures of a run, and the page that shows them."""

@@ -1,0 +1,163 @@
+"""The report of a run: one HTML page with its pictures inside."""
+
+from __future__ import annotations
+
+import base64
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import __version__
+from ..data import Observations
+from ..runs.files import read_array, read_json, write_bytes, write_text
+from ..runs.rundir import RunDir
+from . import pictures
+
+
+def write_report(path: str | Path, obs: Observations | None = None, reference: torch.Tensor | None = None) -> Path:
+    """Write `report.html` (and the pictures beside their laps) of the run at `path`; returns the page's path.
+
+    obs, reference: the run's observations and the truth behind them, where the caller has them at hand.
+    """
+    from jinja2 import Environment
+
+    run = RunDir(path)
+    recipe, info, metrics = run.recipe(), run.info(), run.metrics()
+    if not metrics:
+        from ..errors import InputError
+
+        raise InputError(f"{path}: no lap of this run is finished yet, there is nothing to report")
+    page = Environment(autoescape=True).from_string((files("diffem.report") / "page.html").read_text())
+    shown = _shown(recipe, obs, reference)
+    last = metrics[-1]["lap"]
+    html = page.render(
+        title=recipe.name,
+        about=recipe.about,
+        version=__version__,
+        info=info,
+        metrics=metrics,
+        last=last,
+        hero=_posterior(run, last, shown),
+        first=_posterior(run, 0, shown),
+        samples=[(m["lap"], _samples(run, m["lap"], last)) for m in _spread(metrics)],
+        curves=_curves(run, metrics),
+        columns=COLUMNS,
+        show=_show,
+        warnings=[(m["lap"], w) for m in metrics for w in m.get("warnings", [])],
+        settings=recipe.to_yaml(),
+        total=sum(m.get("seconds", 0.0) for m in metrics),
+    )
+    target = run.path / "report.html"
+    write_text(target, html)
+    return target
+
+
+# key, heading, format, what it means
+COLUMNS = [
+    (
+        "chi2",
+        "χ²",
+        "{:.3f}",
+        "residual of the training draws per measured value; about 1 when draws explain their observations",
+    ),
+    ("heldout_chi2", "held-out χ²", "{:.3f}", "the same on observations kept from training"),
+    (
+        "predictive_log_likelihood",
+        "predictive",
+        "{:.3f}",
+        "log-likelihood per hidden value of held-out observations; higher is better",
+    ),
+    (
+        "observation_distance",
+        "y distance",
+        "{:.4f}",
+        "sliced distance between real observations and simulated ones; lower is better",
+    ),
+    ("rejected", "rejected", "{:.2%}", "draws that failed the screening at first"),
+    ("kept", "kept", "{:.2%}", "draws taken over from the lap before"),
+    ("guards", "guards", "{:.2%}", "curvature guards per evaluation"),
+    ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),
+    ("e_seconds", "E [s]", "{:.1f}", "time for posterior draws"),
+    ("m_seconds", "M [s]", "{:.1f}", "time for training"),
+]
+
+
+def _show(value: Any, form: str) -> str:
+    return "–" if value is None or (isinstance(value, float) and math.isnan(value)) else form.format(value)
+
+
+def _spread(metrics: list[dict[str, Any]], most: int = 5) -> list[dict[str, Any]]:
+    """A few laps, the first and the last among them."""
+    if len(metrics) <= most:
+        return metrics
+    picks = sorted({round(i * (len(metrics) - 1) / (most - 1)) for i in range(most)})
+    return [metrics[i] for i in picks]
+
+
+def _inline(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def _shown(
+    recipe: Any, obs: Observations | None, reference: torch.Tensor | None
+) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """The observations the run's pictures condition on, as Aᵀy with NaN where nothing was measured, and their truth."""
+    if obs is None:
+        return None
+    held = recipe.watch.held_out
+    index = (torch.arange(held) * len(obs)) // held if held else torch.arange(len(obs))
+    index = index[:8]
+    some = obs[index]
+    seen = some.A.adjoint(some.y)
+    measured = some.measured
+    if measured is not None and measured.expand_as(some.y).shape == seen.shape:
+        seen = torch.where(measured, seen, torch.nan)
+    return seen.numpy(), None if reference is None else reference[index].numpy()
+
+
+def _posterior(run: RunDir, lap: int, shown: tuple[np.ndarray, np.ndarray | None] | None) -> str | None:
+    draws = read_array(run.lap(lap) / "posterior.npy")
+    if shown is None:
+        seen, truth = np.full(draws.shape[1:], np.nan), None
+    else:
+        seen, truth = shown
+    if not pictures.is_image(draws[0, 0]):
+        return None
+    png = pictures.posterior(seen, draws, truth)
+    write_bytes(run.lap(lap) / "posterior.png", png)
+    return _inline(png)
+
+
+def _samples(run: RunDir, lap: int, last: int) -> str:
+    x = read_array(run.lap(lap) / "samples.npy")
+    # one scale for all laps, that of the last, or differences between laps would not show
+    levels = pictures.limits(read_array(run.lap(last) / "samples.npy"))
+    png = pictures.grid(x[:64] if pictures.is_image(x[0]) else x, levels=levels)
+    write_bytes(run.lap(lap) / "samples.png", png)
+    return _inline(png)
+
+
+def _curves(run: RunDir, metrics: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    out = []
+    series = {}
+    for key, title, _, _ in COLUMNS[:5]:
+        points = [(float(m["lap"]), float(m[key])) for m in metrics if m.get(key) is not None]
+        if len(points) > 1:
+            series[title] = ([p[0] for p in points], [p[1] for p in points])
+    if series:
+        out.append(("Per lap", _inline(pictures.curves(series))))
+    losses, offset = ([], []), 0  # type: tuple[list[float], list[float]], int
+    for m in metrics:
+        file = run.lap(m["lap"]) / "losses.json"
+        if file.is_file():
+            entries = read_json(file)
+            losses[0].extend(offset + step for step, _ in entries)
+            losses[1].extend(loss for _, loss in entries)
+            offset += entries[-1][0]
+    if losses[0]:
+        out.append(("Training loss", _inline(pictures.curves({"denoising loss": losses}, "optimizer step"))))
+    return out

@@ -1,0 +1,154 @@
+"""Pictures of samples, by the shape of a sample: images as grids, low-dimensional points as marginals. PNG bytes."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+# One ink per meaning, on every page: observations and curves, draws, truth.
+INK, ACCENT, MUTED = "#1b3a4b", "#c8553d", "#8d99ae"
+
+
+def _figure(width: float, height: float, **grid: Any) -> tuple[Any, Any]:
+    """A figure off any window system; matplotlib is imported only here."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(**grid, squeeze=False)
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", facecolor="white")
+    return buffer.getvalue()
+
+
+def as_image(x: np.ndarray) -> np.ndarray | None:
+    """A sample as `(H, W)` or `(H, W, 3)` for showing; None when it is not an image. Complex images show their magnitude."""
+    if x.ndim == 2 and min(x.shape) >= 4:
+        return x
+    if x.ndim == 3 and x.shape[-1] == 2 and min(x.shape[:2]) >= 4:
+        return np.hypot(x[..., 0], x[..., 1])
+    if x.ndim == 3 and x.shape[0] == 3:
+        return np.clip((np.moveaxis(x, 0, -1) + 2) / 4, 0, 1)
+    if x.ndim == 3 and x.shape[0] in (1, 2):
+        return x[0] if x.shape[0] == 1 else np.hypot(x[0], x[1])
+    return None
+
+
+def is_image(x: np.ndarray) -> bool:
+    return as_image(x) is not None
+
+
+def limits(x: np.ndarray) -> tuple[float, float]:
+    """Grey levels that show the bulk of the values."""
+    finite = x[np.isfinite(x)]
+    low, high = np.percentile(finite, [0.5, 99.5]) if finite.size else (-1.0, 1.0)
+    return float(low), float(high) if high > low else float(low) + 1
+
+
+def grid(x: np.ndarray, columns: int = 16, levels: tuple[float, float] | None = None) -> bytes:
+    """Samples `(n, *event)` as a grid of images, or as 2-d marginals when they are points."""
+    if not is_image(x[0]):
+        return marginals({"samples": x})
+    images = [as_image(sample) for sample in x]
+    low, high = levels or limits(x)
+    height, width = images[0].shape[:2]  # type: ignore[union-attr]
+    rows = -(-len(images) // columns)
+    colour = images[0].shape[2:]  # type: ignore[union-attr]
+    gap = max(1, height // 16)
+    canvas = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, *colour), np.nan)
+    for i, image in enumerate(images):
+        top, left = (i // columns) * (height + gap), (i % columns) * (width + gap)
+        canvas[top : top + height, left : left + width] = image
+    return raster(canvas, low, high, 900 / canvas.shape[1])
+
+
+def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> bytes:
+    """Pixels as a PNG without axes, every pixel a sharp square; NaN is white."""
+    from PIL import Image
+
+    grey = np.clip((canvas - low) / (high - low), 0, 1) if canvas.ndim == 2 else canvas
+    shown = np.where(np.isnan(grey), 1.0, grey)
+    image = Image.fromarray((255 * shown).astype(np.uint8))
+    factor = max(1, round(scale))
+    buffer = io.BytesIO()
+    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def marginals(sets: dict[str, np.ndarray], bins: int = 120, dimensions: int = 4) -> bytes:
+    """2-d histograms of neighbouring coordinates, one row per set of points `(n, d)`."""
+    first = next(iter(sets.values()))
+    d = min(first.reshape(len(first), -1).shape[1], dimensions + 1)
+    pairs = [(i, i + 1) for i in range(d - 1)] or [(0, 0)]
+    figure, axes = _figure(2.2 * len(pairs), 2.2 * len(sets), nrows=len(sets), ncols=len(pairs))
+    spans = [np.percentile(first.reshape(len(first), -1)[:, i], [0, 100]) for i in range(d)]
+    for row, (name, points) in enumerate(sets.items()):
+        flat = points.reshape(len(points), -1)
+        for column, (i, j) in enumerate(pairs):
+            axis = axes[row][column]
+            box = [[s[0] - 0.1 * (s[1] - s[0]), s[1] + 0.1 * (s[1] - s[0])] for s in (spans[i], spans[j])]
+            counts, _, _ = np.histogram2d(flat[:, i], flat[:, j], bins=bins, range=box)
+            axis.imshow(np.log1p(counts.T), origin="lower", cmap="magma_r", extent=[*box[0], *box[1]], aspect="auto")
+            axis.set(xticks=[], yticks=[])
+            if column == 0:
+                axis.set_ylabel(name)
+            if row == 0:
+                axis.set_title(f"$x_{{{i + 1}}}, x_{{{j + 1}}}$", fontsize=9)
+    return _png(figure)
+
+
+def posterior(observations: np.ndarray, draws: np.ndarray, truth: np.ndarray | None = None) -> bytes:
+    """One row per observation: what was measured, draws, mean and standard deviation (and the truth where it is known).
+
+    observations `(n, *event)` with NaN where nothing was measured; draws `(k, n, *event)`.
+    """
+    if not is_image(draws[0, 0]):
+        return marginals({"posterior draws": draws.reshape(-1, *draws.shape[2:])})
+    shown = min(4, len(draws))
+    mean, std = draws.mean(0), draws.std(0)
+    titles = ["observation", *[f"draw {k + 1}" for k in range(shown)], f"mean of {len(draws)}", "std"]
+    titles += ["truth"] if truth is not None else []
+    rows = min(8, draws.shape[1])
+    figure, axes = _figure(1.15 * len(titles), 1.2 * rows, nrows=rows, ncols=len(titles))
+    low, high = limits(draws)
+    top = float(np.percentile(std, 99)) or 1.0
+    for r in range(rows):
+        panels = [observations[r], *(draws[k, r] for k in range(shown)), mean[r], std[r]]
+        panels += [truth[r]] if truth is not None else []
+        for c, (axis, panel) in enumerate(zip(axes[r], panels, strict=True)):
+            is_std = titles[c] == "std"
+            image = as_image(panel)
+            assert image is not None
+            if image.ndim == 3 or not is_std:
+                axis.set_facecolor("#dfe4ea")
+            axis.imshow(
+                image, cmap="magma" if is_std else "gray", vmin=0 if is_std else low, vmax=top if is_std else high
+            )
+            axis.set(xticks=[], yticks=[])
+            for spine in axis.spines.values():
+                spine.set_visible(False)
+            if r == 0:
+                axis.set_title(titles[c], fontsize=9)
+    return _png(figure)
+
+
+def curves(series: dict[str, tuple[list[float], list[float]]], xlabel: str = "lap", height: float = 2.4) -> bytes:
+    """Small plots side by side, `{title: (x, y)}`."""
+    figure, axes = _figure(3.0 * len(series), height, nrows=1, ncols=len(series))
+    for axis, (title, (x, y)) in zip(axes[0], series.items(), strict=True):
+        axis.plot(x, y, color=INK, marker="o" if len(x) < 40 else None, markersize=4, linewidth=1.6)
+        axis.set_title(title, fontsize=9, color="#333333")
+        axis.set_xlabel(xlabel, fontsize=8)
+        axis.tick_params(labelsize=8)
+        axis.grid(alpha=0.25)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+        if xlabel == "lap":
+            axis.xaxis.get_major_locator().set_params(integer=True)
+    return _png(figure)

@@ -1,0 +1,1 @@
+"""Runs: their recipe, their folder, their files."""

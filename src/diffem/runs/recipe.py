@@ -1,0 +1,210 @@
+"""A recipe: every choice of a run, validated, with readable errors."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..errors import InputError
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Open(BaseModel):
+    """A section whose further keys belong to what `kind` or `source` names, and are checked there."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    def options(self, *known: str) -> dict[str, Any]:
+        return {name: value for name, value in self.model_dump().items() if name not in known}
+
+
+class Data(Open):
+    source: str = Field(description="a name of data.SOURCES, or 'given' for observations passed from Python")
+
+
+class Gaussian(Section):
+    rank: int | None = Field(None, ge=1, description="rank of the covariance; full when absent")
+    rounds: int = Field(512, ge=1)
+    tolerance: float = 1e-7
+    observations: int | None = Field(None, ge=1, description="fit to so many observations; all when absent")
+
+
+class Network(Open):
+    kind: str = "mlp"
+
+
+class EStep(Section):
+    method: str = "mmps"
+    solver: str = "cg"
+    iterations: int = Field(3, ge=1)
+    sampler: str = "ddpm2"
+    sampler_options: dict[str, float | int] = {}
+    steps: int = Field(64, ge=1)
+    draws: int = Field(1, ge=1, description="posterior draws per observation")
+    shard: int = Field(4096, ge=1, description="observations per file of draws")
+    batch: int | None = Field(None, ge=1, description="draws made at a time; chosen for the device when absent")
+    redraws: int = Field(2, ge=0, description="further tries for a draw that was rejected")
+    chi2: float = Field(3.0, gt=0, description="reject above this residual per measured value")
+    bound: float | None = Field(
+        None, gt=0, description="reject where |x| exceeds this; 8 standard deviations when absent"
+    )
+
+
+class Train(Section):
+    steps: int = Field(ge=1, description="optimizer steps per lap")
+    first_steps: int | None = Field(None, ge=1, description="steps of the first lap, whose network starts from nothing")
+    batch: int = Field(256, ge=1)
+    lr: float = Field(1e-3, gt=0)
+    final_lr: float = Field(0.0, ge=0)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    warmup: int = Field(0, ge=0)
+    clip: float = Field(1.0, gt=0, description="largest gradient norm")
+    ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights; none when absent")
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(0.0, ge=0)
+    augment: list[str] = []
+    checkpoint_seconds: float = Field(120.0, gt=0)
+
+
+class Watch(Section):
+    held_out: int = Field(64, ge=0, description="observations kept from training, to watch the run with")
+    draws: int = Field(16, ge=2)
+    hidden: float = Field(
+        0.1, gt=0, lt=1, description="fraction of the held-out observations' values hidden and predicted"
+    )
+    samples: int = Field(256, ge=2, description="prior samples per lap")
+    worse: float = Field(
+        0.05, gt=0, description="warn when the predictive log-likelihood falls this far below its best"
+    )
+    rejected: float = Field(0.05, gt=0, description="warn when more than this fraction of draws is rejected")
+
+
+class Recipe(Section):
+    name: str
+    about: str = ""
+    data: Data
+    start: str = Field("gaussian", description="'gaussian', or the path of a prior or run to start from")
+    laps: int = Field(ge=1)
+    seed: int = Field(0, ge=0)
+    sigma_min: float = Field(1e-3, gt=0)
+    sigma_max: float = Field(1e2, gt=0)
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    gaussian: Gaussian = Gaussian()  # type: ignore[call-arg]
+    network: Network = Network()
+    e_step: EStep = EStep()  # type: ignore[call-arg]
+    train: Train
+    watch: Watch = Watch()  # type: ignore[call-arg]
+
+    @model_validator(mode="after")
+    def _sigmas(self) -> Recipe:
+        if self.sigma_min >= self.sigma_max:
+            raise ValueError(f"sigma_min {self.sigma_min} must lie below sigma_max {self.sigma_max}")
+        return self
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+def names() -> list[str]:
+    """The built-in recipes."""
+    folder = files("diffem.runs") / "recipes"
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_recipe(recipe: str | Path | dict[str, Any] | Recipe, changes: dict[str, Any] | None = None) -> Recipe:
+    """A built-in recipe by name, a YAML file, or a mapping; `changes` sets keys like `train.lr`."""
+    if isinstance(recipe, Recipe):
+        values, where = recipe.model_dump(), recipe.name
+    elif isinstance(recipe, dict):
+        values, where = dict(recipe), "recipe"
+    else:
+        values, where = _read(str(recipe)), str(recipe)
+    for key, value in (changes or {}).items():
+        _set(values, key, value)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise InputError(f"{where}: " + "; ".join(_explain(item) for item in error.errors())) from None
+
+
+def _read(recipe: str) -> dict[str, Any]:
+    if recipe in names():
+        text = (files("diffem.runs") / "recipes" / f"{recipe}.yaml").read_text()
+    elif Path(recipe).is_file():
+        try:
+            text = Path(recipe).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{recipe} cannot be read: {error}") from None
+    else:
+        raise InputError(
+            f"unknown recipe {recipe!r}: no file of that name, and the built-in ones are {', '.join(names())}"
+        )
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{recipe} is not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{recipe}: a recipe is a mapping of keys to values, got {type(values).__name__}")
+    return values
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """`train.lr=1e-4` → ("train.lr", 0.0001)."""
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise InputError(f"--set needs key=value, got {text!r}")
+    try:
+        parsed = yaml.safe_load(value)
+        # YAML 1.1 reads 1e-4 as a word; people mean the number
+        return key, float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
+    except yaml.YAMLError:
+        raise InputError(f"--set {key}: {value!r} is not a valid value") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        inner = values.get(part)
+        values[part] = inner = dict(inner) if isinstance(inner, dict) else {}
+        values = inner
+    values[last] = value
+
+
+def _explain(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "recipe"
+    if item["type"] == "extra_forbidden":
+        section: Any = Recipe
+        for part in item["loc"][:-1]:
+            section = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
+        known = ", ".join(section.model_fields) if section is not None else ""
+        return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
+    if item["type"] == "missing":
+        return f"{where!r} is missing"
+    return f"{where}: {item['msg'].lower()}, got {item['input']!r}"
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """`key: old → new` for every leaf that differs."""
+    out: list[str] = []
+    for key in [*old, *(k for k in new if k not in old)]:
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            out += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            out.append(f"{prefix}{key}: {a!r} → {b!r}")
+    return out
