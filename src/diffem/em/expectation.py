@@ -20,6 +20,7 @@ from ..progress import Progress
 from .screening import acceptable
 
 if TYPE_CHECKING:
+    from ..posterior import Posterior
     from ..runs.recipe import EStep
 
 
@@ -49,7 +50,8 @@ def draw_shard(
 
     index: `(n,)` addresses of the observations. last: gives the previous lap's draws of this shard, kept where every try failed.
     """
-    posterior = None if isinstance(prior, GaussianPrior) else _posterior(prior, obs, options)
+    posterior = None if isinstance(prior, GaussianPrior) else condition_like(prior, obs, options)
+    sampler_options: dict[str, Any] = dict(options.sampler_options)
     totals = {"guards": 0.0, "evaluations": 0.0, "vjps": 0.0}
 
     def attempt(rows: Tensor, draw: int, counted: bool) -> Tensor:
@@ -72,7 +74,7 @@ def draw_shard(
                     return_stats=True,
                     captured=captured,
                     progress=False,
-                    **options.sampler_options,
+                    **sampler_options,
                 )
                 parts.append(x)
                 totals["guards"] += float(statistics.guards.sum())
@@ -121,10 +123,12 @@ def draw_shard(
     return Shard(torch.stack(draws), report)
 
 
-def _posterior(prior: Prior, obs: Observations, options: EStep) -> Any:
-    if options.method in ("mmps",):
-        return prior.posterior(obs, method=options.method, solver=options.solver, iterations=options.iterations)
-    return prior.posterior(obs, method=options.method)
+def condition_like(prior: Prior, obs: Observations, options: EStep) -> Posterior:
+    """The posterior as a recipe's E-step conditions; the solver's settings are those of mmps, the others have their own."""
+    solver: dict[str, Any] = {}
+    if options.method == "mmps":
+        solver = {"solver": options.solver, "iterations": options.iterations}
+    return prior.posterior(obs, method=options.method, **solver)
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:

@@ -312,7 +312,7 @@ class _Loop:
         ).to(self.device)
 
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
-        watched = watch(prior, self.held_out, self.shown, self.recipe, self.bound())
+        watched = watch(prior, self.held_out, self.shown, self.recipe)
         metrics |= watched.metrics
         folder = self.run.lap(lap)
         write_array(folder / "samples.npy", watched.samples.cpu().numpy())

@@ -11,14 +11,14 @@ from torch import Tensor
 from ..data import Observations
 from ..metrics.evidence import hide, observation_distance, predictive_log_likelihood
 from ..priors import GaussianPrior, Prior
-from .expectation import draw_shard
+from .expectation import condition_like
 
 if TYPE_CHECKING:
     from ..runs.recipe import Recipe
 
-WATCH_LAP = (
-    1 << 20
-)  # laps of random numbers set apart, the same for every lap: differences between laps are the prior's
+# Random numbers of their own, the same for every lap: differences between laps are the prior's.
+WATCH_LAP = 1 << 20
+WATCH_STEPS = 64
 
 
 @dataclass
@@ -29,22 +29,26 @@ class Watched:
 
 
 @torch.no_grad()
-def watch(prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, bound: float) -> Watched:
+def watch(prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe) -> Watched:
     """Measure a prior on held-out observations (None: on none) and draw what the report shows."""
-    options = recipe.e_step.model_copy(update={"draws": recipe.watch.draws, "redraws": 0})
+    # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler, all draws in one batch.
+    steps = min(WATCH_STEPS, recipe.e_step.steps)
+    e_step = recipe.e_step
     seed, metrics = recipe.seed, {}
     count = recipe.watch.samples
 
     def draws(obs: Observations) -> Tensor:
-        index = torch.arange(len(obs))
-        return draw_shard(prior, obs, options, index=index, seed=seed, lap=WATCH_LAP, bound=bound).x
+        k = recipe.watch.draws
+        if isinstance(prior, GaussianPrior):
+            return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
+        posterior = condition_like(prior, obs, e_step)
+        return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=e_step.batch, progress=False)
 
     if isinstance(prior, GaussianPrior):
         z = torch.randn(count, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
         samples = prior.exact_sample(z.to(prior.mean))
     else:
-        # prior samples are for looking and for one distance: a plain sampler, whatever the E-step uses
-        samples = prior.sample(count, steps=min(64, recipe.e_step.steps), seed=seed, progress=False)
+        samples = prior.sample(count, steps=steps, seed=seed, progress=False)
     if held_out is not None:
         x = draws(held_out)
         metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())

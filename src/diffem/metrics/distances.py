@@ -52,7 +52,9 @@ def sinkhorn(
     cross = _entropic_cost(x, y, reg, iterations, tolerance)
     if not debias:
         return cross
-    return cross - 0.5 * (_entropic_cost(x, None, reg, iterations, tolerance) + _entropic_cost(y, None, reg, iterations, tolerance))
+    return cross - 0.5 * (
+        _entropic_cost(x, None, reg, iterations, tolerance) + _entropic_cost(y, None, reg, iterations, tolerance)
+    )
 
 
 def _entropic_cost(x: Tensor, y: Tensor | None, reg: float, iterations: int, tolerance: float) -> float:
