@@ -83,15 +83,15 @@ class _Teller:
     """Prints what a run says: a header, a row per lap, warnings, the end."""
 
     columns = (
-        ("lap", "lap", "{:d}"),
-        ("χ²", "heldout_chi2", "{:.2f}"),
-        ("predictive", "predictive_log_likelihood", "{:.3f}"),
-        ("y distance", "observation_distance", "{:.4f}"),
-        ("rejected", "rejected", "{:.1%}"),
-        ("guards", "guards", "{:.1%}"),
-        ("loss", "loss", "{:.4f}"),
-        ("E", "e_seconds", "{:.1f} s"),
-        ("M", "m_seconds", "{:.1f} s"),
+        ("lap", "lap", "{:d}", 4),
+        ("χ²", "heldout_chi2", "{:.2f}", 7),
+        ("predictive", "predictive_log_likelihood", "{:.3f}", 12),
+        ("y distance", "observation_distance", "{:.4f}", 12),
+        ("rejected", "rejected", "{:.1%}", 10),
+        ("guards", "guards", "{:.1%}", 8),
+        ("loss", "loss", "{:.4f}", 8),
+        ("E", "e_seconds", "{:.1f} s", 9),
+        ("M", "m_seconds", "{:.1f} s", 9),
     )
 
     def __init__(self) -> None:
@@ -108,10 +108,12 @@ class _Teller:
             self.console.print(f"{data['observations']} observations, {data['laps']} laps on {data['device']}; {state}")
         if event == "lap":
             if not self.header:
-                self.console.print("".join(f"{name:>11}" for name, _, _ in self.columns), style="bold")
+                self.console.print("".join(f"{name:>{width}}" for name, _, _, width in self.columns), style="bold")
                 self.header = True
-            cells = [form.format(data[key]) if key in data else "–" for _, key, form in self.columns]
-            self.console.print("".join(f"{cell:>11}" for cell in cells))
+            cells = [form.format(data[key]) if key in data else "–" for _, key, form, _ in self.columns]
+            self.console.print(
+                "".join(f"{cell:>{width}}" for cell, (_, _, _, width) in zip(cells, self.columns, strict=True))
+            )
             for warning in data.get("warnings", []):
                 self.console.print(f"  warning: {warning}", style="yellow")
 

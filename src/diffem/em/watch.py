@@ -77,7 +77,8 @@ def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
             "raise e_step.steps or e_step.iterations, and check the noise level given with the observations"
         )
     rejected = lap.get("rejected", 0.0)
-    if rejected > recipe.watch.rejected:
+    # the first lap draws from the Gaussian start, whose tails leave the plausible range by nature
+    if lap["lap"] > 1 and rejected > recipe.watch.rejected:
         out.append(
             f"{rejected:.1%} of the draws were rejected: the network is not good enough yet; "
             "raise train.first_steps or train.steps, or e_step.redraws"

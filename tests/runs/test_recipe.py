@@ -1,0 +1,104 @@
+"""Recipes: the built-in ones are valid, wrong ones say what is wrong."""
+
+import pytest
+
+from diffem.data.sources import make_problem
+from diffem.runs.recipe import differences, load_recipe, names, parse_change
+
+
+@pytest.mark.parametrize("name", names())
+def test_built_in_recipes_are_valid_and_survive_writing(name, tmp_path):
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert recipe.about
+    (tmp_path / "r.yaml").write_text(recipe.to_yaml())
+    assert load_recipe(str(tmp_path / "r.yaml")) == recipe
+
+
+def test_the_promised_recipes_are_there():
+    assert {"digits", "manifold", "manifold-quick"} <= set(names())
+
+
+def test_changes():
+    recipe = load_recipe("digits", dict(map(parse_change, ["train.lr=1e-4", "laps=2", "network.hidden=[8, 8]"])))
+    assert recipe.train.lr == 1e-4
+    assert recipe.laps == 2
+    assert recipe.network.options("kind")["hidden"] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["train.lrr=1"], r"unknown key 'train.lrr'; known here: steps, .*lr"),
+        (["trains.lr=1"], r"unknown key 'trains'; known here: name"),
+        (["train.lr=fast"], r"train.lr: .*number.*'fast'"),
+        (["train.lr=-1"], r"train.lr: .*greater than 0.*-1"),
+        (["laps=0"], "laps: .*greater than or equal to 1.*0"),
+        (["laps=2.5"], "laps: .*2.5"),
+        (["sigma_min=200"], "sigma_min 200.0 must lie below sigma_max"),
+        (["train.schedule=cubic"], "train.schedule: .*linear"),
+        (["laps"], "key=value"),
+        (["train=[1"], "not a valid value"),
+    ],
+)
+def test_bad_changes(changes, words):
+    with pytest.raises(ValueError, match=f"(?s){words}"):
+        load_recipe("digits", dict(map(parse_change, changes)))
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown recipe 'digitz'.*digits, manifold"):
+        load_recipe("digitz")
+    file = tmp_path / "r.yaml"
+    file.write_text("name: [")
+    with pytest.raises(ValueError, match="not valid YAML"):
+        load_recipe(str(file))
+    file.write_text("- 1")
+    with pytest.raises(ValueError, match="mapping"):
+        load_recipe(str(file))
+    file.write_text("name: x\nlaps: 1")
+    with pytest.raises(ValueError, match="'data' is missing; 'train' is missing"):
+        load_recipe(str(file))
+    file.write_text("name: !!python/object/apply:os.system ['true']")
+    with pytest.raises(ValueError, match="not valid YAML"):
+        load_recipe(str(file))
+
+
+def test_differences():
+    a, b = ({"laps": 1, "train": {"lr": 1, "x": 2}}, {"laps": 1, "train": {"lr": 3, "x": 2}, "new": 0})
+    assert differences(a, b) == ["train.lr: 1 → 3", "new: None → 0"]
+
+
+def test_sources():
+    with pytest.raises(ValueError, match=r"unknown data source 'mnist'; known: digits"):
+        make_problem("mnist", 0, {})
+    with pytest.raises(ValueError, match=r"does not take these settings.*colour"):
+        make_problem("digits", 0, {"colour": 1})
+    with pytest.raises(ValueError, match=r"missing must lie in \[0, 1\), got 1.5"):
+        make_problem("digits", 0, {"missing": 1.5})
+
+
+class TestDigits:
+    def test_half_the_pixels_are_missing_and_the_noise_is_as_asked(self):
+        problem = make_problem("digits", 0, {"missing": 0.5, "sigma": 0.1})
+        obs, x = problem.obs, problem.reference
+        assert obs.y.shape == (1797, 8, 8)
+        assert float(x.min()) == -2
+        assert float(x.max()) == 2
+        assert float(obs.measured.double().mean()) == pytest.approx(0.5, abs=0.006)
+        assert float(obs.chi2(x).mean()) == pytest.approx(1.0, abs=0.02)
+
+    def test_every_image_has_a_mask_of_its_own(self):
+        masks = make_problem("digits", 0, {}).obs.measured.flatten(1)
+        assert len(masks.unique(dim=0)) == 1797
+        assert not masks.equal(make_problem("digits", 1, {}).obs.measured.flatten(1))
+
+
+def test_manifold():
+    problem = make_problem("manifold", 0, {"n": 4000})
+    x, obs = problem.reference, problem.obs
+    assert x.shape == (4000, 5)
+    assert float(x.abs().max()) <= 2.0001
+    rows = obs.A._tensors["matrix"]
+    assert rows.norm(dim=-1).sub(1).abs().max() < 1e-5
+    assert float(obs.chi2(x).mean()) == pytest.approx(1.0, abs=0.1)
