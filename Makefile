@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Tests run in two worker processes; with more than one thread each they would fight over the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test check lint types slow setup clean
+.PHONY: test demo lint types slow setup clean
 
 setup: $(VENV)/.done
 
@@ -16,6 +16,11 @@ $(VENV)/.done: pyproject.toml constraints.txt
 
 test: setup lint types
 	$(BIN)/pytest -n 2 -m 'not slow'
+
+# The demonstration runs alone and may use every core.
+demo: export OMP_NUM_THREADS = $(shell nproc)
+demo: setup
+	$(BIN)/diffem fit digits -o runs/digits
 
 lint: setup
 	$(BIN)/ruff check .

@@ -48,7 +48,34 @@ def samplers(result: dict[str, Any]) -> str:
     )
 
 
-RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"samplers": samplers}
+def digits(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            str(row["seed"]),
+            f"{row['mse_draw_gaussian']:.3f}",
+            f"{row['mse_draw']:.3f}",
+            f"{row['mse_mean_gaussian']:.3f}",
+            f"{row['mse_mean16']:.3f}",
+            " → ".join(f"{v:.2f}" for v in row["mse_per_lap"]),
+            f"{row['seconds']:.0f} s",
+        ]
+        for row in result["rows"]
+    ]
+    header = [
+        "seed",
+        "draw, Gaussian",
+        "draw, learned",
+        "mean, Gaussian",
+        "mean of 16, learned",
+        "draws, lap by lap",
+        "run",
+    ]
+    return "Mean squared error on the missing pixels of the digits (scale −2 … 2):\n\n" + "\n\n".join(
+        [table(header, rows), source(result)]
+    )
+
+
+RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"digits": digits, "samplers": samplers}
 
 
 def filled(text: str) -> str:

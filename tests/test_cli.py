@@ -121,8 +121,16 @@ class TestBadInput:
         self.refused("unknown recipe 'nope'.*digits", "fit", "nope", "-o", tmp_path / "x")
         self.refused("unknown key 'train.lrr'", "fit", "digits", "--set", "train.lrr=1", "-o", tmp_path / "x")
         self.refused("train.lr", "fit", "digits", "--set", "train.lr=high", "-o", tmp_path / "x")
-        self.refused("unknown network 'transformer'", "fit", "digits", "--set", "network={kind: transformer}", "-o", tmp_path / "y",
-                     "--set", "gaussian.rounds=1", "--set", "watch.held_out=4", "--set", "watch.samples=4")  # fmt: skip
+        self.refused(
+            "unknown network 'transformer'",
+            "fit",
+            "digits",
+            "--set",
+            "network={kind: transformer}",
+            "-o",
+            tmp_path / "x",
+        )
+        self.refused("unknown sampler 'euler'", "fit", "digits", "--set", "e_step.sampler=euler", "-o", tmp_path / "x")
         assert not (tmp_path / "x").exists()
 
     def test_folders_of_something_else(self, run, tmp_path):

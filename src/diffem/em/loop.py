@@ -25,14 +25,18 @@ from ..data import DrawStore, Observations
 from ..data.sources import make_problem
 from ..errors import InputError
 from ..fusion import compile_network
+from ..linalg import SOLVERS
 from ..nn.networks import make_network
+from ..posterior import METHODS
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
-from ..priors.files import load_prior, load_with_description, pack
+from ..priors.files import load_prior, load_with_description, save_prior
 from ..progress import Progress
 from ..randomness import Stream
 from ..runs.files import write_array, write_json, write_tensors
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir, fingerprint
+from ..samplers import get_sampler
+from .augment import Augment
 from .expectation import draw_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
@@ -101,6 +105,7 @@ def fit(
     if obs is None:
         obs = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source")).obs
     device = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    _validate(resolved, obs)
     run = RunDir(out)
     resolved = run.open(resolved, fingerprint(obs.tensors()))
     try:
@@ -112,14 +117,28 @@ def fit(
     return Run(run.path)
 
 
+def _validate(recipe: Recipe, obs: Observations) -> None:
+    """What the schema cannot know, before anything is written: names and settings that belong to other rooms."""
+    get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
+    for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
+        if name not in known:
+            raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
+    Augment(recipe.train.augment, obs.x_shape)
+    if recipe.watch.held_out >= len(obs):
+        raise InputError(
+            f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
+        )
+    if recipe.start == "gaussian":
+        with torch.device("meta"):
+            make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
+
+
 class _Loop:
     def __init__(
         self, run: RunDir, recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None, say: Say
     ) -> None:
         self.run, self.recipe, self.device, self.progress, self.say = run, recipe, device, progress, say
         held = recipe.watch.held_out
-        if held >= len(obs):
-            raise InputError(f"watch.held_out = {held} leaves nothing to train on: there are {len(obs)} observations")
         # the held-out observations are spread evenly over the data, in case it is sorted
         chosen = torch.zeros(len(obs), dtype=torch.bool)
         if held:
@@ -129,7 +148,6 @@ class _Loop:
         self.train_obs = obs if not held else obs[self.index]
         self.held_out = None if not held else obs[everyone[chosen]].to(device)
         self.shown = (self.held_out if self.held_out is not None else obs)[: min(256, held or len(obs))].to(device)
-        self.network = recipe.network.model_dump()
 
     def run_all(self, start: Prior | None) -> None:
         done = self.run.laps_done()
@@ -158,25 +176,12 @@ class _Loop:
                 raise InputError(
                     f"the start is a prior over {prior.event_shape}, the observations are of {self.train_obs.x_shape}"
                 )
-            if isinstance(prior, DiffusionPrior) and start is not None:
-                raise InputError("a diffusion prior to start from is given as a file: start: path in the recipe")
             metrics["start"] = "given"
         else:
             prior = self.fit_gaussian(metrics)
-        if isinstance(prior, DiffusionPrior):
-            _, description = load_with_description(self._start_file())
-            self.network = description["network"]
         prior = prior.to(self.device)
-        tensors, description = pack(prior, self.network if isinstance(prior, DiffusionPrior) else None, lap=0)
-        write_tensors(self.run.prior_file(0), tensors, description)
+        save_prior(prior, self.run.prior_file(0), lap=0)
         self.finish(0, prior, metrics, began)
-
-    def _start_file(self) -> Path:
-        path = Path(self.recipe.start)
-        if path.is_file():
-            return path
-        run = RunDir(path)
-        return run.prior_file(run.laps_done())
 
     def fit_gaussian(self, metrics: dict[str, Any]) -> GaussianPrior:
         options, history = self.recipe.gaussian, FitHistory()
@@ -284,8 +289,7 @@ class _Loop:
         )
         training = {"m_seconds": record.seconds, "loss": _recent(record), "steps": record.steps}
         write_json(losses_file, record.losses)
-        tensors, description = pack(prior, self.network, lap=lap, training=training)
-        write_tensors(file, tensors, description)
+        save_prior(prior, file, lap=lap, training=training)
         state_file.unlink(missing_ok=True)
         metrics |= training
         self.say("maximization", {"lap": lap, **training})
@@ -294,19 +298,22 @@ class _Loop:
     def initial(self, before: Prior) -> DiffusionPrior:
         """The network this lap starts from: the last lap's weights, or new ones addressed by the seed."""
         start = load_prior(self.run.prior_file(0), self.device)
+        settings: dict[str, Any] | None
         if isinstance(before, DiffusionPrior):
-            network = before.network
+            network, settings = before.network, before.settings
         else:
-            settings = dict(self.network)
+            settings = self.recipe.network.model_dump()
+            options = {name: value for name, value in settings.items() if name != "kind"}
             with torch.random.fork_rng([]):
                 torch.manual_seed(Stream(self.recipe.seed, "network").integer())
-                network = make_network(settings.pop("kind"), before.event_shape, settings)
+                network = make_network(settings["kind"], before.event_shape, options)
             if self.device.type == "cuda":
                 compile_network(network)
         return DiffusionPrior(
             network.to(self.device),
             mean=start.mean,
             cov=start.covariance(),
+            settings=settings,
             sigma_min=self.recipe.sigma_min,
             sigma_max=self.recipe.sigma_max,
         ).to(self.device)

@@ -48,7 +48,7 @@ def watch(prior: Prior, held_out: Observations | None, shown: Observations, reci
         z = torch.randn(count, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
         samples = prior.exact_sample(z.to(prior.mean))
     else:
-        samples = prior.sample(count, steps=steps, seed=seed, progress=False)
+        samples = prior.sample(count, steps=WATCH_STEPS, seed=seed, progress=False)
     if held_out is not None:
         x = draws(held_out)
         metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())

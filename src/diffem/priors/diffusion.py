@@ -5,6 +5,8 @@ d(x_t, σ) = 1/(σ²+1) x_t + σ/√(σ²+1) h(x_t/√(σ²+1), log σ).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ class DiffusionPrior(Prior):
     event_shape: the shape of a sample; taken from `mean` or from `network.event_shape` when not given.
     mean: μ_x `(*event)`, where sampling starts; zero when not given.
     cov: Σ_x, if the heuristic `sigma_x` is to be used.
+    settings: how the network was made, `{"kind": "mlp", ...}` as in a recipe; needed to save the prior.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class DiffusionPrior(Prior):
         *,
         mean: Tensor | None = None,
         cov: Covariance | None = None,
+        settings: dict[str, Any] | None = None,
         sigma_min: float = SIGMA_MIN,
         sigma_max: float = SIGMA_MAX,
     ) -> None:
@@ -46,6 +50,7 @@ class DiffusionPrior(Prior):
         super().__init__(mean, sigma_min, sigma_max)
         self.network = network
         self._cov = cov
+        self.settings = settings
 
     def covariance(self) -> Covariance | None:
         return self._cov

@@ -20,11 +20,8 @@ from .gaussian import GaussianPrior
 FORMAT = "diffem-prior-1"
 
 
-def pack(prior: Prior, network: dict[str, Any] | None = None, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the description of a prior.
-
-    network: for a `DiffusionPrior`, its kind and settings as in a recipe, `{"kind": "mlp", ...}`.
-    """
+def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description of a prior; `notes` are added to the description."""
     description: dict[str, Any] = {
         "format": FORMAT,
         "kind": type(prior).__name__,
@@ -34,9 +31,11 @@ def pack(prior: Prior, network: dict[str, Any] | None = None, **notes: Any) -> t
     }
     tensors = {"mean": prior.mean}
     if isinstance(prior, DiffusionPrior):
-        if network is None:
-            raise InputError("a DiffusionPrior is saved with network={'kind': ..., ...}, how to build its network")
-        description["network"] = network
+        if prior.settings is None:
+            raise InputError(
+                "to save a DiffusionPrior, say how its network is made: DiffusionPrior(..., settings={'kind': ...})"
+            )
+        description["network"] = prior.settings
         tensors |= {f"network.{name}": tensor for name, tensor in prior.network.state_dict().items()}
     elif not isinstance(prior, GaussianPrior):
         raise InputError(f"a {type(prior).__name__} cannot be saved; Gaussian and diffusion priors can")
@@ -95,12 +94,14 @@ def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
     network.load_state_dict(weights)
     network.to(mean.dtype)
-    return DiffusionPrior(network, mean=mean, cov=cov, sigma_min=sigma_min, sigma_max=sigma_max)
+    return DiffusionPrior(
+        network, mean=mean, cov=cov, settings=description["network"], sigma_min=sigma_min, sigma_max=sigma_max
+    )
 
 
-def save_prior(prior: Prior, path: str | os.PathLike[str], network: dict[str, Any] | None = None, **notes: Any) -> None:
+def save_prior(prior: Prior, path: str | os.PathLike[str], **notes: Any) -> None:
     """Write a prior to one file, by way of a temporary name: an interruption never leaves half a file."""
     from ..runs.files import write_tensors
 
-    tensors, description = pack(prior, network, **notes)
+    tensors, description = pack(prior, **notes)
     write_tensors(Path(path), tensors, description)

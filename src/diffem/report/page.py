@@ -41,8 +41,8 @@ def write_report(path: str | Path, obs: Observations | None = None, reference: t
         info=info,
         metrics=metrics,
         last=last,
-        hero=_posterior(run, last, shown),
-        first=_posterior(run, 0, shown),
+        hero=_posterior(run, last, last, shown),
+        first=_posterior(run, 0, last, shown, rows=4),
         samples=[(m["lap"], _samples(run, m["lap"], last)) for m in _spread(metrics)],
         curves=_curves(run, metrics),
         columns=COLUMNS,
@@ -119,7 +119,9 @@ def _shown(
     return seen.numpy(), None if reference is None else reference[index].numpy()
 
 
-def _posterior(run: RunDir, lap: int, shown: tuple[np.ndarray, np.ndarray | None] | None) -> str | None:
+def _posterior(
+    run: RunDir, lap: int, last: int, shown: tuple[np.ndarray, np.ndarray | None] | None, rows: int = 8
+) -> str | None:
     draws = read_array(run.lap(lap) / "posterior.npy")
     if shown is None:
         seen, truth = np.full(draws.shape[1:], np.nan), None
@@ -127,7 +129,8 @@ def _posterior(run: RunDir, lap: int, shown: tuple[np.ndarray, np.ndarray | None
         seen, truth = shown
     if not pictures.is_image(draws[0, 0]):
         return None
-    png = pictures.posterior(seen, draws, truth)
+    levels = pictures.limits(read_array(run.lap(last) / "posterior.npy"))
+    png = pictures.posterior(seen, draws, truth, levels, rows)
     write_bytes(run.lap(lap) / "posterior.png", png)
     return _inline(png)
 
@@ -136,7 +139,7 @@ def _samples(run: RunDir, lap: int, last: int) -> str:
     x = read_array(run.lap(lap) / "samples.npy")
     # one scale for all laps, that of the last, or differences between laps would not show
     levels = pictures.limits(read_array(run.lap(last) / "samples.npy"))
-    png = pictures.grid(x[:64] if pictures.is_image(x[0]) else x, levels=levels)
+    png = pictures.grid(x[:64] if pictures.is_image(x[0]) else x, columns=8, levels=levels)
     write_bytes(run.lap(lap) / "samples.png", png)
     return _inline(png)
 

@@ -103,10 +103,16 @@ def marginals(sets: dict[str, np.ndarray], bins: int = 120, dimensions: int = 4)
     return _png(figure)
 
 
-def posterior(observations: np.ndarray, draws: np.ndarray, truth: np.ndarray | None = None) -> bytes:
+def posterior(
+    observations: np.ndarray,
+    draws: np.ndarray,
+    truth: np.ndarray | None = None,
+    levels: tuple[float, float] | None = None,
+    rows: int = 8,
+) -> bytes:
     """One row per observation: what was measured, draws, mean and standard deviation (and the truth where it is known).
 
-    observations `(n, *event)` with NaN where nothing was measured; draws `(k, n, *event)`.
+    observations `(n, *event)` with NaN where nothing was measured; draws `(k, n, *event)`; levels: black and white.
     """
     if not is_image(draws[0, 0]):
         return marginals({"posterior draws": draws.reshape(-1, *draws.shape[2:])})
@@ -114,9 +120,9 @@ def posterior(observations: np.ndarray, draws: np.ndarray, truth: np.ndarray | N
     mean, std = draws.mean(0), draws.std(0)
     titles = ["observation", *[f"draw {k + 1}" for k in range(shown)], f"mean of {len(draws)}", "std"]
     titles += ["truth"] if truth is not None else []
-    rows = min(8, draws.shape[1])
+    rows = min(rows, draws.shape[1])
     figure, axes = _figure(1.15 * len(titles), 1.2 * rows, nrows=rows, ncols=len(titles))
-    low, high = limits(draws)
+    low, high = levels or limits(draws)
     top = float(np.percentile(std, 99)) or 1.0
     for r in range(rows):
         panels = [observations[r], *(draws[k, r] for k in range(shown)), mean[r], std[r]]

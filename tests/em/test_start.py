@@ -1,0 +1,79 @@
+"""Runs that start from a prior that is given, and what a run's files hold."""
+
+import pytest
+import torch
+
+import diffem
+from diffem import priors
+from diffem.priors.files import load_prior, save_prior
+
+from .small import RECIPE, observations
+
+QUICK = {**RECIPE, "laps": 1, "train": {**RECIPE["train"], "steps": 64}}
+
+
+def test_start_from_a_prior(tmp_path):
+    """A Gaussian that is given replaces the fit; a learned prior also gives its weights as the first lap's start."""
+    given = priors.GaussianPrior(torch.zeros(4), torch.eye(4))
+    run = diffem.fit(observations(), QUICK, tmp_path / "gaussian", start=given, progress=False)
+    assert torch.equal(diffem.load(run.path, 0).covariance().matrix()[0], torch.eye(4))
+    learned = run.prior
+    again = diffem.fit(observations(), QUICK, tmp_path / "learned", start=learned, progress=False)
+    assert again.laps[0]["start"] == "given"
+    first = diffem.load(again.path, 0)
+    assert torch.equal(first(torch.ones(1, 4), 1.0), learned(torch.ones(1, 4), 1.0))
+    # trained on from the given weights: close to them, and not the same
+    a, b = (torch.cat([w.flatten() for w in p.network.parameters()]) for p in (learned, again.prior))
+    assert 0 < float((a - b).norm() / a.norm()) < 0.5
+
+
+def test_start_from_a_run_on_disk(tmp_path):
+    run = diffem.fit(observations(), QUICK, tmp_path / "first", progress=False)
+    again = diffem.fit(observations(), {**QUICK, "start": str(run.path)}, tmp_path / "second", progress=False)
+    x = torch.ones(1, 4)
+    assert torch.equal(diffem.load(again.path, 0)(x, 1.0), run.prior(x, 1.0))
+
+
+def test_a_start_of_another_shape_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"\(3,\).*\(4,\)"):
+        diffem.fit(observations(), QUICK, tmp_path / "run", start=priors.GaussianPrior(torch.zeros(3), torch.eye(3)))
+
+
+def test_other_observations_are_refused(tmp_path):
+    diffem.fit(observations(), QUICK, tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="other observations"):
+        diffem.fit(observations(seed=1), QUICK, tmp_path / "run", progress=False)
+
+
+def test_too_many_held_out(tmp_path):
+    recipe = {**QUICK, "watch": {"held_out": 500}}
+    with pytest.raises(ValueError, match=r"held_out = 500 leaves nothing.*136"):
+        diffem.fit(observations(), recipe, tmp_path / "run", progress=False)
+
+
+@pytest.mark.parametrize("kind", ["dense", "low rank", "diffusion"])
+def test_priors_survive_saving(kind, tmp_path):
+    from diffem.linalg import LowRank
+    from diffem.nn import MLP
+
+    torch.manual_seed(0)
+    if kind == "dense":
+        prior = priors.GaussianPrior(torch.randn(3), torch.eye(3) + 0.1)
+    elif kind == "low rank":
+        prior = priors.GaussianPrior(torch.randn(2, 3), LowRank(torch.randn(2, 2, 3), 0.5), sigma_max=7.0)
+    else:
+        settings = {"kind": "mlp", "hidden": [8], "embedding": 8}
+        prior = priors.DiffusionPrior(MLP((2, 3), (8,), 8), mean=torch.randn(2, 3), settings=settings)
+    save_prior(prior, tmp_path / "p.safetensors")
+    again = load_prior(tmp_path / "p.safetensors")
+    x = torch.randn(5, *prior.event_shape)
+    assert torch.equal(again(x, 0.7), prior.eval()(x, 0.7))
+    assert (again.sigma_min, again.sigma_max) == (prior.sigma_min, prior.sigma_max)
+    assert not any(p.requires_grad for p in again.parameters())
+
+
+def test_a_network_without_settings_cannot_be_saved(tmp_path):
+    from diffem.nn import MLP
+
+    with pytest.raises(ValueError, match="settings="):
+        save_prior(priors.DiffusionPrior(MLP((2,), (4,), 8)), tmp_path / "p.safetensors")
