@@ -16,6 +16,7 @@ import diffem
 from diffem.data.sources import make_problem
 from diffem.em.evaluation import posterior_draws
 from diffem.em.screening import default_bound
+from diffem.em.watch import split
 from diffem.metrics import coverage, mse_unmeasured
 from diffem.runs.rundir import RunDir
 
@@ -31,10 +32,7 @@ def measure(seed: int, folder: Path) -> dict:
     gaussian = diffem.load(folder, 0)
     final = posterior_draws(run.prior, problem, recipe, 16, bound)
     start_draws = posterior_draws(gaussian, problem, recipe, 1, 1e9)
-    held = recipe.watch.held_out
-    chosen = torch.ones(len(obs), dtype=torch.bool)
-    chosen[(torch.arange(held) * len(obs)) // held] = False
-    index = chosen.nonzero().flatten()
+    index, _ = split(len(obs), recipe.watch.held_out)
     laps = []
     for k in range(1, recipe.laps + 1):
         draws = np.concatenate([np.load(f)[0] for f in sorted((folder / f"laps/{k:03d}/draws").glob("*.npy"))])

@@ -40,7 +40,7 @@ from .augment import Augment
 from .expectation import draw_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
-from .watch import warnings, watch
+from .watch import split, warnings, watch
 
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
 
@@ -108,11 +108,12 @@ def fit(
     _validate(resolved, obs)
     run = RunDir(out)
     resolved = run.open(resolved, fingerprint(obs.tensors()))
+    matmul = torch.get_float32_matmul_precision()
     try:
-        if resolved.precision != "float32":
-            torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("highest" if resolved.precision == "float32" else "high")
         _Loop(run, resolved, obs, device, progress, say or (lambda event, data: None)).run_all(start)
     finally:
+        torch.set_float32_matmul_precision(matmul)
         run.unlock()
     return Run(run.path)
 
@@ -138,16 +139,10 @@ class _Loop:
         self, run: RunDir, recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None, say: Say
     ) -> None:
         self.run, self.recipe, self.device, self.progress, self.say = run, recipe, device, progress, say
-        held = recipe.watch.held_out
-        # the held-out observations are spread evenly over the data, in case it is sorted
-        chosen = torch.zeros(len(obs), dtype=torch.bool)
-        if held:
-            chosen[(torch.arange(held) * len(obs)) // held] = True
-        everyone = torch.arange(len(obs))
-        self.index = everyone[~chosen]
-        self.train_obs = obs if not held else obs[self.index]
-        self.held_out = None if not held else obs[everyone[chosen]].to(device)
-        self.shown = (self.held_out if self.held_out is not None else obs)[: min(256, held or len(obs))].to(device)
+        self.index, held = split(len(obs), recipe.watch.held_out)
+        self.train_obs = obs[self.index] if len(held) else obs
+        self.held_out = obs[held].to(device) if len(held) else None
+        self.shown = self.held_out if self.held_out is not None else obs[: min(256, len(obs))].to(device)
 
     def run_all(self, start: Prior | None) -> None:
         done = self.run.laps_done()

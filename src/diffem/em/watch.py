@@ -28,6 +28,14 @@ class Watched:
     posterior: Tensor  # (draws, observations shown, *event)
 
 
+def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
+    """Which of n observations are trained on and which are held out: those are spread evenly, in case the data are sorted."""
+    chosen = torch.zeros(n, dtype=torch.bool)
+    if held_out:
+        chosen[(torch.arange(held_out) * n) // held_out] = True
+    return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
+
+
 @torch.no_grad()
 def watch(prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe) -> Watched:
     """Measure a prior on held-out observations (None: on none) and draw what the report shows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ class Prior(nn.Module):
         if not mean.is_floating_point() or not torch.isfinite(mean).all():
             raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
         self.register_buffer("mean", mean.detach().clone())
+        self._cov: Covariance | None = None
         self.sigma_min, self.sigma_max = float(sigma_min), float(sigma_max)
 
     @property
@@ -47,7 +48,14 @@ class Prior(nn.Module):
 
     def covariance(self) -> Covariance | None:
         """Σ_x of the prior where it is known; the heuristic `sigma_x` uses it."""
-        return None
+        return self._cov
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        # nn.Module moves its buffers through here; the covariance is a value beside them and moves along
+        super()._apply(fn, recurse)
+        if self._cov is not None:
+            self._cov = self._cov.to(self.mean)
+        return self
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """E[x | x_t]; x_t `(n, *event)`, sigma `()` or `(n,)`, both checked."""

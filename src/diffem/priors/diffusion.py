@@ -52,9 +52,6 @@ class DiffusionPrior(Prior):
         self._cov = cov
         self.settings = settings
 
-    def covariance(self) -> Covariance | None:
-        return self._cov
-
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         scale = torch.rsqrt(sigma**2 + 1)
         h = self.network(per_sample(scale, x_t) * x_t, sigma.log().expand(len(x_t)))

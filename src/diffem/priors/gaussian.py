@@ -5,7 +5,7 @@ E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class GaussianPrior(Prior):
         self, mean: Tensor, cov: Covariance | Tensor, *, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX
     ) -> None:
         super().__init__(mean, sigma_min, sigma_max)
-        self._cov = as_covariance(cov, self.event_shape, "GaussianPrior")
+        self._cov: Covariance = as_covariance(cov, self.event_shape, "GaussianPrior")
         if self._cov.batch is not None:
             raise InputError(
                 f"GaussianPrior: the covariance must be shared, got one for each of {self._cov.batch} samples"
@@ -38,12 +38,6 @@ class GaussianPrior(Prior):
 
     def covariance(self) -> Covariance:
         return self._cov
-
-    def _apply(self, fn: Any, recurse: bool = True) -> GaussianPrior:
-        # nn.Module moves its buffers through here; the covariance is a value beside them and moves along
-        super()._apply(fn, recurse)
-        self._cov = self._cov.to(self.mean)
-        return self
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))

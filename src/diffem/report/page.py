@@ -13,6 +13,7 @@ import torch
 
 from .. import __version__
 from ..data import Observations
+from ..em.watch import split
 from ..runs.files import read_array, read_json, write_bytes, write_text
 from ..runs.rundir import RunDir
 from . import pictures
@@ -108,9 +109,8 @@ def _shown(
     """The observations the run's pictures condition on, as Aᵀy with NaN where nothing was measured, and their truth."""
     if obs is None:
         return None
-    held = recipe.watch.held_out
-    index = (torch.arange(held) * len(obs)) // held if held else torch.arange(len(obs))
-    index = index[:8]
+    train, held = split(len(obs), recipe.watch.held_out)
+    index = (held if len(held) else train)[:8]
     some = obs[index]
     seen = some.A.adjoint(some.y)
     measured = some.measured
