@@ -67,11 +67,11 @@ def test_network_m_step():
     prior = priors.DiffusionPrior(
         MLP((16,), (256, 256), 64), mean=exact.mean, cov=exact.covariance(), sigma_min=0.02, sigma_max=30.0
     )
-    options, train = EStep(steps=128, iterations=8, draws=2), Train(steps=1, batch=256, lr=2e-3, ema=0.998)
+    options, train = EStep(steps=128, iterations=8, draws=2), Train(steps=1, batch=256, lr=1e-3, ema=0.999)
     index, current = torch.arange(N), exact
     for lap in range(1, LAPS + 1):
         shard = draw_shard(current, obs, options, index=index, seed=0, lap=lap, bound=20.0)
-        maximization(prior, shard.x.flatten(0, 1), train, steps=6000 if lap == 1 else 3000, seed=0, lap=lap)
+        maximization(prior, shard.x.flatten(0, 1), train, steps=9000 if lap == 1 else 6000, seed=0, lap=lap)
         current = prior
         samples = prior.sample(20_000, steps=128, seed=lap)
         mean, cov = moments(samples[None])

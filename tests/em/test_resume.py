@@ -45,6 +45,17 @@ def contents(run: Path) -> dict[str, np.ndarray]:
     return out
 
 
+def phase(run: Path) -> str:
+    """What a run was doing when it was killed, as its files tell."""
+    laps = sorted(run.glob("laps/*"))
+    if not laps or laps[-1].name == "000":
+        return "start"
+    last = laps[-1]
+    if (last / "prior.safetensors").exists():
+        return "saving"
+    return "M" if len(list((last / "draws").glob("[0-9]*.npy"))) == 3 else "E"
+
+
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
@@ -76,16 +87,7 @@ def test_kills_at_random_instants(total, undisturbed, tmp_path):
                 os.kill(process.pid, signal.SIGKILL)
                 process.communicate()
                 kills += 1
-                laps = sorted(out.glob("laps/*"))
-                if laps:
-                    last = laps[-1]
-                    phases.add(
-                        "M"
-                        if (last / "training.safetensors").exists()
-                        else "E"
-                        if (last / "draws").exists()
-                        else "start"
-                    )
+                phases.add(phase(out))
                 continue
             _, errors = process.communicate()
             assert process.returncode == 0, errors
