@@ -132,8 +132,7 @@ def condition_like(prior: Prior, obs: Observations, options: EStep) -> Posterior
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:
-    """With no earlier draw to keep: the denoiser's own answer to the observation at the largest noise level, that is about the
-    posterior mean under the Gaussian closest to the prior."""
+    """With no earlier draw to keep: the posterior mean under the Gaussian start, or the prior's mean where there is none."""
     cov = prior.covariance()
     gaussian = prior if isinstance(prior, GaussianPrior) else None
     if gaussian is None and cov is not None:

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +54,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str,
     write_bytes(path, save(tensors, {"diffem": json.dumps(description)}))
 
 
-def write_array(path: Path, array: np.ndarray) -> str:
-    """Write a `.npy`; returns the SHA-256 of the file."""
-    data = array_bytes(array)
-    write_bytes(path, data)
-    return digest(data)
+def write_array(path: Path, array: np.ndarray) -> None:
+    write_bytes(path, array_bytes(array))
 
 
 def array_bytes(array: np.ndarray) -> bytes:
@@ -79,8 +75,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def clear_partials(folder: Path, is_mine: Callable[[Path], bool] = lambda path: True) -> None:
+def clear_partials(folder: Path) -> None:
     """Remove what an interrupted write left behind."""
     for path in folder.rglob(".*.partial"):
-        if is_mine(path):
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
