@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..batched import Index, as_index
 from ..errors import InputError
-from ..linalg import COVARIANCES, Covariance, Isotropic
-from ..operators import OPERATORS, Operator
+from ..linalg import COVARIANCES, Covariance, Diagonal, Isotropic
+from ..operators import OPERATORS, Mask, Operator
 from ..shapes import require_batch
 
 FORMAT = "diffem-observations-1"
@@ -111,6 +111,12 @@ class Observations:
         """Σ_y on the measured entries."""
         measured = self.measured
         return self.cov if measured is None else self.cov.restrict(measured)
+
+    def selection(self) -> Tensor | None:
+        """Which entries of x each observation measures, `(n, N)`, if it measures single entries with independent noise."""
+        if not isinstance(self.A, Mask) or not isinstance(self.cov, Isotropic | Diagonal):
+            return None
+        return self.A.measured(self.y).expand_as(self.y).flatten(1)
 
     def counts(self) -> Tensor:
         """How many values each observation measures, `(n,)`."""

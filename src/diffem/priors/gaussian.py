@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..linalg import Covariance, System, as_covariance, cg
+from ..linalg import Covariance, Dense, System, as_covariance, cg
+from ..linalg.selected import SelectedBlocks
 from ..randomness import Stream
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import require_same_dtype
@@ -19,6 +20,9 @@ from .base import Prior
 
 if TYPE_CHECKING:
     from ..data import Observations
+
+
+SELECTED_BATCH = 256  # observations whose blocks of the covariance are gathered at a time
 
 
 class GaussianPrior(Prior):
@@ -69,6 +73,9 @@ class GaussianPrior(Prior):
 
     def _gain(self, obs: Observations, residual: Tensor) -> Tensor:
         """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual."""
+        selected = obs.selection() if isinstance(self._cov, Dense) else None
+        if selected is not None:
+            return self._selected_gain(obs, selected, residual)
 
         def signal(p: Tensor) -> tuple[Tensor, Tensor]:
             pullback = self._cov.matvec(obs.A.adjoint(p))
@@ -76,6 +83,17 @@ class GaussianPrior(Prior):
 
         tolerance = torch.finfo(residual.dtype).eps ** 0.75
         return cg(System(signal, obs.noise), residual, iterations=1000, tolerance=tolerance).pullback
+
+    def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
+        """The same for operators that measure single entries, solved directly: with little noise, iterations would be many."""
+        assert isinstance(self._cov, Dense)
+        matrix, gain = self._cov.matrix()[0].double(), []
+        variances = obs.noise.diagonal(self.event_shape).expand(residual.shape).flatten(1).double()
+        for rows in torch.arange(len(obs), device=residual.device).split(SELECTED_BATCH):
+            blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])
+            u = blocks.spread(blocks.solve(blocks.take(residual[rows].flatten(1).double())), len(matrix))
+            gain.append((u @ matrix).to(residual.dtype))
+        return torch.cat(gain).reshape(residual.shape)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log N(x | μ, Σ), `(n,)`."""
