@@ -36,8 +36,11 @@ def _on_gpu(args: tuple[Any, ...]) -> bool:
 
 
 def compile_network(network: torch.nn.Module) -> None:
-    """Compile a network in place, so that repeated vector–Jacobian products through one forward pass stay possible."""
+    """Compile a network in place, once, so that repeated vector–Jacobian products through one forward pass stay possible."""
     import torch._functorch.config as functorch
 
+    if network._compiled_call_impl is not None:
+        return
     functorch.donated_buffer = False  # the backward pass is run more than once
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # what convolutions on a GPU work fastest with
     network.compile(dynamic=False)

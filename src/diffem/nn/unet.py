@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from .embedding import NoiseEmbedding
@@ -20,7 +20,7 @@ class ChannelNorm(nn.Module):
     """Layer normalisation over the channels of every pixel, without affine; `(n, c, h, w)` → the same."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x.movedim(1, -1).float(), x.shape[1:2]).to(x.dtype).movedim(-1, 1)
+        return functional.layer_norm(x.movedim(1, -1).float(), x.shape[1:2]).to(x.dtype).movedim(-1, 1)
 
 
 class Modulated(nn.Module):
@@ -59,10 +59,10 @@ class Attention(nn.Module):
         self.out = nn.Linear(channels, channels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        n, c, h, w = x.shape
+        c, h, w = x.shape[1:]
         tokens = x.flatten(2).mT  # (n, h·w, c)
         q, k, v = self.query_key_value(tokens).unflatten(-1, (3, self.heads, c // self.heads)).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v)  # (n, heads, h·w, c/heads)
+        y = functional.scaled_dot_product_attention(q, k, v)  # (n, heads, h·w, c/heads)
         return self.out(y.transpose(1, 2).flatten(2)).mT.unflatten(2, (h, w))
 
 
@@ -126,7 +126,7 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor, log_sigma: Tensor) -> Tensor:
         embedding = self.embedding(log_sigma)
-        x = F.pixel_unshuffle(x, self.space_to_depth).contiguous(memory_format=torch.channels_last)
+        x = functional.pixel_unshuffle(x, self.space_to_depth).contiguous(memory_format=torch.channels_last)
         x = self.descent[0](self.first(x), embedding)
         skips = [x]
         for shrink, level in zip(self.shrink, list(self.descent)[1:], strict=True):
@@ -134,9 +134,9 @@ class UNet(nn.Module):
             skips.append(x)
         x = self.ascent[-1](skips.pop(), embedding)
         for merge, level in zip(reversed(self.merge), list(reversed(self.ascent))[1:], strict=True):
-            x = F.interpolate(self.norm(x), scale_factor=2, mode="nearest")
+            x = functional.interpolate(self.norm(x), scale_factor=2, mode="nearest")
             x = level(merge(torch.cat([skips.pop(), x], 1)), embedding)
-        return F.pixel_shuffle(self.last(x), self.space_to_depth)
+        return functional.pixel_shuffle(self.last(x), self.space_to_depth)
 
 
 def conv3(channels_in: int, channels_out: int, stride: int = 1) -> nn.Conv2d:

@@ -81,6 +81,10 @@ class Statistics:
             residual = evaluation.solution.residual.to(self.residuals)
             torch.maximum(self.residuals, residual, out=self.residuals)
 
+    def zero(self) -> None:
+        for name in self.__dataclass_fields__:
+            getattr(self, name).zero_()
+
     @classmethod
     def concatenate(cls, parts: list[Statistics]) -> Statistics:
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__})
@@ -209,6 +213,7 @@ class Posterior:
                     draws=first_draw + row // n,
                     progress=bar,
                     captured=captured,
+                    restart=counted.zero,
                 )
                 parts.append(x)
                 statistics.append(counted)

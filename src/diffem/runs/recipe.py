@@ -50,6 +50,7 @@ class EStep(Section):
     draws: int = Field(1, ge=1, description="posterior draws per observation")
     shard: int = Field(4096, ge=1, description="observations per file of draws")
     batch: int | None = Field(None, ge=1, description="draws made at a time; chosen for the device when absent")
+    keep: int | None = Field(None, ge=1, description="laps whose draws stay on disk; all when absent")
     redraws: int = Field(2, ge=0, description="further tries for a draw that was rejected")
     chi2: float = Field(3.0, gt=0, description="reject above this residual per measured value")
     bound: float | None = Field(
