@@ -83,7 +83,7 @@ class TestFiles:
         [
             ({"x": np.zeros(3)}, "holds x; needed: an array 'images'"),
             ({"images": np.zeros((2, 3, 32, 32))}, r"uint8 of shape.*float64 \(2, 3, 32, 32\)"),
-            ({"images": np.zeros((2, 1, 28, 28), np.uint8)}, r"uint8 \(2, 1, 28, 28\)"),
+            ({"images": np.zeros((2, 1, 28, 28), np.uint8)}, r"\(3, 32, 32\), these are \(1, 28, 28\)"),
             ({"images": np.zeros((0, 3, 32, 32), np.uint8)}, r"uint8 \(0, 3, 32, 32\)"),
             ({"images": np.array([None, {}], dtype=object)}, "cannot be read"),
         ],

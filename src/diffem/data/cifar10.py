@@ -6,7 +6,6 @@ and blue planes per image), or `train.npz` and `test.npz` with an array `images`
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from ..errors import InputError
 from ..operators import Mask
 from ..randomness import Stream
 from .observations import Observations
+from .pixels import read_npz
 from .sources import Problem
 
 EVENT = (3, 32, 32)
@@ -56,7 +56,10 @@ def images(folder: str | Path, split: str = "train") -> Tensor:
         return _joined([(name, read_batch(folder / name)) for name in names], folder)
     packed = folder / f"{split}.npz"
     if packed.is_file():
-        return read_npz(packed)
+        pixels = read_npz(packed)
+        if tuple(pixels.shape[1:]) != EVENT:
+            raise InputError(f"{packed}: images of CIFAR-10 are (3, 32, 32), these are {tuple(pixels.shape[1:])}")
+        return pixels
     if len(missing) < len(names):
         raise InputError(f"{folder} lacks {', '.join(missing)} of CIFAR-10's {len(names)} training batches; {GET}")
     pickled = (folder / names[0]).with_suffix("").exists() or (folder / "cifar-10-batches-py").exists()
@@ -88,26 +91,6 @@ def read_batch(path: Path) -> Tensor:
     if records[:, 0].max() > 9:
         raise InputError(f"{path} is not a batch of CIFAR-10: it holds label {records[:, 0].max()}, labels are 0 … 9")
     return torch.from_numpy(records[:, 1:].reshape(-1, *EVENT))
-
-
-def read_npz(path: Path) -> Tensor:
-    """The array `images` of a `.npz`, uint8 `(n, 3, 32, 32)`; channels may come last in the file."""
-    try:
-        with path.open("rb") as raw:  # opened here, because numpy leaves a file open that it cannot read
-            file = np.load(raw, allow_pickle=False)
-            names = getattr(file, "files", [])
-            array = file["images"] if "images" in names else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    if array is None:
-        raise InputError(f"{path} holds {', '.join(names) or 'no named arrays'}; needed: an array 'images'")
-    if array.ndim == 4 and array.shape[1:] == (32, 32, 3):
-        array = array.transpose(0, 3, 1, 2)
-    if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1:] != EVENT or len(array) == 0:
-        raise InputError(
-            f"{path}: images must be uint8 of shape (n, 3, 32, 32) or (n, 32, 32, 3), got {array.dtype} {array.shape}"
-        )
-    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def cifar10(
