@@ -193,16 +193,50 @@ def evaluate(
     run: RunArgument,
     reference: Annotated[
         str | None,
-        typer.Option("--reference", help="clean data: a .npy file, or 'source' for the truth of a simulated source"),
+        typer.Option(
+            "--reference",
+            help="clean data: 'source' for the truth of a simulated source, a .npy, a .npz with an array 'images', a CIFAR-10 folder",
+        ),
     ] = None,
-    draws: Annotated[int, typer.Option("--draws", help="posterior draws per observation")] = 16,
-    samples: Annotated[int, typer.Option("--samples", help="prior samples")] = 1024,
+    draws: Annotated[int, typer.Option("--draws", min=0, help="posterior draws per observation; 0 for none")] = 16,
+    observations: Annotated[
+        int, typer.Option("--observations", min=1, help="posterior draws are made for so many")
+    ] = 2048,
+    samples: Annotated[int, typer.Option("--samples", min=2, help="prior samples")] = 1024,
+    steps: StepsOption = 128,
+    sampler: SamplerOption = "ddpm2",
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="prior samples drawn at a time")] = None,
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            "--extractor",
+            help="adds FID and KID: a TorchScript feature extractor, whose code is executed; DIFFEM_INCEPTION when absent",
+        ),
+    ] = None,
+    pixel_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--range", metavar="LOW HIGH", help="the values that are pixel 0 and pixel 255"),
+    ] = None,
     lap: LapOption = None,
 ) -> None:
     """Measure a run: without clean data, and against clean data where it is given."""
     from .em.evaluation import evaluate as measure
 
-    typer.echo(json.dumps(measure(run, reference, draws=draws, samples=samples, lap=lap, device=_device()), indent=1))
+    results = measure(
+        run,
+        reference,
+        draws=draws,
+        observations=observations,
+        samples=samples,
+        steps=steps,
+        sampler=sampler,
+        batch=batch,
+        extractor=extractor,
+        range=pixel_range,
+        lap=lap,
+        device=_device(),
+    )
+    typer.echo(json.dumps(results, indent=1))
 
 
 @app.command()

@@ -18,10 +18,14 @@ from .observations import Observations
 
 @dataclass
 class Problem:
-    """Observations, and where it is known the truth behind them, one x per observation."""
+    """Observations, and where it is known the truth behind them, one x per observation.
+
+    range: where x are images, the two values that are pixel 0 and pixel 255; how evaluation turns samples into pictures.
+    """
 
     obs: Observations
     reference: Tensor | None = None
+    range: tuple[float, float] | None = None
 
 
 def digits(seed: int, **options: Any) -> Problem:
@@ -36,6 +40,12 @@ def manifold(seed: int, **options: Any) -> Problem:
     return manifold(seed, **options)
 
 
+def cifar10(seed: int, **options: Any) -> Problem:
+    from .cifar10 import cifar10
+
+    return cifar10(seed, **options)
+
+
 def file(seed: int, path: str = "") -> Problem:
     """Observations saved with `Observations.save`."""
     if not Path(path).is_file():
@@ -43,7 +53,12 @@ def file(seed: int, path: str = "") -> Problem:
     return Problem(Observations.load(path))
 
 
-SOURCES: dict[str, Callable[..., Problem]] = {"digits": digits, "manifold": manifold, "file": file}
+SOURCES: dict[str, Callable[..., Problem]] = {
+    "digits": digits,
+    "manifold": manifold,
+    "cifar10": cifar10,
+    "file": file,
+}
 
 
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:

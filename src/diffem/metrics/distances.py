@@ -90,9 +90,17 @@ def _soft_minimum(cost: Tensor, g: Tensor, epsilon: float) -> Tensor:
 def frechet(x: Tensor, y: Tensor) -> float:
     """‖μ_x − μ_y‖² + tr(Σ_x + Σ_y − 2(Σ_xΣ_y)^½): the squared distance between the Gaussians with the sets' moments."""
     x, y = (s.double() for s in _flat(x, y))
-    cov_x, cov_y = (torch.atleast_2d(torch.cov(s.T)) for s in (x, y))
+    mean = (x.mean(0) - y.mean(0)).square().sum()
+    x, y = (s - s.mean(0) for s in (x, y))
+    if min(len(x), len(y)) < x.shape[1]:
+        # fewer samples than dimensions: tr(Σ_xΣ_y)^½ is the nuclear norm of XYᵀ/√((n−1)(m−1)), a smaller matrix
+        x, y = x / math.sqrt(len(x) - 1), y / math.sqrt(len(y) - 1)
+        small, large = (x, y) if len(x) < len(y) else (y, x)
+        cross = small @ large.T
+        product = torch.linalg.eigvalsh(cross @ cross.T).clamp(min=0).sqrt().sum()
+        return float(mean + x.square().sum() + y.square().sum() - 2 * product)
+    cov_x, cov_y = (s.T @ s / (len(s) - 1) for s in (x, y))
     values, vectors = torch.linalg.eigh(cov_x)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     product = torch.linalg.eigvalsh(root @ cov_y @ root).clamp(min=0).sqrt().sum()
-    mean = (x.mean(0) - y.mean(0)).square().sum()
     return float(mean + cov_x.trace() + cov_y.trace() - 2 * product)
