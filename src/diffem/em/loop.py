@@ -11,6 +11,7 @@ Every random number is addressed by (seed, lap, purpose, index), every file is w
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import shutil
@@ -174,8 +175,9 @@ class _Loop:
         began = time.monotonic()
         metrics: dict[str, Any] = {"lap": 0}
         if start is not None or self.recipe.start != "gaussian":
-            prior = start
-            if prior is None:
+            if start is not None:
+                prior = copy.deepcopy(start)  # its network is trained in place
+            else:
                 prior, self.laps_before = _given(self.recipe.start)
             if prior.event_shape != self.train_obs.x_shape:
                 raise InputError(
