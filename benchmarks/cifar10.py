@@ -108,7 +108,7 @@ def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
         return prior.exact_sample(z.to(prior.mean))
     assert isinstance(prior, DiffusionPrior)
     if prior.mean.is_cuda:
-        prior.accelerate(arguments.batch, bf16=True, sampling=True)
+        prior.accelerate(arguments.batch, precision="bf16", sampling=True)
     return prior.sample(
         arguments.samples, arguments.steps, arguments.sampler, seed=1, batch_size=arguments.batch, progress=False
     )

@@ -55,7 +55,7 @@ def main() -> None:
     prior = priors.DiffusionPrior(network, event_shape=shape, settings=settings).cuda()
     figures: dict[str, float] = {"parameters": sum(p.numel() for p in network.parameters()), "batch": batch}
     figures["automatic_batch"] = choose_batch(prior, 1 << 20)
-    prior.accelerate(batch, bf16=True)
+    prior.accelerate(batch, precision="bf16")
 
     # E: T steps and the last denoising make T + 1 evaluations
     x, log_sigma = torch.randn(batch, *shape, device="cuda"), torch.zeros(batch, device="cuda")

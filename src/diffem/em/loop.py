@@ -232,7 +232,7 @@ class _Loop:
         """Settle the micro-batch, and make the network fast at it."""
         batch = self.recipe.e_step.batch or choose_batch(prior, min(self.recipe.e_step.shard, len(self.train_obs)))
         if self.device.type == "cuda" and isinstance(prior, DiffusionPrior):
-            prior.accelerate(batch, bf16=self.recipe.precision == "bf16")
+            prior.accelerate(batch, precision=self.recipe.e_step.precision or self.recipe.precision)
         return batch
 
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:

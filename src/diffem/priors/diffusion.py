@@ -17,6 +17,8 @@ from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import per_sample
 from .base import Prior
 
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what matrix products and convolutions run in
+
 
 class DiffusionPrior(Prior):
     """network: h(x `(n, *event)`, log_sigma `(n,)`) → `(n, *event)`, for samples of about unit size.
@@ -51,18 +53,19 @@ class DiffusionPrior(Prior):
         super().__init__(mean, sigma_min, sigma_max)
         self.network = network
         self._batch: int | None = None
-        self._sampling = self._bf16 = False
+        self._half: torch.dtype | None = None
+        self._sampling = False
         self._cov = cov
         self.settings = settings
 
-    def accelerate(self, batch: int, *, bf16: bool = False, sampling: bool = False) -> Self:
+    def accelerate(self, batch: int, *, precision: str = "float32", sampling: bool = False) -> Self:
         """Make evaluations fast on a GPU; returns the prior itself.
 
         The network is compiled for one batch size (smaller batches are padded to it, which is cheaper than compiling again)
-        and, with `bf16`, runs in mixed precision; the preconditioning stays as it is. Only evaluations that will be
+        and, with precision 'bf16' or 'fp16', runs in mixed precision; the preconditioning stays as it is. Only evaluations that will be
         differentiated, as posteriors do, are compiled unless `sampling`: compiling takes longer than a few prior samples.
         """
-        self._batch, self._bf16, self._sampling = batch, bf16, sampling
+        self._batch, self._half, self._sampling = batch, HALF.get(precision), sampling
         if self.mean.is_cuda:
             compile_network(self.network)
         return self
@@ -75,7 +78,7 @@ class DiffusionPrior(Prior):
     def _h(self, x: Tensor, log_sigma: Tensor) -> Tensor:
         if self._batch is None:
             return self.network(x, log_sigma)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16):
+        with torch.autocast(x.device.type, self._half, enabled=self._half is not None):
             if not torch.is_grad_enabled() and not self._sampling:
                 return self.network.forward(x, log_sigma).to(x.dtype)
             n, missing = len(x), max(0, self._batch - len(x))

@@ -51,6 +51,9 @@ class EStep(Section):
     shard: int = Field(4096, ge=1, description="observations per file of draws")
     batch: int | None = Field(None, ge=1, description="draws made at a time; chosen for the device when absent")
     keep: int | None = Field(None, ge=1, description="laps whose draws stay on disk; all when absent")
+    precision: Literal["float32", "tf32", "bf16", "fp16"] | None = Field(
+        None, description="of the network while drawing on a GPU; the recipe's when absent"
+    )
     redraws: int = Field(2, ge=0, description="further tries for a draw that was rejected")
     chi2: float = Field(3.0, gt=0, description="reject above this residual per measured value")
     bound: float | None = Field(
