@@ -22,6 +22,7 @@ class Problem:
 
     obs: Observations
     reference: Tensor | None = None
+    about: str = ""  # what the data are, in a line, with what was estimated from them
 
 
 def digits(seed: int, **options: Any) -> Problem:
@@ -36,6 +37,18 @@ def manifold(seed: int, **options: Any) -> Problem:
     return manifold(seed, **options)
 
 
+def fastmri(seed: int, **options: Any) -> Problem:
+    from .fastmri import fastmri
+
+    return fastmri(seed, **options)
+
+
+def mri_images(seed: int, **options: Any) -> Problem:
+    from .mri_images import mri_images
+
+    return mri_images(seed, **options)
+
+
 def file(seed: int, path: str = "") -> Problem:
     """Observations saved with `Observations.save`."""
     if not Path(path).is_file():
@@ -44,6 +57,7 @@ def file(seed: int, path: str = "") -> Problem:
 
 
 SOURCES: dict[str, Callable[..., Problem]] = {"digits": digits, "manifold": manifold, "file": file}
+SOURCES |= {"fastmri": fastmri, "mri_images": mri_images}
 
 
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
