@@ -79,7 +79,7 @@ def estimate_maps(kspace: Tensor, columns: Tensor, calibration: int, name: str) 
     half, centre = calibration // 2, width // 2
     while half > 0 and not bool(columns[max(0, centre - half) : centre + half].all()):
         half -= 1
-    if half < 2:
+    if half < 1:
         raise InputError(
             f"{name}: the central columns are not measured, so coil maps cannot be estimated; give data.coils"
         )

@@ -95,7 +95,7 @@ def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> 
 
 def _npz(file: Path) -> ImageSet:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
             name = next((name for name in ("images", "image") if name in arrays), None)
             if name is None:
                 raise InputError(
@@ -103,7 +103,7 @@ def _npz(file: Path) -> ImageSet:
                 )
             pixels = arrays[name]
             groups = arrays["groups"] if "groups" in arrays else np.zeros(len(pixels), dtype=np.int64)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file} cannot be read: {error}") from None

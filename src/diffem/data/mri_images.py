@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,8 +55,8 @@ def mri_images(
     if size is not None and not (isinstance(size, int) and size > 0):
         raise InputError(f"data.size must be a positive integer, got {size!r}")
     protocol = Protocol(accel, sigma, seed)
-    images = read_images(path)
-    division = divide(images, heldout, gap, resemblance)
+    stamp = Path(path).stat().st_mtime_ns if Path(path).exists() else 0
+    images, division = _divided(path, stamp, heldout, gap, resemblance)
     chosen = division.part(part)
     if n is not None:
         if not (isinstance(n, int) and 0 < n <= len(chosen)):
@@ -76,6 +78,12 @@ def mri_images(
     shelf = shelve(parts(), images.complex, len(chosen) * height * width * 8, cache, made_from)
     about = f"{len(chosen)} slices ({part}) of {height}×{width}, {'complex' if images.complex else 'magnitude'}, R = {accel:g}, noise {sigma:g}"
     return Problem(shelf.observations(), shelf.reference, about=f"{about}; {division}")
+
+
+@lru_cache(maxsize=1)  # the same images are measured at one acceleration after another
+def _divided(path: str, stamp: int, heldout: float, gap: int, resemblance: float) -> tuple[ImageSet, Division]:
+    images = read_images(path)
+    return images, divide(images, heldout, gap, resemblance)
 
 
 def to_samples(pixels: np.ndarray, one: float, size: int | None) -> Tensor:
