@@ -149,7 +149,7 @@ def problem_like(recipe: Recipe, changes: dict[str, Any]) -> Problem:
             f"the run's data are from source {source!r}; accelerations are those of 'fastmri' and 'mri_images'"
         )
     if source == "mri_images":
-        options |= {"part": "heldout"}
+        options |= {"part": "heldout", "n": None}  # a number of training slices says nothing about held-out ones
     return make_problem(source, recipe.seed, {**options, **changes})
 
 

@@ -27,12 +27,12 @@ def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero
     )
     spreads = [spread_of(p)[i].numpy() for p in parts]
     top = max(1e-6, float(np.percentile(np.stack(spreads), 99.5)))
-    for row, part, spread in zip(axes, parts, spreads, strict=True):
+    for r, (row, part, spread) in enumerate(zip(axes, parts, spreads, strict=True)):
         mean = _image(part.mean[i])
         panels = [
             _image(part.zero_filled[i]),
             _image(part.draws[0, i]),
-            _image(part.draws[-1 if len(part.draws) < 2 else 1, i]),
+            _image(part.draws[1, i]),
             mean,
         ]
         panels.append(spread)
@@ -47,7 +47,7 @@ def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero
             axis.set(xticks=[], yticks=[])
             for spine in axis.spines.values():
                 spine.set_visible(False)
-            if row is axes[0]:
+            if r == 0:
                 axis.set_title(name, fontsize=9)
         row[0].set_ylabel(part.name, fontsize=9)
     return _png(figure)
