@@ -52,7 +52,7 @@ def fastmri(
     image: which reconstruction, "reconstruction_rss", "reconstruction_esc" or "auto".
     coils: acquired: "estimate", a file or folder of maps, or "dataset NAME" inside the files; simulated: a file of maps `(c, h, w)` to
         measure with. calibration: width of the central k-space that maps are estimated from.
-    cache: folder for the measured columns; when absent, memory up to a gibibyte of k-space and the user's cache folder beyond.
+    cache: folder for the measured columns; when absent, memory up to 1.5 GiB of k-space and the user's cache folder beyond.
     """
     if mode not in ("simulated", "acquired"):
         raise InputError(f"data.mode must be 'simulated' or 'acquired', got {mode!r}")

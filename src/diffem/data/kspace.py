@@ -55,7 +55,7 @@ def put_columns(values: Tensor, masks: Tensor) -> Tensor:
     """The inverse: columns in their places, 0 where nothing was measured."""
     y = values.new_zeros(*masks.shape, *values.shape[1:])
     y[masks] = values
-    return y.movedim(1, -2).contiguous()
+    return y.movedim(1, -2)
 
 
 def column_noise(index: Tensor, masks: Tensor, shape: tuple[int, ...], seed: int) -> Tensor:
