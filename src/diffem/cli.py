@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cli_mri import register
+
 if TYPE_CHECKING:
     import torch
 
@@ -74,6 +76,8 @@ def fit(
     folder = out or Path("runs") / resolved.name
     problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
     teller = _Teller()
+    if problem.about:
+        teller.console.print(problem.about)
     run = fit(None, resolved, folder, say=teller)
     page = write_report(run.path, problem.obs, problem.reference)
     teller.close(run.path, page)
@@ -146,7 +150,9 @@ def sample(
 def posterior(
     run: RunArgument,
     observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
-    out: Annotated[Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .png for a picture")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .nii.gz; .png for a picture")
+    ],
     draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
@@ -158,12 +164,12 @@ def posterior(
     lap: LapOption = None,
 ) -> None:
     """Draw from the posterior of every observation in a file."""
-    import numpy as np
     import torch
 
     from .data import Observations
     from .em.loop import load
     from .report import pictures
+    from .report.export import write_posterior
     from .runs.files import write_bytes
 
     prior = load(run, lap, _device())
@@ -177,14 +183,8 @@ def posterior(
     )
     if out.suffix == ".png":
         write_bytes(out, pictures.posterior(obs.A.adjoint(obs.y).numpy(), x.numpy()))
-    elif out.suffix == ".npz":
-        import io
-
-        buffer = io.BytesIO()
-        np.savez(buffer, draws=x.numpy(), mean=x.mean(0).numpy(), std=x.std(0).numpy(), chi2=chi2.numpy())
-        write_bytes(out, buffer.getvalue())
     else:
-        raise _input_error(f"--out must end in .npz or .png, got {out}")
+        write_posterior(out, x, chi2)
     typer.echo(out)
 
 
@@ -251,6 +251,9 @@ def report(run: RunArgument) -> None:
     if recipe.data.source != "given":
         problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
     typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
+
+
+register(app)
 
 
 def _device() -> torch.device:

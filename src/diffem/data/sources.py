@@ -26,6 +26,7 @@ class Problem:
     obs: Observations
     reference: Tensor | None = None
     range: tuple[float, float] | None = None
+    about: str = ""  # what the data are, in a line, with what was estimated from them
 
 
 def digits(seed: int, **options: Any) -> Problem:
@@ -46,6 +47,18 @@ def cifar10(seed: int, **options: Any) -> Problem:
     return cifar10(seed, **options)
 
 
+def fastmri(seed: int, **options: Any) -> Problem:
+    from .fastmri import fastmri
+
+    return fastmri(seed, **options)
+
+
+def mri_images(seed: int, **options: Any) -> Problem:
+    from .mri_images import mri_images
+
+    return mri_images(seed, **options)
+
+
 def file(seed: int, path: str = "") -> Problem:
     """Observations saved with `Observations.save`."""
     if not Path(path).is_file():
@@ -57,6 +70,8 @@ SOURCES: dict[str, Callable[..., Problem]] = {
     "digits": digits,
     "manifold": manifold,
     "cifar10": cifar10,
+    "fastmri": fastmri,
+    "mri_images": mri_images,
     "file": file,
 }
 

@@ -284,7 +284,7 @@ class _Loop:
         options = self.recipe.train
         first = lap == 1 and not isinstance(before, DiffusionPrior)
         steps = (options.first_steps or options.steps) if first else options.steps
-        draws = store.all().to(self.device)
+        draws = store.all(self.device)
         losses_file = self.run.lap(lap) / "losses.json"
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:

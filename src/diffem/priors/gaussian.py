@@ -87,7 +87,8 @@ class GaussianPrior(Prior):
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
         """The same for operators that measure single entries, solved directly: with little noise, iterations would be many."""
         assert isinstance(self._cov, Dense)
-        matrix, gain = self._cov.matrix()[0].double(), []
+        # formed in float64: rounding in float32 would exceed its smallest eigenvalues, and the noise
+        matrix, gain = self._cov.to(torch.float64).matrix()[0], []
         variances = obs.noise.diagonal(self.event_shape).expand(residual.shape).flatten(1).double()
         for rows in torch.arange(len(obs), device=residual.device).split(SELECTED_BATCH):
             blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])
