@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .embedding import NoiseEmbedding
 
@@ -20,7 +20,8 @@ class ChannelNorm(nn.Module):
     """Layer normalisation over the channels of every pixel, without affine; `(n, c, h, w)` → the same."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.layer_norm(x.movedim(1, -1).float(), x.shape[1:2]).to(x.dtype).movedim(-1, 1)
+        exact = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        return functional.layer_norm(exact.movedim(1, -1), x.shape[1:2]).to(x.dtype).movedim(-1, 1)
 
 
 class Modulated(nn.Module):

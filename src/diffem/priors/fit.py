@@ -69,10 +69,8 @@ def fit_gaussian(
     selected = rank is None and obs[:1].selection() is not None
     width = obs.y[0].numel() if rank is None else rank
     numbers = 2**30 if obs.y.is_cuda else 2**25
-    if selected:
-        size_of_one = 6 * int(obs.counts().max()) ** 2  # a block, its inverse and their addresses
-    else:
-        size_of_one = size * width
+    # a block of the covariance, its inverse and their addresses; or a dense A
+    size_of_one = 6 * int(obs.counts().max()) ** 2 if selected else size * width
     batch_size = batch_size or max(1, numbers // size_of_one)
     model: Full | LowRankModel = LowRankModel(obs, rank, seed) if rank else Selected(obs) if selected else Full(obs)
     if selected:  # blocks of one batch are padded to the largest: batches of like size waste least
