@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -33,6 +34,17 @@ def fused(function: Callable[P, T]) -> Callable[P, T]:
 
 def _on_gpu(args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, Tensor) and a.is_cuda for a in args)
+
+
+@contextmanager
+def fast_products(enabled: bool = True) -> Iterator[None]:
+    """float32 matrix products on tensor cores (TF32) inside: for networks only, measurements and covariances need every digit."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if enabled else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def compile_network(network: torch.nn.Module) -> None:

@@ -113,12 +113,9 @@ def fit(
     _validate(resolved, obs)
     run = RunDir(out)
     resolved = run.open(resolved, fingerprint(obs.tensors()))
-    matmul = torch.get_float32_matmul_precision()
     try:
-        torch.set_float32_matmul_precision("highest" if resolved.precision == "float32" else "high")
         _Loop(run, resolved, obs, device, progress, say or (lambda event, data: None)).run_all(start)
     finally:
-        torch.set_float32_matmul_precision(matmul)
         run.unlock()
     return Run(run.path)
 

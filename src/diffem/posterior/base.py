@@ -32,13 +32,15 @@ class Linearised:
         with torch.enable_grad():
             self._x_t = x_t.detach().requires_grad_()
             self._x_hat = prior(self._x_t, sigma)
+        self._arithmetic = prior.arithmetic
         self.x_hat = self._x_hat.detach()
         self.vjps = 0
 
     def vjp(self, w: Tensor) -> Tensor:
         """Jᵀw, `(n, *event)`."""
         self.vjps += 1
-        return torch.autograd.grad(self._x_hat, self._x_t, w, retain_graph=True)[0]
+        with self._arithmetic():
+            return torch.autograd.grad(self._x_hat, self._x_t, w, retain_graph=True)[0]
 
 
 @dataclass

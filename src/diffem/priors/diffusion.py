@@ -5,13 +5,14 @@ d(x_t, σ) = 1/(σ²+1) x_t + σ/√(σ²+1) h(x_t/√(σ²+1), log σ).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..fusion import compile_network
+from ..fusion import compile_network, fast_products
 from ..linalg import Covariance
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import per_sample
@@ -54,7 +55,7 @@ class DiffusionPrior(Prior):
         self.network = network
         self._batch: int | None = None
         self._half: torch.dtype | None = None
-        self._sampling = False
+        self._sampling = self._fast = False
         self._cov = cov
         self.settings = settings
 
@@ -62,13 +63,17 @@ class DiffusionPrior(Prior):
         """Make evaluations fast on a GPU; returns the prior itself.
 
         The network is compiled for one batch size (smaller batches are padded to it, which is cheaper than compiling again)
-        and, with precision 'bf16' or 'fp16', runs in mixed precision; the preconditioning stays as it is. Only evaluations that will be
+        and, with precision 'tf32', 'bf16' or 'fp16', computes in that; the preconditioning stays in float32. Only evaluations that will be
         differentiated, as posteriors do, are compiled unless `sampling`: compiling takes longer than a few prior samples.
         """
         self._batch, self._half, self._sampling = batch, HALF.get(precision), sampling
+        self._fast = precision != "float32"
         if self.mean.is_cuda:
             compile_network(self.network)
         return self
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        return fast_products() if self._fast else nullcontext()
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         scale = torch.rsqrt(sigma**2 + 1)
@@ -78,7 +83,7 @@ class DiffusionPrior(Prior):
     def _h(self, x: Tensor, log_sigma: Tensor) -> Tensor:
         if self._batch is None:
             return self.network(x, log_sigma)
-        with torch.autocast(x.device.type, self._half, enabled=self._half is not None):
+        with self.arithmetic(), torch.autocast(x.device.type, self._half, enabled=self._half is not None):
             if not torch.is_grad_enabled() and not self._sampling:
                 return self.network.forward(x, log_sigma).to(x.dtype)
             n, missing = len(x), max(0, self._batch - len(x))
