@@ -91,13 +91,13 @@ class TestExtractor:
 
 
 def recipe(folder, n, laps):
-    """Everything as small as it goes; a network of a few numbers per pixel is not meant to learn."""
+    """Everything as small as it goes; a network of so few weights is not meant to learn."""
     return {
         "name": "tiny",
         "data": {"source": "cifar10", "folder": str(folder), "missing": 0.5, "n": n},
         "laps": laps,
         "gaussian": {"rank": 2, "rounds": 2},
-        "network": {"kind": "mlp", "hidden": [8]},
+        "network": {"kind": "unet", "hidden": [4, 8], "blocks": 1, "heads": [0, 2], "embedding": 8},
         "e_step": {"steps": 2, "iterations": 1, "redraws": 0},
         "train": {"steps": 8, "batch": 16},
         "watch": {"held_out": 4, "samples": 4, "draws": 2},
