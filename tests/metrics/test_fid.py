@@ -67,6 +67,13 @@ class TestFrechet:
         monkeypatch.setattr(fid, "BLOCK", 7)
         assert metrics.frechet_distance(x, Reference.of_features(y)) == pytest.approx(whole, rel=1e-10)
 
+    def test_the_route_of_a_gpu_gives_the_same(self):
+        generator = torch.Generator().manual_seed(0)
+        x, y = (torch.randn(200, 7, generator=generator, dtype=torch.float64) * k + k for k in (1.0, 2.0))
+        by_library = metrics.frechet_distance(x, Reference.of_features(y))
+        by_moments = fid.distance_of_moments(Reference.of_features(x), Reference.of_features(y))
+        assert by_moments == pytest.approx(by_library, rel=1e-9)
+
     def test_fewer_samples_than_dimensions(self):
         """`metrics.frechet` takes a shorter way then; the distance is that of the same covariances."""
         x, y = torch.randn(20, 30).double(), 2 * torch.randn(40, 30).double()
