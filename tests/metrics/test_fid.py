@@ -196,6 +196,12 @@ def test_bad_input():
         Reference.of_features(torch.randn(1, 4))
 
 
+def test_without_torchmetrics(extractor, monkeypatch):
+    monkeypatch.setattr(fid, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'diffem\[metrics\]'"):
+        metrics.make_reference(pixels(4), extractor)
+
+
 def test_real_images_with_the_real_network():
     """Real against real is close, against noise far: the scale of FID and KID in the literature."""
     from diffem.data import cifar10
