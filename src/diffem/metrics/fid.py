@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def make_reference(
 
     cache: a folder; True for `cache_folder()`; False to keep nothing. The file's name is a hash of the images and the extractor.
     """
+    _require_torchmetrics()
     images = as_images(images)
     key = _key(images, extractor)
     folder = cache_folder() if cache is True else cache
@@ -139,6 +141,7 @@ def image_quality(
 
     reference: a `Reference`, or the real images themselves. seed: of KID's random subsets and the score's splits.
     """
+    _require_torchmetrics()
     if isinstance(reference, Tensor):
         reference = make_reference(reference, extractor, batch_size=batch_size, progress=progress)
     values, logits = outputs(images, extractor, batch_size=batch_size, progress=progress)
@@ -239,6 +242,12 @@ def _addressed(seed: int, purpose: str) -> Iterator[None]:
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(Stream(seed, purpose).integer())
         yield
+
+
+def _require_torchmetrics() -> None:
+    """Said before the features are computed, not after."""
+    if find_spec("torchmetrics") is None:
+        raise InputError("image metrics need the package torchmetrics: pip install 'diffem[metrics]'")
 
 
 class _Given(nn.Module):
