@@ -189,21 +189,30 @@ class _Loop:
 
     def fit_gaussian(self, metrics: dict[str, Any]) -> GaussianPrior:
         options, history = self.recipe.gaussian, FitHistory()
-        obs = self.train_obs
-        if options.observations is not None and options.observations < len(obs):
-            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[: options.observations]
-            obs = obs[pick.sort().values]
-        prior = fit_gaussian(
-            obs.to(self.device),
-            options.rank,
-            rounds=options.rounds,
-            tolerance=options.tolerance,
-            seed=self.recipe.seed,
-            sigma_min=self.recipe.sigma_min,
-            sigma_max=self.recipe.sigma_max,
-            history=history,
-            progress=self.progress,
-        )
+        obs, some = self.train_obs, options.observations or len(self.train_obs)
+
+        def fitted(obs: Observations, rounds: int, start: GaussianPrior | None = None) -> GaussianPrior:
+            return fit_gaussian(
+                obs.to(self.device),
+                options.rank,
+                rounds=rounds,
+                tolerance=options.tolerance,
+                start=start,
+                seed=self.recipe.seed,
+                sigma_min=self.recipe.sigma_min,
+                sigma_max=self.recipe.sigma_max,
+                history=history,
+                progress=self.progress,
+            )
+
+        if some < len(obs):
+            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[:some]
+            prior = fitted(obs[pick.sort().values], options.rounds)
+            if options.final_rounds:
+                history.log_likelihood.clear()
+                prior = fitted(obs, options.final_rounds, prior)
+        else:
+            prior = fitted(obs, options.rounds)
         metrics["log_likelihood"] = history.log_likelihood[-1]
         metrics["rounds"] = len(history.log_likelihood)
         return prior

@@ -34,6 +34,15 @@ class Gaussian(Section):
     rounds: int = Field(512, ge=1)
     tolerance: float = 1e-7
     observations: int | None = Field(None, ge=1, description="fit to so many observations; all when absent")
+    final_rounds: int = Field(
+        0, ge=0, description="further rounds on all observations, after those on some; full covariance only"
+    )
+
+    @model_validator(mode="after")
+    def _final(self) -> Gaussian:
+        if self.final_rounds and self.rank is not None:
+            raise ValueError("final_rounds go with a full covariance: leave rank out, or final_rounds")
+        return self
 
 
 class Network(Open):
