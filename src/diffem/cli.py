@@ -305,7 +305,7 @@ def _input_error(message: str) -> Exception:
 def main() -> None:
     """The entry point: bad input ends with one clear message and exit code 2."""
     from .errors import InputError
-    from .interruption import EXIT_PREEMPTED, Preempted
+    from .interruption import EXIT_LOST, EXIT_PREEMPTED, Lost, Preempted
 
     try:
         app()
@@ -315,6 +315,9 @@ def main() -> None:
     except Preempted as where:
         print(f"diffem: stopped as asked ({where}); the same command resumes", file=sys.stderr)
         sys.exit(EXIT_PREEMPTED)
+    except Lost as error:
+        print(f"diffem: {error}; this one stops too. Nothing is lost: the same command resumes.", file=sys.stderr)
+        sys.exit(EXIT_LOST)
     except KeyboardInterrupt:
         print("diffem: interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)

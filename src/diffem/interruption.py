@@ -9,10 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL: run the same command again
+EXIT_LOST = 76  # another process of the run is gone; the same
 
 
 class Preempted(Exception):  # noqa: N818 (nothing went wrong)
     """A run stopped because it was asked to; the same command resumes it."""
+
+
+class Lost(Exception):  # noqa: N818 (the error is another process's)
+    """Another process of the run is gone; the same command resumes."""
 
 
 class Interruption:

@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,13 +22,16 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
+from .interruption import EXIT_LOST, Lost
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 T = TypeVar("T")
+
+
 BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and without one before a process counts as gone
-EXIT_LOST = 76  # the exit code of a process that stopped because another one is gone
+GRACE = 10.0  # seconds the first process waits at the end for the others to be done with the store
 LONG = datetime.timedelta(days=7)
 
 
@@ -56,7 +60,8 @@ class Processes:
             return value
         key = self._next("share")
         if self.is_first:
-            self.store.set(key, json.dumps(value))
+            with _noticing():
+                self.store.set(key, json.dumps(value))
             return value
         return json.loads(self._wait(key))
 
@@ -80,8 +85,9 @@ class Processes:
         if self.store is None:
             return
         key = self._next("meet")
-        if self.store.add(key, 1) == self.count:
-            self.store.set(f"{key}/all", "1")
+        with _noticing():
+            if self.store.add(key, 1) == self.count:
+                self.store.set(f"{key}/all", "1")
         self._wait(f"{key}/all")
 
     def any(self, flag: bool) -> bool:
@@ -89,24 +95,28 @@ class Processes:
         if self.store is None:
             return flag
         key = self._next("any")
-        if flag:
-            self.store.add(f"{key}/yes", 1)
-        if self.store.add(key, 1) == self.count:
-            self.store.set(f"{key}/all", str(self.store.add(f"{key}/yes", 0)))
+        with _noticing():
+            if flag:
+                self.store.add(f"{key}/yes", 1)
+            if self.store.add(key, 1) == self.count:
+                self.store.set(f"{key}/all", str(self.store.add(f"{key}/yes", 0)))
         return int(self._wait(f"{key}/all")) > 0
 
     def add_(self, tensor: Tensor) -> None:
         """Sum a tensor over the processes, in place."""
         if self.count > 1:
-            torch.distributed.all_reduce(tensor)
+            with _noticing():
+                torch.distributed.all_reduce(tensor)
 
     def leave(self) -> None:
-        """Say that this process ends in good order."""
+        """Say that this process ends, and wait a little for the others if they need it."""
         self._leaving.set()
-        if self.store is not None:
+        if self.store is None:
+            return
+        with suppress(RuntimeError):  # whoever keeps the store may be gone
             self.store.set(f"left/{self.rank}", "1")
             if self.is_first:  # the store may live in this process: it stays until nobody needs it
-                deadline = time.monotonic() + PATIENCE
+                deadline = time.monotonic() + GRACE
                 others = [f"left/{r}" for r in range(1, self.count)]
                 while time.monotonic() < deadline and not self.store.check(others):
                     time.sleep(0.05)
@@ -121,10 +131,20 @@ class Processes:
     def _wait(self, key: str) -> str:
         assert self.store is not None
         pause = 0.001
-        while not self.store.check([key]):
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
-        return self.store.get(key).decode()
+        with _noticing():
+            while not self.store.check([key]):
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+            return self.store.get(key).decode()
+
+
+@contextmanager
+def _noticing() -> Iterator[None]:
+    """A connection that breaks means that the other end is gone; torch.distributed's errors are RuntimeErrors."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Lost(f"another process is gone ({str(error).splitlines()[0][:100]})") from None
 
 
 ALONE = Processes()
