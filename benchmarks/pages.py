@@ -108,8 +108,51 @@ def mri(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(header, rows), source(result)])
 
 
+def speed(result: dict[str, Any]) -> str:
+    f = result["figures"]
+    rows = [
+        [
+            "E, forward + 1 VJP",
+            f"{f['bare_evals_per_s']:,.0f} evaluations/s",
+            f"{f['estep_evals_per_s']:,.0f} evaluations/s",
+            f"{100 * f['estep_ratio_to_bare']:.1f} %",
+            f"{f['estep_peak_gib']:.1f} GiB",
+        ],
+        [
+            "M, training step",
+            f"{f['bare_images_per_s']:,.0f} images/s",
+            f"{f['mstep_images_per_s']:,.0f} images/s",
+            f"{100 * f['mstep_ratio_to_bare']:.1f} %",
+            f"{f['mstep_peak_gib']:.1f} GiB",
+        ],
+    ]
+    lead = f"The paper's CIFAR-10 network, {f['parameters']:,} parameters, batch {f['batch']}, bf16:"
+    return "\n\n".join([lead, table(["", "bare network", "diffem", "ratio", "peak memory"], rows), source(result)])
+
+
+def fid_sanity(result: dict[str, Any]) -> str:
+    rows = [
+        [row["name"], f"{row['images']:,}", f"{row['reference']:,}", f"{row['fid']:.3f}", f"{1e5 * row['kid']:.1f}"]
+        for row in result["rows"]
+    ]
+    return "\n\n".join([table(["", "images", "reference", "FID", "KID × 10⁵"], rows), source(result)])
+
+
+def chaos(result: dict[str, Any]) -> str:
+    f = result["figures"]
+    kinds = list(dict.fromkeys(row["kind"] for row in result["rows"]))
+    outcomes = ["identical", "refused", "lost", "silently wrong"]
+    counts = {(row["kind"], row["outcome"]): row["count"] for row in result["rows"]}
+    rows = [[kind, *(str(counts.get((kind, outcome), 0)) for outcome in outcomes)] for kind in kinds]
+    lead = (
+        f"{f['faults']} faults at random instants in {f['minutes']:.0f} minutes. Identical: every weight and draw has the bits of the "
+        "undisturbed run. Refused: a file that was damaged is named and not read."
+    )
+    return "\n\n".join([lead, table(["fault", *outcomes], rows), source(result)])
+
+
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"digits": digits, "samplers": samplers}
-RENDER |= {"mri-fast": mri, "mri-complex": mri}
+RENDER |= {"mri-fast": mri, "mri-complex": mri, "speed": speed, "fid-sanity": fid_sanity, "chaos": chaos}
 
 
 def filled(text: str) -> str:
