@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 # Tests run in two worker processes; with more than one thread each they would fight over the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test demo lint types slow setup clean
+.PHONY: test demo lint types slow chaos setup clean
 
 setup: $(VENV)/.done
 
@@ -31,6 +31,10 @@ types: setup
 
 slow: setup
 	$(BIN)/pytest -m slow
+
+# Two hundred faults at random instants: kills, full disks, damaged files, no memory.
+chaos: setup
+	$(BIN)/python -m benchmarks.chaos --faults 200
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
