@@ -155,6 +155,31 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"digits": digits, "sampler
 RENDER |= {"mri-fast": mri, "mri-complex": mri, "speed": speed, "fid-sanity": fid_sanity, "chaos": chaos}
 
 
+def cost(result: dict[str, Any]) -> str:
+    parts = []
+    for device in dict.fromkeys(row["device"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["device"] == device and "forwards" in row]
+        cells = [
+            [
+                row["method"],
+                row["library"],
+                str(row["forwards"]),
+                str(row["vjps"]),
+                f"{row['ms']:.1f}",
+                f"{row['peak_mib']:.1f}",
+                f"{row['times_ours']:.2f}" if "times_ours" in row else "",
+                f"{row['difference']:.0e} ({row['difference_dtype']})" if row.get("difference") is not None else "",
+            ]
+            for row in sorted(rows, key=lambda row: row["method"])
+        ]
+        header = ["method", "library", "forwards", "VJPs", "ms", "peak MiB", "time, ours = 1", "difference"]
+        parts += [f"On the {device.upper()}, batch {rows[0]['batch']}:", table(header, cells)]
+    return "\n\n".join([*parts, source(result)])
+
+
+RENDER["cost"] = cost
+
+
 def filled(text: str) -> str:
     return BLOCK.sub(lambda m: f"{m[1]}{RENDER[m[2]](load(m[2]))}\n{m[3]}", text)
 
