@@ -253,6 +253,15 @@ def report(run: RunArgument) -> None:
     typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
 
 
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="the same for programs")] = False) -> None:
+    """Say what this machine offers, what is missing, and which recipes fit it."""
+    from .doctor import describe, diagnose
+
+    diagnosis = diagnose()
+    typer.echo(json.dumps(diagnosis.to_json(), indent=1) if as_json else describe(diagnosis))
+
+
 register(app)
 
 
