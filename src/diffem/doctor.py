@@ -232,7 +232,7 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
     why = f"about {duration(seconds)} here" if seconds is not None else "fits"
     if not quick and device.kind == "cpu":
-        why += f"; needs a GPU with {memory:.0f} GiB or so"
+        why += "; needs a GPU"
     elif not small:
         why = f"needs about {memory:.0f} GiB, the device has {device.total_gib:.0f}; lower train.batch"
     return Fit(recipe.name, recipe.about, parameters, memory, seconds, small and quick, why)
