@@ -5,14 +5,14 @@ PEERS := .venv-peers
 # Tests run in two worker processes; with more than one thread each they would fight over the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test demo lint types slow chaos peers setup clean
+.PHONY: test demo docs lint types slow chaos peers setup clean
 
 setup: $(VENV)/.done
 
 $(VENV)/.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling editables
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[data,metrics,mri,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[data,metrics,mri,app,docs,dev]'
 	touch $@
 
 test: setup lint types
@@ -22,6 +22,10 @@ test: setup lint types
 demo: export OMP_NUM_THREADS = $(shell nproc)
 demo: setup
 	$(BIN)/diffem fit digits -o runs/digits
+
+# The site, in site/; a warning is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: setup
 	$(BIN)/ruff check .
@@ -49,4 +53,4 @@ $(PEERS)/.done: constraints-peers.txt constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache site

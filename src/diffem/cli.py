@@ -275,6 +275,35 @@ def report(run: RunArgument) -> None:
     typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
 
 
+@app.command("app")
+def look(
+    run: RunArgument,
+    observations: Annotated[
+        Path | None,
+        typer.Option(
+            "--observations",
+            help="the run's observations, where they were given from Python: a file of Observations.save",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="who may connect: this machine alone when absent")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option("--port", help="the first free one from 7860 when absent")] = None,
+    browser: Annotated[bool, typer.Option("--browser", help="open it in a browser")] = False,
+) -> None:
+    """Look at a run, finished or in progress, on a local page; needs the extra 'app'."""
+    from .app.page import serve
+
+    serve(run, observations, host, port, browser)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="the same for programs")] = False) -> None:
+    """Say what this machine offers, what is missing, and which recipes fit it."""
+    from .doctor import describe, diagnose
+
+    diagnosis = diagnose()
+    typer.echo(json.dumps(diagnosis.to_json(), indent=1) if as_json else describe(diagnosis))
+
+
 register(app)
 
 

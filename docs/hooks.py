@@ -1,0 +1,93 @@
+"""Every page is in the navigation: those that mkdocs.yml does not name come at the end of a section, under their own heading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SECTION = "Details and results"
+ELSEWHERE = {"interop.md": "How to"}
+
+
+def pages(nav: list[Any]) -> Iterator[str]:
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            if isinstance(value, str):
+                yield value
+            else:
+                yield from pages(value)
+
+
+def on_config(config: Any) -> Any:
+    named, folder = set(pages(config.nav)), Path(config.docs_dir)
+    sections = {
+        title: entries for section in config.nav if isinstance(section, dict) for title, entries in section.items()
+    }
+    for path in sorted(folder.rglob("*.md")):
+        page = path.relative_to(folder).as_posix()
+        if page not in named:
+            title = path.read_text().splitlines()[0].lstrip("# ").strip()
+            sections[ELSEWHERE.get(page, SECTION)].append({title: page})
+    return config
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """Fill in what the program itself knows best."""
+    for mark, make in (("<!-- keys of a recipe -->", recipe_keys), ("<!-- commands -->", commands)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, make())
+    return markdown
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+        for row in [header, ["---"] * len(header), *rows]
+    )
+
+
+def recipe_keys() -> str:
+    from diffem.runs.recipe import Recipe
+
+    def rows(model: Any, prefix: str = "") -> list[list[str]]:
+        out = []
+        for name, field in model.model_fields.items():
+            inner = field.annotation if hasattr(field.annotation, "model_fields") else None
+            if inner is not None:
+                out += rows(inner, f"{prefix}{name}.")
+            else:
+                default = "needed" if field.is_required() else f"`{field.default}`"
+                out.append([f"`{prefix}{name}`", default, field.description or ""])
+        return out
+
+    return table(["key", "default", ""], rows(Recipe))
+
+
+def commands() -> str:
+    import typer
+
+    from diffem.cli import app
+
+    group: Any = typer.main.get_command(app)
+    parts = []
+    for name, command in group.commands.items():
+        usage = " ".join(p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument")
+        options = [
+            [
+                "`" + ", ".join(p.opts) + "`",
+                p.help or "",
+                f"`{p.default}`" if p.default not in (None, False, ()) else "",
+            ]
+            for p in command.params
+            if p.param_type_name == "option"
+        ]
+        arguments = [
+            [f"`{p.metavar or p.name.upper()}`", p.help or "", ""]
+            for p in command.params
+            if p.param_type_name == "argument"
+        ]
+        parts.append(f"## diffem {name}\n\n{command.help or ''}\n\n    diffem {name} {usage}\n")
+        if arguments or options:
+            parts.append(table(["", "", "default"], arguments + options))
+    return "\n\n".join(parts)

@@ -1,0 +1,159 @@
+"""Arrays as pictures inside HTML: nothing is written to disk and nothing has to be fetched."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from ..report import pictures
+from ..report.page import COLUMNS
+from .actions import Conditioned, Progress
+
+SIDE = 168  # pixels a picture is enlarged to, at least
+MISSING = (0.874, 0.894, 0.918)  # the grey-blue of the reports: not measured
+DARKER = (0.741, 0.773, 0.812)  # the same where white means zero
+RESIDUALS = 4.0  # standard deviations at the ends of the residuals' scale
+
+
+def shade(x: np.ndarray, levels: tuple[float, float]) -> np.ndarray:
+    """A sample as RGB in [0, 1], `(H, W, 3)`: grey between the levels, or its own colours; grey-blue where it is NaN."""
+    image = _image(x)
+    if image.ndim == 2:
+        grey = np.clip((image - levels[0]) / (levels[1] - levels[0]), 0, 1)
+        image = np.repeat(grey[..., None], 3, -1)
+    return np.where(np.isnan(image), MISSING, image)
+
+
+def mapped(x: np.ndarray, low: float, high: float, colours: str) -> np.ndarray:
+    """Numbers as colours of a matplotlib map, `(H, W, 3)`; channels are averaged."""
+    from matplotlib import colormaps
+
+    image = x.mean(0) if x.ndim == 3 and x.shape[0] == 3 else _image(x)
+    rgb = colormaps[colours](np.clip((image - low) / (high - low), 0, 1))[..., :3]
+    return np.where(np.isnan(image)[..., None], DARKER, rgb)
+
+
+def _image(x: np.ndarray) -> np.ndarray:
+    image = pictures.as_image(x)
+    assert image is not None
+    return image
+
+
+def encode(rgb: np.ndarray) -> str:
+    """A PNG as a data address; small pictures are enlarged, every pixel a sharp square."""
+    from PIL import Image
+
+    image = Image.fromarray((255 * np.clip(rgb, 0, 1)).round().astype(np.uint8))
+    factor = max(1, -(-SIDE // max(image.size)))
+    buffer = io.BytesIO()
+    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
+    return address(buffer.getvalue())
+
+
+def address(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def figure(source: str, caption: str, kind: str = "") -> str:
+    text = escape(caption)
+    return f'<figure class="{kind}"><img src="{source}" alt="{text}"><figcaption>{text}</figcaption></figure>'
+
+
+def message(text: str) -> str:
+    """What could not be done, and why."""
+    return f'<div class="refused" role="alert">{escape(text)}</div>'
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def samples(x: np.ndarray, levels: tuple[float, float], caption: str) -> str:
+    """Prior samples `(n, *event)`."""
+    if pictures.is_image(x[0]):
+        tiles = "".join(f'<img src="{encode(shade(s, levels))}" alt="sample {i}">' for i, s in enumerate(x))
+        return note(caption) + f'<div class="tiles">{tiles}</div>'
+    return note(caption) + figure(address(pictures.marginals({"samples": x})), "coordinates two by two", "wide")
+
+
+def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
+    """What was measured, mean, deviation, residual (and truth), then the draws."""
+    draws = c.draws.numpy()
+    lead = "".join(note(text) for text in [caption, *c.notes])
+    facts = _facts(c)
+    if not pictures.is_image(draws[0]):
+        rows = "".join(
+            f"<tr><td>{i + 1}</td><td>{m:.3f}</td><td>{s:.3f}</td></tr>"
+            for i, (m, s) in enumerate(zip(c.mean.flatten()[:16].tolist(), c.std.flatten()[:16].tolist(), strict=True))
+        )
+        table = f"<table><tr><th>coordinate</th><th>mean</th><th>std</th></tr>{rows}</table>"
+        return lead + facts + figure(address(pictures.marginals({"draws": draws})), "draws, two by two", "wide") + table
+    std, residual = c.std.numpy(), c.residual.numpy()
+    top = float(np.percentile(std, 99)) or 1.0
+    panels = [figure(encode(shade(c.seen.numpy(), levels)), "observation", "seen")]
+    panels.append(figure(encode(shade(c.mean.numpy(), levels)), f"mean of {len(draws)} draws", "mean"))
+    panels.append(figure(encode(mapped(std, 0, top, "magma")), f"standard deviation, 0 to {top:.2g}", "std"))
+    if pictures.is_image(residual):
+        label = f"residual of the mean, −{RESIDUALS:.0f} to {RESIDUALS:.0f} σ"
+        panels.append(figure(encode(mapped(residual, -RESIDUALS, RESIDUALS, "RdBu")), label, "residual"))
+    if c.truth is not None:
+        panels.append(figure(encode(shade(c.truth.numpy(), levels)), "truth, which nothing looked at", "truth"))
+    tiles = "".join(f'<img src="{encode(shade(d, levels))}" alt="draw {i + 1}">' for i, d in enumerate(draws))
+    return (
+        f'{lead}{facts}<div class="panels">{"".join(panels)}</div><h4>Draws</h4><div class="tiles draws">{tiles}</div>'
+    )
+
+
+def _facts(c: Conditioned) -> str:
+    cells = [
+        (f"{float(c.chi2.median()):.2f}", "χ² per measured value, about 1 when draws explain the observation"),
+        (f"{int((~c.residual.isnan()).sum())}", "measured values"),
+        (f"{float(c.std.mean()):.3f}", "mean standard deviation"),
+    ]
+    if c.truth is not None:
+        error = float((c.mean - c.truth).square().mean())
+        cells.append((f"{error:.3f}", "mean squared error of the mean"))
+    return '<div class="facts">' + "".join(f"<div><b>{a}</b>{escape(b)}</div>" for a, b in cells) + "</div>"
+
+
+def status(p: Progress) -> str:
+    """One line: where the run stands."""
+    quiet = f"{p.quiet:.0f} s" if p.quiet < 120 else f"{p.quiet / 60:.0f} min"
+    state = f"finished, {p.laps} laps" if p.last >= p.laps else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
+    if p.last < 0:
+        state = f"{p.status}: no lap is finished yet"
+    stage = f" · {p.stage} · last file written {quiet} ago" if p.stage else ""
+    return f'<span class="status">{escape(state + stage)}</span>'
+
+
+def measures(metrics: list[dict[str, Any]]) -> str:
+    """The table of the laps."""
+    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for _, name, _, meaning in COLUMNS)
+    rows = "".join(
+        f"<tr><td>{m['lap']}</td>"
+        + "".join(f"<td>{form.format(m[key]) if m.get(key) is not None else '–'}</td>" for key, _, form, _ in COLUMNS)
+        + "</tr>"
+        for m in metrics
+    )
+    return f'<div class="scroll"><table><tr><th>lap</th>{head}</tr>{rows}</table></div>'
+
+
+def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]]) -> str:
+    """The measures that need no clean data, lap by lap, and the training loss."""
+    series = {}
+    for key, title, _, _ in COLUMNS[:5]:
+        points = [(float(m["lap"]), float(m[key])) for m in metrics if m.get(key) is not None]
+        if points:
+            series[title] = ([p[0] for p in points], [p[1] for p in points])
+    out = figure(address(pictures.curves(series)), "measures per lap, on observations alone", "wide") if series else ""
+    if loss[0]:
+        out += figure(address(pictures.curves({"denoising loss": loss}, "optimizer step")), "training", "wide")
+    return out
+
+
+def warnings(found: list[tuple[int, str]]) -> str:
+    return "".join(f'<div class="refused"><b>Lap {lap}.</b> {escape(text)}</div>' for lap, text in found)

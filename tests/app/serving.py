@@ -1,0 +1,38 @@
+"""`diffem app RUN` as people start it: a process of its own, so that the web framework's threads stay out of the test's."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def served(run: Path, *options: str) -> Iterator[tuple[str, int]]:
+    """The page's address and the process id."""
+    command = [sys.executable, "-m", "diffem", "app", str(run), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if found := re.search(r"http://[\w.:]+", line):
+                break
+        else:
+            raise AssertionError("".join(said))
+        try:
+            yield found[0], process.pid
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,111 @@
+"""Every code block of every page runs: Python as it stands, `sh` blocks through the command line, in a folder of their own.
+
+Runs are made tiny: whatever a page asks for, few laps, small networks and few steps. Other fences hold command lines with explanations; their
+commands and options must exist. A block that cannot run on any machine is marked with a comment that says why, `<!-- not run: ... -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import diffem.em.loop as loop
+from diffem.cli import app
+from diffem.runs.recipe import load_recipe
+
+from ..metrics.extractors import write_extractor
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+
+TINY = {
+    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32], "e_step.steps": 2, "e_step.draws": 1,
+    "e_step.redraws": 0, "gaussian.rounds": 2, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
+}  # fmt: skip
+
+
+@dataclass
+class Block:
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text()
+    found = []
+    for match in FENCE.finditer(text):
+        before = text[: match.start()].rstrip().splitlines()
+        if not (before and before[-1].startswith("<!-- not run:")):
+            found.append(Block(match[2], match[3], text[: match.start()].count("\n") + 2))
+    return found
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """`fit` with tiny settings, for the library and the command line alike."""
+    whole = loop.fit
+
+    def fit(obs=None, recipe="digits", out="runs/mine", seed=None, *, changes=None, **options):
+        return whole(obs, load_recipe(recipe, {**(changes or {}), **({"data": {"source": "given"}} if obs is not None else {}), **TINY}), out, seed, **options)  # fmt: skip
+
+    loop.fit = fit
+    yield fit
+    loop.fit = whole
+
+
+@pytest.fixture(scope="module")
+def digits_run(tiny, tmp_path_factory):
+    return tiny(None, "digits", tmp_path_factory.mktemp("docs") / "digits", device="cpu").path
+
+
+def commands(text: str) -> list[list[str]]:
+    """The command lines of a block; an explanation after two spaces or # is none of them."""
+    lines = [re.split(r"\s{2,}|\s#", line.strip())[0] for line in text.splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("diffem ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks(page))])
+def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(digits_run, "runs/digits")
+    write_extractor(tmp_path / "inception.pt")
+    names: dict = {"__name__": "page"}
+    for block in blocks(page):
+        if block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
+        if block.language == "sh":
+            for words in commands(block.text):
+                result = CliRunner().invoke(app, words, catch_exceptions=False)
+                assert result.exit_code == 0, (words, result.output)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_exist(page):
+    known = typer.main.get_command(app).commands
+    for block in blocks(page):
+        if block.language not in ("", "sh"):
+            continue
+        for words in commands(block.text):
+            if words[0].startswith("-"):
+                continue
+            assert words[0] in known, (page, words)
+            options = {
+                name for parameter in known[words[0]].params for name in (*parameter.opts, *parameter.secondary_opts)
+            }
+            given = [w.split("=")[0] for w in words[1:] if re.match(r"--?[a-zA-Z]", w)]
+            assert set(given) <= options | {"--help"}, (page, words)
+
+
+def test_every_block_is_of_a_kind_that_is_checked():
+    kinds = {block.language for page in PAGES for block in blocks(page)}
+    assert kinds <= {"python", "sh", "", "yaml"}

@@ -1,0 +1,76 @@
+"""The site: every public name has a place in the reference, and the whole builds without a warning, every link leading somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import diffem
+
+ROOT = Path(__file__).parents[2]
+# Values and protocols that the pages explain where they are used.
+ELSEWHERE = {
+    "operators": {"OPERATORS", "OperatorError", "Verdict", "check"},
+    "posterior": {"METHODS", "Evaluation"},
+    "samplers": {"SAMPLERS", "SIGMA_MIN", "SIGMA_MAX", "DEFAULT_SAMPLER", "DEFAULT_STEPS", "Sampler"},
+    "linalg": {"COVARIANCES", "SOLVERS", "Solver", "Status", "as_covariance", "axpy", "dot"},
+    "metrics": {"Extractor", "Reference"},
+    "nn": {"NoiseEmbedding", "reference_embedding", "MLP", "UNet"},
+}
+
+
+@pytest.mark.parametrize("room", ["operators", "priors", "posterior", "samplers", "linalg", "metrics", "nn"])
+def test_public_names_are_in_the_reference(room):
+    text = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    listed = set(re.findall(rf"^::: diffem\.{room}\.(\w+)", text, re.MULTILINE))
+    public = set(getattr(diffem, room).__all__)
+    assert public - listed - ELSEWHERE.get(room, set()) == set()
+
+
+class Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.targets += [v for name in ("href", "src") if (v := values.get(name))]
+        self.anchors |= {v for name in ("id", "name") if (v := values.get(name))}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="the extra docs is not installed"
+)
+def test_the_site_builds_and_its_links_lead_somewhere(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert not re.search(r"^WARNING", result.stderr, re.MULTILINE)
+    pages: dict[Path, Links] = {}
+    for path in (tmp_path / "site").rglob("*.html"):
+        pages[path.resolve()] = Links()
+        pages[path.resolve()].feed(path.read_text())
+    assert len(pages) > 20
+    for path, links in pages.items():
+        if path.name == "404.html":
+            continue
+        for target in links.targets:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                # pictures, scripts and styles come from the site itself
+                assert parts.scheme in ("https", "mailto", "data"), (path, target)
+                continue
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            file = file / "index.html" if file.is_dir() else file
+            assert file.is_file(), (path.name, target)
+            if parts.fragment and file in pages and not parts.fragment.startswith("__"):
+                assert unquote(parts.fragment) in pages[file].anchors, (path.name, target)
