@@ -74,7 +74,9 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("diffem ")]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks(page))])
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p not in ELSEWHERE and any(b.language in ("python", "sh") for b in blocks(p))]
+)
 def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
