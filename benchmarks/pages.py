@@ -108,7 +108,18 @@ def mri(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(header, rows), source(result)])
 
 
+def hostile(result: dict[str, Any]) -> str:
+    figures = result["figures"]
+    return (
+        f"{figures['inputs']} such inputs, each given to the command that reads it: {figures['inputs'] - figures['not_refused']} refused, "
+        f"{figures['not_refused']} not; the slowest took {figures['worst_seconds']:.1f} s, the largest {figures['worst_mib']} MiB beyond the "
+        f"import of torch. {figures['sound_inputs']} sound inputs for the same commands, {figures['sound_inputs_refused']} refused.\n\n"
+        + source(result)
+    )
+
+
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"digits": digits, "samplers": samplers}
+RENDER |= {"hostile": hostile}
 RENDER |= {"mri-fast": mri, "mri-complex": mri}
 
 
