@@ -151,10 +151,6 @@ def chaos(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(["fault", *outcomes], rows), source(result)])
 
 
-RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"digits": digits, "samplers": samplers}
-RENDER |= {"mri-fast": mri, "mri-complex": mri, "speed": speed, "fid-sanity": fid_sanity, "chaos": chaos}
-
-
 def cost(result: dict[str, Any]) -> str:
     parts = []
     for device in dict.fromkeys(row["device"] for row in result["rows"]):
@@ -177,7 +173,27 @@ def cost(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, source(result)])
 
 
-RENDER["cost"] = cost
+def hostile(result: dict[str, Any]) -> str:
+    figures = result["figures"]
+    return (
+        f"{figures['inputs']} such inputs, each given to the command that reads it: {figures['inputs'] - figures['not_refused']} refused, "
+        f"{figures['not_refused']} not; the slowest took {figures['worst_seconds']:.1f} s, the largest {figures['worst_mib']} MiB beyond the "
+        f"import of torch. {figures['sound_inputs']} sound inputs for the same commands, {figures['sound_inputs_refused']} refused.\n\n"
+        + source(result)
+    )
+
+
+RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
+    "digits": digits,
+    "samplers": samplers,
+    "mri-fast": mri,
+    "mri-complex": mri,
+    "speed": speed,
+    "fid-sanity": fid_sanity,
+    "chaos": chaos,
+    "hostile": hostile,
+    "cost": cost,
+}
 
 
 def filled(text: str) -> str:

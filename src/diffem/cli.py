@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +87,8 @@ def fit(
     folder = out or Path("runs") / resolved.name
     with Interruption().listening() as interruption:
         processes = join()
-        problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
+        with _naming(recipe):
+            problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
         teller = _Teller()
         if problem.about and processes.is_first:
             teller.console.print(problem.about)
@@ -332,14 +335,14 @@ def _input_error(message: str) -> Exception:
 
 
 def main() -> None:
-    """The entry point: bad input ends with one clear message and exit code 2."""
-    from .errors import InputError
+    """The entry point: bad input ends with one clear message and exit code 2, storage that fails with exit code 74."""
+    from .errors import InputError, StorageError
     from .interruption import EXIT_LOST, EXIT_PREEMPTED, Lost, Preempted
 
     try:
         app()
     except InputError as error:
-        print(f"diffem: {error}", file=sys.stderr)
+        _complain(error)
         sys.exit(2)
     except Preempted as where:
         print(f"diffem: stopped as asked ({where}); the same command resumes", file=sys.stderr)
@@ -347,9 +350,29 @@ def main() -> None:
     except Lost as error:
         print(f"diffem: {error}; this one stops too. Nothing is lost: the same command resumes.", file=sys.stderr)
         sys.exit(EXIT_LOST)
+    except StorageError as error:
+        _complain(f"{error}; once it can be, the same command goes on")
+        sys.exit(74)  # EX_IOERR
     except KeyboardInterrupt:
         print("diffem: interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
+
+
+@contextmanager
+def _naming(recipe: str) -> Iterator[None]:
+    """Bad settings are in the recipe: say which."""
+    from .errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{recipe}: {error}") from None
+
+
+def _complain(message: object) -> None:
+    # names may be a stranger's: what is not a letter could command the terminal
+    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(message))
+    print(f"diffem: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

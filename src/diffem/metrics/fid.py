@@ -11,7 +11,6 @@ Features are computed once and serve all of them. Those of the reference are kep
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -26,7 +25,8 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..randomness import Stream
-from ..runs.files import write_tensors
+from ..runs.files import read_tensors, write_tensors
+from ..runs.tensors import explain, require_finite
 from .inception import Extractor, as_images, outputs
 
 FORMAT = "diffem-reference-1"
@@ -72,17 +72,17 @@ class Reference:
     @classmethod
     def load(cls, path: Path) -> Reference:
         """Read what `save` wrote; nothing in the file is executed."""
-        from safetensors import SafetensorError, safe_open
-
+        tensors, description = read_tensors(path, "the statistics of a reference")
+        require_finite(tensors, path)
         try:
-            with safe_open(os.fspath(path), "pt") as file:
-                description = json.loads((file.metadata() or {}).get("diffem", "{}"))
-                if description.get("format") != FORMAT:
-                    raise InputError(f"{path} does not hold the statistics of a reference")
-                tensors = {name: file.get_tensor(name).clone() for name in ("total", "outer", "kept")}
-            return cls(str(description["key"]), int(description["count"]), **tensors)
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as the statistics of a reference: {error}") from None
+            if description["format"] != FORMAT or int(description["count"]) < 2:
+                raise ValueError(f"format {description['format']!r}, {description['count']} images")
+            total, outer, kept = (tensors[name] for name in ("total", "outer", "kept"))
+            if total.ndim != 1 or outer.shape != 2 * total.shape or kept.shape[1:] != total.shape:
+                raise ValueError(f"shapes {tuple(total.shape)}, {tuple(outer.shape)}, {tuple(kept.shape)}")
+            return cls(str(description["key"]), int(description["count"]), total, outer, kept)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} does not hold the statistics of a reference: {explain(error)}") from None
 
 
 def cache_folder() -> Path:
