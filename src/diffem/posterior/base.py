@@ -49,6 +49,11 @@ class Evaluation:
     solution: Solution | None = None
     forwards: int = 1
     vjps: int = 0
+    # what a weighted draw needs besides (see `likelihood.py`)
+    prior: Tensor | None = None  # (n, *event), the prior's x̂ = E[x | x_t]
+    system: System | None = None  # M = Σ_y + A V Aᵀ, where the method has one
+    vjps_per_product: int = 0  # vector–Jacobian products in a product with M
+    log_likelihood: Tensor | None = None  # (n,) log q(y | x_t), where the method knows it by itself
 
 
 @dataclass
