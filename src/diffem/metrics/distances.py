@@ -49,15 +49,15 @@ def sinkhorn(
     the data to `reg`; at `reg`, until the potentials move by less than `tolerance`·reg on average or `iterations` are done.
     """
     x, y = _flat(x, y)
-    cross = _entropic_cost(x, y, reg, iterations, tolerance)
+    cross = entropic_cost(x, y, reg, iterations, tolerance)
     if not debias:
         return cross
     return cross - 0.5 * (
-        _entropic_cost(x, None, reg, iterations, tolerance) + _entropic_cost(y, None, reg, iterations, tolerance)
+        entropic_cost(x, None, reg, iterations, tolerance) + entropic_cost(y, None, reg, iterations, tolerance)
     )
 
 
-def _entropic_cost(x: Tensor, y: Tensor | None, reg: float, iterations: int, tolerance: float) -> float:
+def entropic_cost(x: Tensor, y: Tensor | None, reg: float, iterations: int, tolerance: float) -> float:
     """The dual value ⟨f, 1/n⟩ + ⟨g, 1/m⟩ at (near) convergence; y = None compares x with itself, where f = g."""
     # squared distances in float64, where the expansion loses nothing, kept in the precision of the points
     a, b = x.double(), (x if y is None else y).double()
