@@ -203,7 +203,7 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--quick", action="store_true", help="12 curves, 2^16 prior samples, 512 points, six levels: minutes on a CPU"
+        "--quick", action="store_true", help="12 curves, 2^15 prior samples, 384 points, six levels: minutes on a CPU"
     )
     parser.add_argument("--seeds", type=int, default=64)
     parser.add_argument("--samples", type=int, default=1 << 20, help="prior samples to resample from")
@@ -215,7 +215,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "figure2.png")
     arguments = parser.parse_args(words)
     if arguments.quick:
-        arguments.seeds, arguments.samples, arguments.points, arguments.iterations = 12, 1 << 16, 1 << 9, 100
+        arguments.seeds, arguments.samples, arguments.points, arguments.iterations = 12, 1 << 15, 384, 60
         arguments.sigmas = [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]
     rows = []
     for seed in range(arguments.seeds):
