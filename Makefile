@@ -11,7 +11,7 @@ setup: $(VENV)/.done
 $(VENV)/.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling editables
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[data,metrics,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[data,metrics,mri,dev]'
 	touch $@
 
 test: setup lint types

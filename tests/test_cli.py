@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from diffem import Observations, operators
+from diffem.data.sources import make_problem
+from diffem.metrics import to_uint8
 from diffem.runs.rundir import RunDir
+
+from .metrics.extractors import write_extractor
 
 SETTINGS = [
     "laps=1", "train.steps=64", "train.first_steps=64", "train.batch=32", "network.hidden=[32]", "e_step.steps=4",
@@ -90,6 +94,23 @@ def test_evaluate(run):
     values = json.loads(result.stdout)
     assert {"mse_draw", "mse_mean2", "coverage90", "sliced_wasserstein", "frechet", "heldout_chi2"} <= values.keys()
     assert "mse_draw" not in json.loads(diffem("evaluate", folder, "--samples", 32).stdout)
+
+
+def test_evaluate_images(run, tmp_path, monkeypatch):
+    """FID and KID through an extractor named on the command line, against pixels of which the option tells the range."""
+    folder, _ = run
+    monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
+    x = make_problem("digits", 0, {}).reference[:100]
+    np.savez(tmp_path / "truth.npz", images=to_uint8(x, (-2, 2))[:, 0].numpy())
+    options = ["--draws", 0, "--samples", 32, "--steps", 4, "--extractor", write_extractor(tmp_path / "small.pt")]
+    result = diffem("evaluate", folder, "--reference", tmp_path / "truth.npz", "--range", -2, 2, *options)
+    assert result.returncode == 0, result.stderr
+    values = json.loads(result.stdout)
+    assert values["fid"] > 0
+    assert (values["samples"], values["reference_images"]) == (32, 100)
+    assert {"kid", "kid_std", "frechet"} <= values.keys()
+    assert "mse_draw" not in values
+    assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 def test_report_again(run):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cli_mri import register
+
 if TYPE_CHECKING:
     import torch
 
@@ -74,6 +76,8 @@ def fit(
     folder = out or Path("runs") / resolved.name
     problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
     teller = _Teller()
+    if problem.about:
+        teller.console.print(problem.about)
     run = fit(None, resolved, folder, say=teller)
     page = write_report(run.path, problem.obs, problem.reference)
     teller.close(run.path, page)
@@ -146,7 +150,9 @@ def sample(
 def posterior(
     run: RunArgument,
     observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
-    out: Annotated[Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .png for a picture")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .nii.gz; .png for a picture")
+    ],
     draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
@@ -158,12 +164,12 @@ def posterior(
     lap: LapOption = None,
 ) -> None:
     """Draw from the posterior of every observation in a file."""
-    import numpy as np
     import torch
 
     from .data import Observations
     from .em.loop import load
     from .report import pictures
+    from .report.export import write_posterior
     from .runs.files import write_bytes
 
     prior = load(run, lap, _device())
@@ -177,14 +183,8 @@ def posterior(
     )
     if out.suffix == ".png":
         write_bytes(out, pictures.posterior(obs.A.adjoint(obs.y).numpy(), x.numpy()))
-    elif out.suffix == ".npz":
-        import io
-
-        buffer = io.BytesIO()
-        np.savez(buffer, draws=x.numpy(), mean=x.mean(0).numpy(), std=x.std(0).numpy(), chi2=chi2.numpy())
-        write_bytes(out, buffer.getvalue())
     else:
-        raise _input_error(f"--out must end in .npz or .png, got {out}")
+        write_posterior(out, x, chi2)
     typer.echo(out)
 
 
@@ -193,16 +193,50 @@ def evaluate(
     run: RunArgument,
     reference: Annotated[
         str | None,
-        typer.Option("--reference", help="clean data: a .npy file, or 'source' for the truth of a simulated source"),
+        typer.Option(
+            "--reference",
+            help="clean data: 'source' for the truth of a simulated source, a .npy, a .npz with an array 'images', a CIFAR-10 folder",
+        ),
     ] = None,
-    draws: Annotated[int, typer.Option("--draws", help="posterior draws per observation")] = 16,
-    samples: Annotated[int, typer.Option("--samples", help="prior samples")] = 1024,
+    draws: Annotated[int, typer.Option("--draws", min=0, help="posterior draws per observation; 0 for none")] = 16,
+    observations: Annotated[
+        int, typer.Option("--observations", min=1, help="posterior draws are made for so many")
+    ] = 2048,
+    samples: Annotated[int, typer.Option("--samples", min=2, help="prior samples")] = 1024,
+    steps: StepsOption = 128,
+    sampler: SamplerOption = "ddpm2",
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="prior samples drawn at a time")] = None,
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            "--extractor",
+            help="adds FID and KID: a TorchScript feature extractor, whose code is executed; DIFFEM_INCEPTION when absent",
+        ),
+    ] = None,
+    pixel_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--range", metavar="LOW HIGH", help="the values that are pixel 0 and pixel 255"),
+    ] = None,
     lap: LapOption = None,
 ) -> None:
     """Measure a run: without clean data, and against clean data where it is given."""
     from .em.evaluation import evaluate as measure
 
-    typer.echo(json.dumps(measure(run, reference, draws=draws, samples=samples, lap=lap, device=_device()), indent=1))
+    results = measure(
+        run,
+        reference,
+        draws=draws,
+        observations=observations,
+        samples=samples,
+        steps=steps,
+        sampler=sampler,
+        batch=batch,
+        extractor=extractor,
+        range=pixel_range,
+        lap=lap,
+        device=_device(),
+    )
+    typer.echo(json.dumps(results, indent=1))
 
 
 @app.command()
@@ -217,6 +251,9 @@ def report(run: RunArgument) -> None:
     if recipe.data.source != "given":
         problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
     typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
+
+
+register(app)
 
 
 def _device() -> torch.device:

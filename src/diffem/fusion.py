@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -35,9 +36,23 @@ def _on_gpu(args: tuple[Any, ...]) -> bool:
     return any(isinstance(a, Tensor) and a.is_cuda for a in args)
 
 
+@contextmanager
+def fast_products(enabled: bool = True) -> Iterator[None]:
+    """float32 matrix products on tensor cores (TF32) inside: for networks only, measurements and covariances need every digit."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if enabled else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def compile_network(network: torch.nn.Module) -> None:
-    """Compile a network in place, so that repeated vector–Jacobian products through one forward pass stay possible."""
+    """Compile a network in place, once, so that repeated vector–Jacobian products through one forward pass stay possible."""
     import torch._functorch.config as functorch
 
+    if network._compiled_call_impl is not None:
+        return
     functorch.donated_buffer = False  # the backward pass is run more than once
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # what convolutions on a GPU work fastest with
     network.compile(dynamic=False)

@@ -66,7 +66,7 @@ def test_points_picked_together():
 
 
 def test_a_tiny_run_of_figure_2(tmp_path):
-    words = ["--seeds", "1", "--samples", "4096", "--points", "48", "--iterations", "10", "--sigmas", "0.1"]
+    words = ["--seeds", "1", "--samples", "4096", "--points", "48", "--sigmas", "0.1"]
     figure2.main([*words, "--results", str(tmp_path), "--picture", str(tmp_path / "figure2.png")])
     result = json.loads((tmp_path / "figure2.json").read_text())
     assert len(result["rows"]) == len(figure2.COVARIANCES)

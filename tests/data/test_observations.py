@@ -24,6 +24,23 @@ def test_residual_and_chi2():
     assert torch.allclose(obs.chi2(x), expected, rtol=1e-5)
 
 
+def test_large_y_are_looked_at_in_parts_and_not_copied(monkeypatch):
+    from diffem.data import observations
+
+    monkeypatch.setattr(observations, "CHUNK_BYTES", 100)  # two observations of 3 × 4 at a time
+    mask = torch.rand(7, 3, 4) < 0.5
+    mask[:, 0, 0], mask[:, 0, 1] = True, False
+    y = torch.where(mask, torch.randn(7, 3, 4), 0)
+    assert Observations(y, operators.Mask(mask), sigma=1.0).y.data_ptr() == y.data_ptr()
+    noisy = y.clone()
+    noisy[5, 0, 1] = torch.nan  # not measured: set to 0, in a copy
+    assert torch.equal(Observations(noisy, operators.Mask(mask), sigma=1.0).y, y)
+    assert noisy.isnan().any()
+    noisy[[3, 6], 0, 0] = torch.inf
+    with pytest.raises(ValueError, match=r"first in observation 3 \(2 in all\)"):
+        Observations(noisy, operators.Mask(mask), sigma=1.0)
+
+
 def test_slices_keep_y_operator_and_noise_together():
     obs = Observations(torch.randn(6, 2), operators.Dense(torch.randn(6, 2, 3)), sigma=torch.linspace(0.1, 1, 6))
     x = torch.randn(6, 3)

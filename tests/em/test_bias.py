@@ -16,15 +16,16 @@ from diffem.nn import MLP
 from diffem.runs.recipe import EStep, Train
 
 N, LAPS = 4096, 8
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def problem(size=16):
+def problem(size=16, n=N):
     generator = torch.Generator().manual_seed(0)
     basis = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64)).Q
     values = torch.logspace(-0.7, 0.5, size, dtype=torch.float64)
-    x = torch.randn(N, size, generator=generator, dtype=torch.float64) * values.sqrt() @ basis.T
-    mask = torch.rand(N, size, generator=generator) < 0.5
-    y = x + 0.1 * torch.randn(N, size, generator=generator, dtype=torch.float64)
+    x = torch.randn(n, size, generator=generator, dtype=torch.float64) * values.sqrt() @ basis.T
+    mask = torch.rand(n, size, generator=generator) < 0.5
+    y = x + 0.1 * torch.randn(n, size, generator=generator, dtype=torch.float64)
     return Observations(y.float(), operators.Mask(mask), sigma=0.1)
 
 
@@ -33,10 +34,10 @@ def moments(draws):
     return x.mean(0), torch.cov(x.T)
 
 
-def check(mean, cov, exact, tolerance, lap):
+def check(mean, cov, exact, tolerance, lap, n=N):
     exact_mean, exact_cov = exact.mean.double(), exact.covariance().matrix()[0].double()
-    # draws of half-measured vectors: the mean is known to about the spread over √(N/2)
-    standard_error = exact_cov.diagonal().sqrt() / math.sqrt(N / 2)
+    # draws of half-measured vectors: the mean is known to about the spread over √(n/2)
+    standard_error = exact_cov.diagonal().sqrt() / math.sqrt(n / 2)
     assert ((mean - exact_mean).abs() < 4 * standard_error).all(), f"lap {lap}: mean"
     ratio = torch.linalg.eigvalsh(cov) / torch.linalg.eigvalsh(exact_cov)
     assert ((ratio - 1).abs() < tolerance).all(), f"lap {lap}: eigenvalue ratios {ratio.tolist()}"
@@ -60,19 +61,30 @@ def test_gaussian_m_step(size, draws_each):
 
 @pytest.mark.slow
 def test_network_m_step():
-    """The same with a network trained on the draws: within 10 %."""
-    obs = problem()
+    """The same with a network trained on the draws: within 10 %. Minutes on a GPU, hours on one core.
+
+    With few observations the network fits the draws it was shown more closely than their law, and what it then samples is narrower:
+    after one M-step 2.5 % of variance were lost with 4,096 vectors, 0.6 % with 131,072. Laps add up what errors there are: with 32,768
+    observations the smallest of the sixteen eigenvalues stood at 0.92 from lap 3 on, and at 0.885 in lap 6.
+    """
+    n = 32 * N
+    obs = problem(n=n).to(DEVICE)
     exact = priors.fit_gaussian(obs)
     torch.manual_seed(0)
     prior = priors.DiffusionPrior(
-        MLP((16,), (256, 256), 64), mean=exact.mean, cov=exact.covariance(), sigma_min=0.02, sigma_max=30.0
-    )
-    options, train = EStep(steps=128, iterations=8, draws=2), Train(steps=1, batch=256, lr=1e-3, ema=0.999)
-    index, current = torch.arange(N), exact
+        MLP((16,), (256, 256), 64),
+        mean=exact.mean.cpu(),
+        cov=exact.covariance().to("cpu"),
+        sigma_min=0.02,
+        sigma_max=30.0,
+    ).to(DEVICE)
+    options, train = EStep(steps=128, iterations=8), Train(steps=1, batch=1024, lr=1e-3, ema=0.999)
+    index, current = torch.arange(n), exact
     for lap in range(1, LAPS + 1):
         shard = draw_shard(current, obs, options, index=index, seed=0, lap=lap, bound=20.0)
         maximization(prior, shard.x.flatten(0, 1), train, steps=9000 if lap == 1 else 6000, seed=0, lap=lap)
         current = prior
-        samples = prior.sample(20_000, steps=128, seed=lap)
-        mean, cov = moments(samples[None])
-        check(mean, cov, exact, 0.10, lap)
+        samples = prior.sample(40_000, steps=128, seed=lap)
+        mean, cov = moments(samples[None].cpu())
+        print(lap, (torch.linalg.eigvalsh(cov) / torch.linalg.eigvalsh(exact.covariance().matrix()[0].double().cpu())))
+        check(mean, cov, exact.to("cpu"), 0.10, lap, n)

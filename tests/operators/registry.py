@@ -49,6 +49,19 @@ REGISTRY = {
         lambda n: ops.Fourier(_bits(n, 6, 8), coils=_coils(n, 3, 6, 8), complex=True),
         (6, 8, 2),
     ),
+    "fourier each, two channels": (
+        lambda n: ops.Fourier(_bits(n, 1, 8), complex=True, channels=True),
+        (2, 6, 8),
+    ),
+    "fourier, coils each, two channels": (
+        lambda n: ops.Fourier(_bits(n, 1, 8), coils=_coils(n, 3, 6, 8), complex=True, channels=True),
+        (2, 6, 8),
+    ),
+    "fourier, coils each, one channel": (
+        lambda n: ops.Fourier(_bits(n, 1, 8), coils=_coils(n, 3, 6, 8)),
+        (1, 6, 8),
+    ),
+    "crop of two channels": (lambda n: ops.Crop((4, 4), (6, 8)), (2, 6, 8)),
     "blur circular": (lambda n: ops.Blur(_kernel(3, 5)), (6, 8)),
     "blur reflect each": (lambda n: ops.Blur(_kernel(n, 4, 5), "reflect"), (2, 7, 8)),
     "blur zero": (lambda n: ops.Blur(_kernel(5, 4), "zero"), (6, 9)),

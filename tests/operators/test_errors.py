@@ -52,6 +52,13 @@ def test_complex_and_integer_data():
         operators.Identity()(torch.ones(2, 3, dtype=torch.int64))
 
 
+def test_channels_that_are_not_two():
+    with raises(r"\(n, ..., 2, H, W\)", r"\(1, 3, 8, 8\)"):
+        operators.Fourier(complex=True, channels=True)(torch.randn(1, 3, 8, 8))
+    with raises("complex=True too"):
+        operators.Fourier(channels=True)
+
+
 def test_empty_batch():
     with raises("at least one sample", r"\(0, 3\)"):
         operators.Identity()(torch.randn(0, 3))

@@ -57,6 +57,15 @@ def test_two_coils_see_the_image_through_their_maps():
         assert torch.allclose(y[:, c], operators.Fourier(complex=True)(seen))
 
 
+def test_two_channels_are_the_real_and_imaginary_part():
+    mask, maps = torch.rand(3, 1, 8) < 0.5, torch.randn(2, 6, 8, dtype=torch.complex128)
+    x = torch.randn(3, 6, 8, 2, dtype=torch.float64)
+    last, first = (operators.Fourier(mask, maps, complex=True, channels=c) for c in (False, True))
+    assert torch.equal(first(x.movedim(-1, 1)), last(x))
+    y = torch.randn(3, 2, 6, 8, 2, dtype=torch.float64)
+    assert torch.equal(first.adjoint(y), last.adjoint(y).movedim(-1, 1))
+
+
 def test_a_shared_mask_whose_first_axis_could_be_observations():
     mask = torch.rand(4, 4) < 0.5
     x = torch.randn(4, 4, 4)

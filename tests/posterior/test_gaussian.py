@@ -30,6 +30,10 @@ OPERATORS = [
     "fourier each, complex image",
     "fourier, coils, real image",
     "fourier, coils each, complex image",
+    "fourier each, two channels",
+    "fourier, coils each, two channels",
+    "fourier, coils each, one channel",
+    "crop of two channels",
 ]
 
 

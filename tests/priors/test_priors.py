@@ -1,10 +1,12 @@
 """Priors as denoisers: closed forms, Tweedie's identities, shapes and errors."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from diffem import priors
+from diffem import Observations, operators, priors
 from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
 from diffem.nn import MLP, reference_embedding
 
@@ -158,3 +160,18 @@ class TestDiffusion:
 def test_bad_input(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_exact_draws_of_a_mask_with_little_noise_in_float32():
+    """Eigenvalues over eight decades and noise of 1e-3: the draws still explain what was measured, at χ² = 1 per value."""
+    generator = torch.Generator().manual_seed(0)
+    size, n = 192, 16
+    basis = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64)).Q
+    root = basis * torch.logspace(3, -5, size, dtype=torch.float64).sqrt()
+    mask = torch.rand(n, size, generator=generator) < 0.25
+    x = torch.randn(n, size, generator=generator, dtype=torch.float64) @ root.T
+    y = x + 1e-3 * torch.randn(n, size, generator=generator, dtype=torch.float64)
+    obs = Observations(y.float(), operators.Mask(mask), sigma=1e-3)
+    prior = priors.GaussianPrior(torch.zeros(size), (root @ root.T).float())
+    chi2 = obs.chi2(prior.draw_posterior(obs))
+    assert (chi2 - 1).abs().mean() < 4 * math.sqrt(2 / (0.25 * size))  # spread of χ² over so many values

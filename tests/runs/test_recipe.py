@@ -1,8 +1,10 @@
 """Recipes: the built-in ones are valid, wrong ones say what is wrong."""
 
 import pytest
+import torch
 
 from diffem.data.sources import make_problem
+from diffem.nn.networks import make_network
 from diffem.runs.recipe import differences, load_recipe, names, parse_change
 
 
@@ -16,7 +18,25 @@ def test_built_in_recipes_are_valid_and_survive_writing(name, tmp_path):
 
 
 def test_the_promised_recipes_are_there():
-    assert {"digits", "manifold", "manifold-quick"} <= set(names())
+    assert {"digits", "manifold", "manifold-quick", "cifar10", "cifar10-fast", "fastmri", "mri-fast"} <= set(names())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("manifold", (5,), 150_789),
+        ("cifar10", (3, 32, 32), 57_560_451),
+        ("cifar10-fast", (3, 32, 32), None),
+        ("fastmri", (1, 320, 320), 77_648_912),
+        ("mri-fast", (1, 160, 160), None),
+    ],
+)
+def test_networks_of_the_recipes(name, shape, parameters):
+    """They can be made for the data they are meant for; the paper's have the paper's size."""
+    network = load_recipe(name).network
+    with torch.device("meta"):
+        made = make_network(network.kind, shape, network.options("kind"))
+    assert parameters is None or sum(p.numel() for p in made.parameters()) == parameters
 
 
 def test_changes():
@@ -47,7 +67,7 @@ def test_bad_changes(changes, words):
 
 
 def test_bad_files(tmp_path):
-    with pytest.raises(ValueError, match=r"unknown recipe 'digitz'.*digits, manifold"):
+    with pytest.raises(ValueError, match=r"unknown recipe 'digitz'.*digits, .*manifold"):
         load_recipe("digitz")
     file = tmp_path / "r.yaml"
     file.write_text("name: [")

@@ -33,4 +33,4 @@ def digits(seed: int, missing: float = 0.5, sigma: float = 0.1) -> Problem:
     index = torch.arange(len(x))
     mask = Stream(seed, "digits mask").uniform(index, tuple(x.shape[1:])) >= missing
     noise = Stream(seed, "digits noise").normal(index, tuple(x.shape[1:]))
-    return Problem(Observations(x + sigma * noise, Mask(mask), sigma=sigma), x)
+    return Problem(Observations(x + sigma * noise, Mask(mask), sigma=sigma), x, range=(-2.0, 2.0))

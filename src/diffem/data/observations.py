@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ..batched import Index, as_index
 from ..errors import InputError
-from ..linalg import COVARIANCES, Covariance, Isotropic
-from ..operators import OPERATORS, Operator
+from ..linalg import COVARIANCES, Covariance, Diagonal, Isotropic
+from ..operators import OPERATORS, Mask, Operator
 from ..shapes import require_batch
 
 FORMAT = "diffem-observations-1"
+CHUNK_BYTES = 1 << 26
 
 
 class Observations:
@@ -41,13 +42,7 @@ class Observations:
         y = require_batch(y, "y")
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
-        measured = A.measured(y)
-        clean = y if measured is None else torch.where(measured, y, 0)
-        if not torch.isfinite(clean).all():
-            bad = (~torch.isfinite(clean)).flatten(1).any(1).nonzero().flatten()
-            raise InputError(
-                f"y holds non-finite measured values, first in observation {int(bad[0])} ({len(bad)} in all)"
-            )
+        clean = _clean(y, A.measured(y))
         # one adjoint settles that y and A fit, and what a sample looks like
         try:
             x = A[:1].adjoint(clean[:1])
@@ -112,6 +107,12 @@ class Observations:
         measured = self.measured
         return self.cov if measured is None else self.cov.restrict(measured)
 
+    def selection(self) -> Tensor | None:
+        """Which entries of x each observation measures, `(n, N)`, if it measures single entries with independent noise."""
+        if not isinstance(self.A, Mask) or not isinstance(self.cov, Isotropic | Diagonal):
+            return None
+        return self.A.measured(self.y).expand_as(self.y).flatten(1)
+
     def counts(self) -> Tensor:
         """How many values each observation measures, `(n,)`."""
         measured = self.measured
@@ -169,6 +170,23 @@ class Observations:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not an observations file of this library: {error!r}") from None
         return cls(tensors["y"], A, cov=cov)
+
+
+def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
+    """y with 0 where nothing was measured; y itself, not a copy, where that is so already. Large y are looked at in parts."""
+    rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
+    bad, same = [], True
+    for start in range(0, len(y), rows):
+        part = y[start : start + rows]
+        if measured is not None:
+            mask = measured if len(measured) == 1 else measured[start : start + rows]
+            whole, part = part, torch.where(mask, part, 0)
+            same = same and torch.equal(whole, part)
+        finite = torch.isfinite(part).flatten(1).all(1)
+        bad += (start + (~finite).nonzero().flatten()).tolist()
+    if bad:
+        raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
+    return y if same or measured is None else torch.where(measured, y, 0)
 
 
 def _gather(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> None:

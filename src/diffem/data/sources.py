@@ -18,10 +18,15 @@ from .observations import Observations
 
 @dataclass
 class Problem:
-    """Observations, and where it is known the truth behind them, one x per observation."""
+    """Observations, and where it is known the truth behind them, one x per observation.
+
+    range: where x are images, the two values that are pixel 0 and pixel 255; how evaluation turns samples into pictures.
+    """
 
     obs: Observations
     reference: Tensor | None = None
+    range: tuple[float, float] | None = None
+    about: str = ""  # what the data are, in a line, with what was estimated from them
 
 
 def digits(seed: int, **options: Any) -> Problem:
@@ -36,6 +41,24 @@ def manifold(seed: int, **options: Any) -> Problem:
     return manifold(seed, **options)
 
 
+def cifar10(seed: int, **options: Any) -> Problem:
+    from .cifar10 import cifar10
+
+    return cifar10(seed, **options)
+
+
+def fastmri(seed: int, **options: Any) -> Problem:
+    from .fastmri import fastmri
+
+    return fastmri(seed, **options)
+
+
+def mri_images(seed: int, **options: Any) -> Problem:
+    from .mri_images import mri_images
+
+    return mri_images(seed, **options)
+
+
 def file(seed: int, path: str = "") -> Problem:
     """Observations saved with `Observations.save`."""
     if not Path(path).is_file():
@@ -43,7 +66,14 @@ def file(seed: int, path: str = "") -> Problem:
     return Problem(Observations.load(path))
 
 
-SOURCES: dict[str, Callable[..., Problem]] = {"digits": digits, "manifold": manifold, "file": file}
+SOURCES: dict[str, Callable[..., Problem]] = {
+    "digits": digits,
+    "manifold": manifold,
+    "cifar10": cifar10,
+    "fastmri": fastmri,
+    "mri_images": mri_images,
+    "file": file,
+}
 
 
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:

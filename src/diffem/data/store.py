@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,6 +48,13 @@ class DrawStore:
         for k in range(len(self)):
             yield read_json(self._files(k)[1])
 
-    def all(self) -> Tensor:
-        """Every draw, `(draws · observations, *event)`."""
-        return torch.from_numpy(np.concatenate([self.read(k).flatten(0, 1).numpy() for k in range(len(self))]))
+    def all(self, device: torch.device | str = "cpu") -> Tensor:
+        """Every draw, `(draws · observations, *event)`, read shard by shard: beside the result only one shard is in memory."""
+        first = self.read(0)
+        x = torch.empty(len(first) * self.observations, *first.shape[2:], dtype=first.dtype, device=device)
+        start = 0
+        for k in range(len(self)):
+            part = self.read(k).flatten(0, 1)
+            x[start : start + len(part)] = part.to(device)
+            start += len(part)
+        return x

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..posterior import Posterior
     from ..runs.recipe import EStep
 
+GAUSSIAN_REDRAWS = (
+    16  # draws from the Gaussian start cost little, and its tails reach beyond where samples are plausible
+)
+
 
 @dataclass
 class Shard:
@@ -91,7 +95,7 @@ def draw_shard(
         x = attempt(everything, d, counted=True)
         good = acceptable(x, obs, options.chi2, bound)
         rejected += int((~good).sum())
-        for again in range(options.redraws):
+        for again in range(options.redraws if posterior is not None else GAUSSIAN_REDRAWS):
             bad = (~good).nonzero().flatten().cpu()
             if len(bad) == 0:
                 break

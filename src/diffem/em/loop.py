@@ -11,8 +11,10 @@ Every random number is addressed by (seed, lap, purpose, index), every file is w
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,10 +39,13 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir, fingerprint
 from ..samplers import get_sampler
 from .augment import Augment
+from .batching import choose_batch
 from .expectation import draw_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
 from .watch import split, warnings, watch
+
+CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
 
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
 
@@ -108,12 +113,9 @@ def fit(
     _validate(resolved, obs)
     run = RunDir(out)
     resolved = run.open(resolved, fingerprint(obs.tensors()))
-    matmul = torch.get_float32_matmul_precision()
     try:
-        torch.set_float32_matmul_precision("highest" if resolved.precision == "float32" else "high")
         _Loop(run, resolved, obs, device, progress, say or (lambda event, data: None)).run_all(start)
     finally:
-        torch.set_float32_matmul_precision(matmul)
         run.unlock()
     return Run(run.path)
 
@@ -143,6 +145,8 @@ class _Loop:
         self.train_obs = obs[self.index] if len(held) else obs
         self.held_out = obs[held].to(device) if len(held) else None
         self.shown = self.held_out if self.held_out is not None else obs[: min(256, len(obs))].to(device)
+        self.prior: Prior | None = None  # of the last lap, while it is in memory
+        self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
 
     def run_all(self, start: Prior | None) -> None:
         done = self.run.laps_done()
@@ -156,6 +160,8 @@ class _Loop:
         self.run.set_status("running")
         if done < 0:
             self.lap_zero(start)
+        else:
+            self.laps_before = self.run.metrics()[0].get("laps_before", 0)
         for lap in range(max(done, 0) + 1, self.recipe.laps + 1):
             self.lap(lap)
         self.run.set_status("finished")
@@ -166,35 +172,47 @@ class _Loop:
         began = time.monotonic()
         metrics: dict[str, Any] = {"lap": 0}
         if start is not None or self.recipe.start != "gaussian":
-            prior = start if start is not None else load(self.recipe.start)
+            if start is not None:
+                prior = copy.deepcopy(start)  # its network is trained in place
+            else:
+                prior, self.laps_before = _given(self.recipe.start)
             if prior.event_shape != self.train_obs.x_shape:
                 raise InputError(
                     f"the start is a prior over {prior.event_shape}, the observations are of {self.train_obs.x_shape}"
                 )
-            metrics["start"] = "given"
+            metrics |= {"start": "given", "laps_before": self.laps_before}
         else:
             prior = self.fit_gaussian(metrics)
         prior = prior.to(self.device)
-        save_prior(prior, self.run.prior_file(0), lap=0)
+        save_prior(prior, self.run.prior_file(0), lap=self.laps_before)
         self.finish(0, prior, metrics, began)
 
     def fit_gaussian(self, metrics: dict[str, Any]) -> GaussianPrior:
         options, history = self.recipe.gaussian, FitHistory()
-        obs = self.train_obs
-        if options.observations is not None and options.observations < len(obs):
-            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[: options.observations]
-            obs = obs[pick.sort().values]
-        prior = fit_gaussian(
-            obs.to(self.device),
-            options.rank,
-            rounds=options.rounds,
-            tolerance=options.tolerance,
-            seed=self.recipe.seed,
-            sigma_min=self.recipe.sigma_min,
-            sigma_max=self.recipe.sigma_max,
-            history=history,
-            progress=self.progress,
-        )
+        obs, some = self.train_obs, options.observations or len(self.train_obs)
+
+        def fitted(obs: Observations, rounds: int, start: GaussianPrior | None = None) -> GaussianPrior:
+            return fit_gaussian(
+                obs.to(self.device),
+                options.rank,
+                rounds=rounds,
+                tolerance=options.tolerance,
+                start=start,
+                seed=self.recipe.seed,
+                sigma_min=self.recipe.sigma_min,
+                sigma_max=self.recipe.sigma_max,
+                history=history,
+                progress=self.progress,
+            )
+
+        if some < len(obs):
+            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[:some]
+            prior = fitted(obs[pick.sort().values], options.rounds)
+            if options.final_rounds:
+                history.log_likelihood.clear()
+                prior = fitted(obs, options.final_rounds, prior)
+        else:
+            prior = fitted(obs, options.rounds)
         metrics["log_likelihood"] = history.log_likelihood[-1]
         metrics["rounds"] = len(history.log_likelihood)
         return prior
@@ -203,9 +221,7 @@ class _Loop:
 
     def lap(self, lap: int) -> None:
         began = time.monotonic()
-        before = load_prior(self.run.prior_file(lap - 1), self.device)
-        if self.device.type == "cuda" and isinstance(before, DiffusionPrior):
-            compile_network(before.network)
+        before = self.prior if self.prior is not None else load_prior(self.run.prior_file(lap - 1), self.device)
         metrics: dict[str, Any] = {"lap": lap}
         store = self.expect(lap, before, metrics)
         prior = self.maximise(lap, before, store, metrics)
@@ -218,8 +234,17 @@ class _Loop:
     def store(self, lap: int) -> DrawStore:
         return DrawStore(self.run.lap(lap) / "draws", len(self.train_obs), self.recipe.e_step.shard)
 
+    def prepare(self, prior: Prior) -> int:
+        """Settle the micro-batch, and make the network fast at it."""
+        batch = self.recipe.e_step.batch or choose_batch(prior, min(self.recipe.e_step.shard, len(self.train_obs)))
+        if self.device.type == "cuda" and isinstance(prior, DiffusionPrior):
+            prior.accelerate(batch, precision=self.recipe.e_step.precision or self.recipe.precision)
+        return batch
+
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:
         began, options = time.monotonic(), self.recipe.e_step
+        batch = self.prepare(prior)
+        small = batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS
         store, last = self.store(lap), self.store(lap - 1)
         todo = [k for k in range(len(store)) if not store.has(k)]
         bound = self.bound()
@@ -233,17 +258,18 @@ class _Loop:
                     options,
                     index=self.index[first:end],
                     seed=self.recipe.seed,
-                    lap=lap,
+                    lap=self.laps_before + lap,
                     bound=bound,
                     last=(lambda k=k: last.read(k)) if lap > 1 else None,  # type: ignore[misc]
-                    batch_size=options.batch,
-                    captured=self.device.type == "cuda",
+                    batch_size=batch,
+                    captured=self.device.type == "cuda" and small,
                     progress=bar,
                 )
                 store.write(k, shard.x, shard.report)
         reports = list(store.reports())
         count = sum(r["draws"] for r in reports)
         metrics["e_seconds"] = time.monotonic() - began
+        metrics["e_batch"] = batch
         metrics["draws"] = count
         for name in ("rejected", "redrawn", "kept", "replaced"):
             metrics[name] = sum(r[name] for r in reports) / count
@@ -262,8 +288,9 @@ class _Loop:
             return prior.to(self.device)
         prior = self.initial(before)
         options = self.recipe.train
-        steps = (options.first_steps or options.steps) if lap == 1 else options.steps
-        draws = store.all().to(self.device)
+        first = lap == 1 and not isinstance(before, DiffusionPrior)
+        steps = (options.first_steps or options.steps) if first else options.steps
+        draws = store.all(self.device)
         losses_file = self.run.lap(lap) / "losses.json"
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
@@ -276,7 +303,7 @@ class _Loop:
             options,
             steps=steps,
             seed=self.recipe.seed,
-            lap=lap,
+            lap=self.laps_before + lap,
             precision=self.recipe.precision,
             resume=_read_checkpoint(state_file),
             checkpoint=checkpoint,
@@ -284,7 +311,7 @@ class _Loop:
         )
         training = {"m_seconds": record.seconds, "loss": _recent(record), "steps": record.steps}
         write_json(losses_file, record.losses)
-        save_prior(prior, file, lap=lap, training=training)
+        save_prior(prior, file, lap=self.laps_before + lap, training=training)
         state_file.unlink(missing_ok=True)
         metrics |= training
         self.say("maximization", {"lap": lap, **training})
@@ -314,7 +341,7 @@ class _Loop:
         ).to(self.device)
 
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
-        watched = watch(prior, self.held_out, self.shown, self.recipe)
+        watched = watch(prior, self.held_out, self.shown, self.recipe, self.prepare(prior))
         metrics |= watched.metrics
         folder = self.run.lap(lap)
         write_array(folder / "samples.npy", watched.samples.cpu().numpy())
@@ -323,7 +350,24 @@ class _Loop:
         history = [*(self.run.metrics() if lap else []), metrics]
         metrics["warnings"] = warnings(history, self.recipe) if lap else []
         self.run.finish_lap(lap, metrics)
+        self.prior = prior
+        keep = self.recipe.e_step.keep
+        if keep is not None and lap > keep:
+            shutil.rmtree(self.run.lap(lap - keep) / "draws", ignore_errors=True)
         self.say("lap", metrics)
+
+
+def _given(path: str) -> tuple[Prior, int]:
+    """The prior a recipe's `start` names, a file's or a run's last, and how many laps are behind it."""
+    file = Path(path)
+    if not file.is_file():
+        run = RunDir(file)
+        run.recipe()
+        if run.laps_done() < 0:
+            raise InputError(f"{path}: no lap of this run is finished yet")
+        file = run.prior_file(run.laps_done())
+    prior, description = load_with_description(file)
+    return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0
 
 
 def _recent(record: TrainingRecord, share: float = 0.1) -> float:

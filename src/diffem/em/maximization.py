@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..fusion import fast_products
 from ..priors import DiffusionPrior
 from ..progress import Progress
 from ..randomness import Stream
@@ -113,10 +114,14 @@ class Trainer:
             capturable=self.device.type == "cuda",
         )
         self.average = [p.detach().clone() for p in self.parameters] if options.ema is not None else []
-        self.autocast = precision == "bf16"
+        self.autocast, self.fast = precision == "bf16", precision != "float32"
 
     def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
         """One optimizer step; returns the loss, `()`. Nothing is read back from the device."""
+        with fast_products(self.fast):
+            return self._step(i, x, log_sigma, z)
+
+    def _step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
         if isinstance(self.rate, Tensor):
             self.rate.copy_(self.rates[i].reshape(()))
         else:

@@ -37,9 +37,11 @@ def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def watch(prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe) -> Watched:
-    """Measure a prior on held-out observations (None: on none) and draw what the report shows."""
-    # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler, all draws in one batch.
+def watch(
+    prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, batch: int | None = None
+) -> Watched:
+    """Measure a prior on held-out observations (None: on none) and draw what the report shows, `batch` samples at a time."""
+    # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler.
     steps = min(WATCH_STEPS, recipe.e_step.steps)
     e_step = recipe.e_step
     seed, metrics = recipe.seed, {}
@@ -50,13 +52,13 @@ def watch(prior: Prior, held_out: Observations | None, shown: Observations, reci
         if isinstance(prior, GaussianPrior):
             return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
         posterior = condition_like(prior, obs, e_step)
-        return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=e_step.batch, progress=False)
+        return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=batch, progress=False)
 
     if isinstance(prior, GaussianPrior):
         z = torch.randn(count, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
         samples = prior.exact_sample(z.to(prior.mean))
     else:
-        samples = prior.sample(count, steps=WATCH_STEPS, seed=seed, progress=False)
+        samples = prior.sample(count, steps=WATCH_STEPS, seed=seed, batch_size=batch, progress=False)
     if held_out is not None:
         x = draws(held_out)
         metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())

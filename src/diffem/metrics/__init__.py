@@ -1,14 +1,32 @@
-"""Measures: distances between sets, errors against a truth, calibration, and evidence that needs no truth."""
+"""Measures: distances between sets, quality of images, errors against a truth, calibration, evidence that needs no truth."""
 
 from .calibration import coverage, ranks
 from .distances import frechet, sinkhorn, sliced_wasserstein
 from .evidence import hide, observation_distance, predictive_log_likelihood, simulate
+from .fid import (
+    Reference,
+    frechet_distance,
+    image_quality,
+    inception_score,
+    kernel_distance,
+    make_reference,
+)
 from .images import mse, mse_unmeasured, psnr
+from .inception import Extractor, features, load_extractor, to_uint8
 
 __all__ = [
+    "Extractor",
+    "Reference",
     "coverage",
+    "features",
     "frechet",
+    "frechet_distance",
     "hide",
+    "image_quality",
+    "inception_score",
+    "kernel_distance",
+    "load_extractor",
+    "make_reference",
     "mse",
     "mse_unmeasured",
     "observation_distance",
@@ -18,4 +36,5 @@ __all__ = [
     "simulate",
     "sinkhorn",
     "sliced_wasserstein",
+    "to_uint8",
 ]

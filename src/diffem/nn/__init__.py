@@ -2,5 +2,6 @@
 
 from .embedding import NoiseEmbedding, reference_embedding
 from .mlp import MLP
+from .unet import UNet
 
-__all__ = ["MLP", "NoiseEmbedding", "reference_embedding"]
+__all__ = ["MLP", "NoiseEmbedding", "UNet", "reference_embedding"]

@@ -10,6 +10,7 @@ from torch import nn
 from ..errors import InputError
 from .embedding import NoiseEmbedding
 from .mlp import MLP
+from .unet import UNet
 
 
 def mlp(
@@ -24,7 +25,23 @@ def mlp(
     return MLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout)
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp}
+def unet(
+    event_shape: tuple[int, ...],
+    hidden: list[int] | None = None,
+    blocks: int | list[int] = 5,
+    heads: list[int] | None = None,
+    embedding: int = 256,
+    dropout: float = 0.0,
+    space_to_depth: int = 1,
+    frequencies: list[float] | None = None,
+) -> nn.Module:
+    low, high = frequencies or (0.25, 16.0)
+    hidden = [128, 256, 384] if hidden is None else hidden
+    heads = [0] * len(hidden) if heads is None else heads
+    return UNet(event_shape, hidden, blocks, heads, NoiseEmbedding(embedding, low, high), dropout, space_to_depth)
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "unet": unet}
 
 
 def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:

@@ -23,15 +23,20 @@ class Fourier(Operator):
     coils: sensitivity maps, complex `(c, H, W)` or a real view `(c, H, W, 2)`; with one more leading axis, one set per
         observation.
     complex: whether images are complex, `(n, ..., H, W, 2)`, or real, `(n, ..., H, W)`.
+    channels: complex images are two channels, `(n, ..., 2, H, W)`, as convolutional networks and augmentations want them.
 
     y has shape `(n, ..., H, W, 2)`, or `(n, ..., c, H, W, 2)` with coils.
     """
 
     complex_output = True
 
-    def __init__(self, mask: Tensor | None = None, coils: Tensor | None = None, complex: bool = False) -> None:
+    def __init__(
+        self, mask: Tensor | None = None, coils: Tensor | None = None, complex: bool = False, channels: bool = False
+    ) -> None:
         super().__init__()
-        self.complex = bool(complex)
+        self.complex, self.channels = bool(complex), bool(channels)
+        if channels and not complex:
+            raise InputError("Fourier: channels=True is about complex images; pass complex=True too")
         if mask is not None:
             mask = boolean(mask, "Fourier")
             self._store("mask", mask.unsqueeze(0) if mask.ndim == 1 else mask, 2)
@@ -42,7 +47,7 @@ class Fourier(Operator):
             self._store("coils", coils, 4)
 
     def config(self) -> dict[str, Any]:
-        return {"complex": self.complex}
+        return {"complex": self.complex, "channels": self.channels}
 
     def _mask(self, y: Tensor) -> Tensor | None:
         """The mask as `(1 or n, ..., H or 1, W, 1)` beside y `(n, ..., H, W, 2)`."""
@@ -70,8 +75,10 @@ class Fourier(Operator):
 
     def _forward(self, x: Tensor) -> Tensor:
         image_axes(x, "x", "Fourier", 3 if self.complex else 2)
-        if self.complex and x.shape[-1] != 2:
-            raise InputError(f"Fourier(complex=True) needs images (n, ..., H, W, 2), got {tuple(x.shape)}")
+        if self.complex and x.shape[-3 if self.channels else -1] != 2:
+            form, extra = ("(n, ..., 2, H, W)", ", channels=True") if self.channels else ("(n, ..., H, W, 2)", "")
+            raise InputError(f"Fourier(complex=True{extra}) needs images {form}, got {tuple(x.shape)}")
+        x = x.movedim(-3, -1) if self.channels else x
         image = torch.view_as_complex(x.contiguous()) if self.complex else x
         if "coils" in self._tensors:
             image = image.unsqueeze(-3)
@@ -96,7 +103,10 @@ class Fourier(Operator):
             if coils.shape[-3] != image.shape[-3]:
                 raise InputError(f"Fourier: {coils.shape[-3]} coil maps, y has {image.shape[-3]} coils")
             image = (coils.conj() * image).sum(-3)
-        return torch.view_as_real(image) if self.complex else image.real
+        if not self.complex:
+            return image.real
+        x = torch.view_as_real(image)
+        return x.movedim(-1, -3) if self.channels else x
 
     def measured(self, y: Tensor) -> Tensor | None:
         return self._mask(y)

@@ -32,13 +32,15 @@ class Linearised:
         with torch.enable_grad():
             self._x_t = x_t.detach().requires_grad_()
             self._x_hat = prior(self._x_t, sigma)
+        self._arithmetic = prior.arithmetic
         self.x_hat = self._x_hat.detach()
         self.vjps = 0
 
     def vjp(self, w: Tensor) -> Tensor:
         """Jᵀw, `(n, *event)`."""
         self.vjps += 1
-        return torch.autograd.grad(self._x_hat, self._x_t, w, retain_graph=True)[0]
+        with self._arithmetic():
+            return torch.autograd.grad(self._x_hat, self._x_t, w, retain_graph=True)[0]
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Statistics:
     iterations: Tensor  # solver iterations, summed over evaluations
     residuals: Tensor  # largest relative residual a solve ended with
     guards: Tensor  # curvature guards (or eigenvalues set to 0), summed over evaluations
-    effective: Tensor  # smallest effective number of particles on the way; 1 for a sampler without
+    effective: Tensor  # smallest effective number of particles on the way; 0 for a sampler without
     resamplings: Tensor  # how often particles were resampled
 
     @classmethod
@@ -75,7 +77,7 @@ class Statistics:
             return torch.zeros(n, dtype=torch.int64, device=device)
 
         residuals = torch.zeros(n, dtype=torch.float32, device=device)
-        return cls(count(), count(), count(), count(), residuals, count(), torch.ones_like(residuals), count())
+        return cls(count(), count(), count(), count(), residuals, count(), torch.zeros_like(residuals), count())
 
     def add(self, evaluation: Evaluation) -> None:
         """In place, so that a captured step counts at every replay."""
@@ -87,6 +89,10 @@ class Statistics:
             self.guards += evaluation.solution.guards
             residual = evaluation.solution.residual.to(self.residuals)
             torch.maximum(self.residuals, residual, out=self.residuals)
+
+    def zero(self) -> None:
+        for name in self.__dataclass_fields__:
+            getattr(self, name).zero_()
 
     @classmethod
     def concatenate(cls, parts: list[Statistics]) -> Statistics:
@@ -226,6 +232,7 @@ class Posterior:
                     draws=first_draw + row // n,
                     progress=bar,
                     captured=captured,
+                    restart=counted.zero,
                 )
                 parts.append(x)
                 statistics.append(counted)

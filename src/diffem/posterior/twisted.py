@@ -38,7 +38,10 @@ def sample_twisted(
     if isinstance(posterior, SolvingPosterior):
         iterations = posterior.iterations
     parts, statistics = [], []
-    with evaluation_mode(prior), Progress("posterior draws", draws * n * steps, "sample steps", progress) as bar:
+    with (
+        evaluation_mode(prior),
+        Progress("posterior draws", draws * n * count * steps, "particle steps", progress) as bar,
+    ):
         for row in torch.arange(draws * n).split(at_once):
             some = posterior[(row % n).repeat_interleave(count)].for_steps(steps)
             counted = Statistics.zeros(len(row) * count, prior.mean.device)
@@ -56,7 +59,16 @@ def sample_twisted(
                 return Guide(evaluation.prior, evaluation.x_hat, log_twist)
 
             weighted = draw_weighted(
-                twist, prior.mean, address, sigmas, sampler, stream, draws=number, progress=bar, captured=captured
+                twist,
+                prior.mean,
+                address,
+                sigmas,
+                sampler,
+                stream,
+                draws=number,
+                progress=bar,
+                captured=captured,
+                restart=counted.zero,
             )
             parts.append(weighted.x)
             gathered = counted.map(lambda t: t.reshape(-1, count).sum(-1))

@@ -8,7 +8,7 @@ a clipped denoiser is not a covariance.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -60,6 +60,10 @@ class Prior(nn.Module):
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """E[x | x_t]; x_t `(n, *event)`, sigma `()` or `(n,)`, both checked."""
         raise NotImplementedError
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """How the denoiser and its vector–Jacobian products are to be computed."""
+        return nullcontext()
 
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         require_event(require_batch(x_t, "x_t"), self.event_shape, type(self).__name__)

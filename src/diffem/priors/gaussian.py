@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..linalg import Covariance, System, as_covariance, cg
+from ..linalg import Covariance, Dense, System, as_covariance, cg
+from ..linalg.selected import SelectedBlocks
 from ..randomness import Stream
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import require_same_dtype
@@ -19,6 +20,9 @@ from .base import Prior
 
 if TYPE_CHECKING:
     from ..data import Observations
+
+
+SELECTED_BATCH = 256  # observations whose blocks of the covariance are gathered at a time
 
 
 class GaussianPrior(Prior):
@@ -57,25 +61,43 @@ class GaussianPrior(Prior):
         index = index.to(self.mean.device)
         stream = Stream(seed, "gaussian posterior", lap)
         number = torch.full_like(index, draw)
-        z = stream.normal(index, self.event_shape, draw=number, dtype=self.mean.dtype)
-        e = stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number, dtype=self.mean.dtype)
-        x = self.exact_sample(z)
-        return x + self._gain(obs, obs.residual(x) - obs.noise.sqrt(e))
+        z = stream.normal(index, self.event_shape, draw=number, dtype=self.mean.dtype).double()
+        e = stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number, dtype=self.mean.dtype).double()
+        # In float64: the directions with the least variance decide whether a draw explains a precise measurement.
+        obs = obs.to(torch.float64)
+        x = self.mean + self._cov.to(torch.float64).sqrt(z)
+        return (x + self._gain(obs, obs.residual(x) - obs.noise.sqrt(e))).to(self.mean.dtype)
 
     def posterior_mean(self, obs: Observations) -> Tensor:
         """E[x | y] per observation, `(n, *event)`."""
-        mean = self.mean.expand(len(obs), *self.event_shape).contiguous()
-        return mean + self._gain(obs, obs.residual(mean))
+        obs = obs.to(torch.float64)
+        mean = self.mean.double().expand(len(obs), *self.event_shape).contiguous()
+        return (mean + self._gain(obs, obs.residual(mean))).to(self.mean.dtype)
 
     def _gain(self, obs: Observations, residual: Tensor) -> Tensor:
-        """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual."""
+        """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual, in float64."""
+        selected = obs.selection() if isinstance(self._cov, Dense) else None
+        if selected is not None:
+            return self._selected_gain(obs, selected, residual)
+        cov = self._cov.to(torch.float64)
 
         def signal(p: Tensor) -> tuple[Tensor, Tensor]:
-            pullback = self._cov.matvec(obs.A.adjoint(p))
+            pullback = cov.matvec(obs.A.adjoint(p))
             return obs.A(pullback), pullback
 
-        tolerance = torch.finfo(residual.dtype).eps ** 0.75
+        tolerance = torch.finfo(self.mean.dtype).eps ** 0.75
         return cg(System(signal, obs.noise), residual, iterations=1000, tolerance=tolerance).pullback
+
+    def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
+        """The same for operators that measure single entries, solved directly: with little noise, iterations would be many."""
+        assert isinstance(self._cov, Dense)
+        matrix, gain = self._cov.to(torch.float64).matrix()[0], []
+        variances = obs.noise.diagonal(self.event_shape).expand(residual.shape).flatten(1)
+        for rows in torch.arange(len(obs), device=residual.device).split(SELECTED_BATCH):
+            blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])
+            u = blocks.spread(blocks.solve(blocks.take(residual[rows].flatten(1))), len(matrix))
+            gain.append(u @ matrix)
+        return torch.cat(gain).reshape(residual.shape)
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log N(x | μ, Σ), `(n,)`."""

@@ -71,7 +71,7 @@ def read_array(path: Path) -> np.ndarray:
         raise InputError(f"{path} cannot be read as an array: {error}") from None
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

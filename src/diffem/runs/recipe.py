@@ -34,6 +34,15 @@ class Gaussian(Section):
     rounds: int = Field(512, ge=1)
     tolerance: float = 1e-7
     observations: int | None = Field(None, ge=1, description="fit to so many observations; all when absent")
+    final_rounds: int = Field(
+        0, ge=0, description="further rounds on all observations, after those on some; full covariance only"
+    )
+
+    @model_validator(mode="after")
+    def _final(self) -> Gaussian:
+        if self.final_rounds and self.rank is not None:
+            raise ValueError("final_rounds go with a full covariance: leave rank out, or final_rounds")
+        return self
 
 
 class Network(Open):
@@ -50,6 +59,10 @@ class EStep(Section):
     draws: int = Field(1, ge=1, description="posterior draws per observation")
     shard: int = Field(4096, ge=1, description="observations per file of draws")
     batch: int | None = Field(None, ge=1, description="draws made at a time; chosen for the device when absent")
+    keep: int | None = Field(None, ge=1, description="laps whose draws stay on disk; all when absent")
+    precision: Literal["float32", "tf32", "bf16", "fp16"] | None = Field(
+        None, description="of the network while drawing on a GPU; the recipe's when absent"
+    )
     redraws: int = Field(2, ge=0, description="further tries for a draw that was rejected")
     chi2: float = Field(3.0, gt=0, description="reject above this residual per measured value")
     bound: float | None = Field(

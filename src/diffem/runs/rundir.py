@@ -135,5 +135,6 @@ def fingerprint(tensors: dict[str, Any]) -> str:
     parts = []
     for name in sorted(tensors):
         array = tensors[name].detach().cpu().contiguous().numpy()
-        parts.append(f"{name} {array.dtype} {array.shape} {digest(array.tobytes())}")
+        # the array's own memory, not a copy of it: observations may be large
+        parts.append(f"{name} {array.dtype} {array.shape} {digest(array.reshape(-1).view('u1').data)}")
     return digest("\n".join(parts).encode())[:32]

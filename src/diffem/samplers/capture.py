@@ -26,9 +26,16 @@ def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGra
 
 
 def replay(
-    step: Callable[[State, Tensor, Tensor], State], state: State, table: Tensor, progress: Progress | None
+    step: Callable[[State, Tensor, Tensor], State],
+    state: State,
+    table: Tensor,
+    progress: Progress | None,
+    restart: Callable[[], None],
 ) -> State:
-    """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`."""
+    """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`.
+
+    restart: called after the steps that capturing takes, to forget what they counted.
+    """
     static = tuple(part.clone() for part in state)
     i = torch.zeros(1, dtype=torch.int64, device=table.device)
 
@@ -42,6 +49,7 @@ def replay(
     for old, new in zip(static, state, strict=True):
         old.copy_(new)
     i.zero_()
+    restart()
     n = len(static[0])
     for k in range(len(table)):
         graph.replay()

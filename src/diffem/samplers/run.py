@@ -58,6 +58,7 @@ def draw(
     draws: Tensor | None = None,
     progress: Progress | None = None,
     captured: bool = False,
+    restart: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """One micro-batch of draws, `(n, *event)`.
 
@@ -65,6 +66,7 @@ def draw(
     mean: `(*event)`, also gives event shape, dtype and device. index: `(n,)` sample addresses. draws: `(n,)` draw numbers.
     sigmas: `(steps + 1,)` decreasing.
     captured: on a GPU, capture one step and replay it: for small networks, whose kernels are shorter than their launches.
+    restart: called when the steps that capturing took are over, for a denoiser that counts its calls.
     """
     if sigmas.ndim != 1 or len(sigmas) < 2 or not (sigmas[1:] < sigmas[:-1]).all() or not sigmas[-1] > 0:
         raise InputError("sigmas must be at least two decreasing positive noise levels")
@@ -83,7 +85,7 @@ def draw(
     table = sampler.table(sigmas.double()).to(mean)
     state = sampler.start(mean + sigmas[0].to(mean) * normal(0))
     if captured:
-        state = replay(step, state, table, progress)
+        state = replay(step, state, table, progress, restart)
     else:
         for i in range(len(table)):
             state = step(state, i, table[i])

@@ -99,10 +99,11 @@ def draw_weighted(
     draws: Tensor,
     progress: Progress | None = None,
     captured: bool = False,
+    restart: Callable[[], None] = lambda: None,
 ) -> Weighted:
     """One micro-batch of n draws with P particles each, the rows of a draw next to each other.
 
-    twist: the prior and the twist for all n·P rows. mean, sigmas, stream, progress and captured: as in `run.draw`.
+    twist: the prior and the twist for all n·P rows. mean, sigmas, stream, progress, captured and restart: as in `run.draw`.
     index, draws: `(n,)` the address of each draw; particle p of draw d has the normal numbers of draw dP + p.
     """
     count, n, shape = sampler.particles, len(index), tuple(mean.shape)
@@ -150,12 +151,12 @@ def draw_weighted(
     smallest = torch.full((n,), float(count), dtype=dtype, device=mean.device)
     state: State = (x, torch.zeros_like(x), nothing, nothing, smallest, torch.zeros_like(index))
     if captured:
-        state = replay(step, state, table, progress)
+        state = replay(step, state, table, progress, restart)
     else:
         for i in range(len(table)):
             state = step(state, i, table[i])
             if progress is not None:
-                progress.advance(n)
+                progress.advance(n * count)
 
     guide = twist(state[0], sigmas[-1].to(mean))
     w = normalised(reweighted(state, guide))

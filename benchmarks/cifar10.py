@@ -1,0 +1,145 @@
+"""The paper's second experiment: `python -m benchmarks.cifar10 [--recipe cifar10-fast] [--set laps=6 …] [--assets DIR]`.
+
+Runs (or continues) the recipe on real CIFAR-10, its pixels deleted, and measures what learning never sees: after every E-step the error
+of the draws on the deleted pixels; at chosen laps FID and KID of prior samples, and of the pooled draws of the last lap. Only the run
+itself counts as GPU time; measuring is apart. `--assets` (DIFFEM_ASSETS when absent): a folder with `cifar10/` and
+`fid/inception-2015-12-05.pt`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import diffem
+from diffem.data import DrawStore, cifar10
+from diffem.data.sources import make_problem
+from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
+from diffem.priors import DiffusionPrior, GaussianPrior
+from diffem.report.pictures import grid
+from diffem.runs.files import write_bytes
+from diffem.runs.recipe import load_recipe, parse_change
+from diffem.runs.rundir import RunDir
+
+from .record import RESULTS, record
+
+KEPT = ("e_seconds", "m_seconds", "rejected", "kept", "redrawn", "guards", "chi2", "heldout_chi2", "loss", "steps")
+KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "warnings")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--recipe", default="cifar10-fast")
+    parser.add_argument("--name", help="of the result; the recipe's when absent")
+    parser.add_argument("--out", type=Path, default=Path("runs/cifar10"))
+    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--assets", type=Path, default=Path(os.environ.get("DIFFEM_ASSETS", "assets")))
+    parser.add_argument("--fid-laps", nargs="*", type=int, help="laps whose prior is sampled; the last one when absent")
+    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--sampler", default="ddpm2")
+    parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.benchmark = True
+    changes = {"data.folder": str(arguments.assets / "cifar10")} | dict(parse_change(text) for text in arguments.set)
+    recipe = load_recipe(arguments.recipe, changes)
+    problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+    truth = problem.reference
+    assert truth is not None
+    measured = _Measured(RunDir(arguments.out), problem, recipe)
+    run = diffem.fit(None, recipe, arguments.out, device=device, say=measured)
+    folder = RunDir(run.path)
+
+    extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)
+    reference = make_reference(cifar10.images(arguments.assets / "cifar10"), extractor)
+    laps = folder.metrics()
+    rows: list[dict[str, Any]] = []
+    minutes = 0.0
+    for k, metrics in enumerate(laps):
+        minutes += (metrics["seconds"] - measured.seconds.get(k, 0.0)) / 60
+        row = {"lap": k, "gpu_minutes": minutes} | {key: metrics[key] for key in KEPT if key in metrics}
+        row |= measured.errors.get(k, {})
+        if k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
+            began = time.monotonic()
+            prior = diffem.load(run.path, k, device)
+            x = _samples(prior, arguments)
+            sampled = time.monotonic()
+            row |= {key: float(v) for key, v in image_quality(cifar10.to_uint8(x), reference, extractor).items()}
+            row |= {"sampling_seconds": sampled - began, "measuring_seconds": time.monotonic() - sampled}
+            write_bytes(arguments.results / f"{_name(arguments, recipe)}-lap{k}.png", grid(x[:64].cpu().numpy(), 16))
+        print({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}, flush=True)
+        rows.append(row)
+    last = len(laps) - 1
+    store = DrawStore(folder.lap(last) / "draws", measured.count, recipe.e_step.shard)
+    pooled = image_quality(cifar10.to_uint8(store.all()), reference, extractor)
+    figures = {
+        "fid_50k": rows[-1]["fid"],
+        "kid": rows[-1]["kid"],
+        "fid_draws": float(pooled["fid"]),
+        "samples": arguments.samples,
+        "gpu_minutes": minutes,
+        "laps": last,
+        "laps_before": laps[0].get("laps_before", 0),
+        "rejected_last_lap": laps[-1]["rejected"],
+        "mse_deleted_last_lap": rows[-1].get("mse_deleted", float("nan")),
+    }
+    if device.type == "cuda":
+        figures["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    print(figures)
+    print(record(_name(arguments, recipe), figures, rows, arguments.results))
+
+
+def _name(arguments: argparse.Namespace, recipe: Any) -> str:
+    return str(arguments.name or recipe.name)
+
+
+def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
+    if isinstance(prior, GaussianPrior):
+        generator = torch.Generator().manual_seed(0)
+        z = torch.randn(arguments.samples, *prior.event_shape, generator=generator)
+        return prior.exact_sample(z.to(prior.mean))
+    assert isinstance(prior, DiffusionPrior)
+    if prior.mean.is_cuda:
+        prior.accelerate(arguments.batch, precision="bf16", sampling=True)
+    return prior.sample(
+        arguments.samples, arguments.steps, arguments.sampler, seed=1, batch_size=arguments.batch, progress=False
+    )
+
+
+class _Measured:
+    """Listens to a run: prints every lap, and after each E-step measures its draws on the deleted pixels."""
+
+    def __init__(self, folder: RunDir, problem: Any, recipe: Any) -> None:
+        from diffem.em.watch import split
+
+        self.folder, self.recipe = folder, recipe
+        index, _ = split(len(problem.obs), recipe.watch.held_out)
+        self.count = len(index)
+        self.obs, self.truth = problem.obs[index], problem.reference[index]
+        self.errors: dict[int, dict[str, float]] = {}
+        self.seconds: dict[int, float] = {}
+
+    def __call__(self, event: str, data: dict[str, Any]) -> None:
+        if event == "lap":
+            print({k: round(v, 4) if isinstance(v, float) else v for k, v in data.items()}, flush=True)
+        if event == "expectation":
+            began = time.monotonic()
+            lap = data["lap"]
+            files = sorted((self.folder.lap(lap) / "draws").glob("*.npy"))
+            draws = torch.from_numpy(np.concatenate([np.load(f)[0] for f in files]))[:5000]
+            error = mse_unmeasured(draws, self.truth[:5000], self.obs[: min(5000, self.count)])
+            self.errors[lap] = {"mse_deleted": error}
+            print(f"lap {lap}: error of the draws on deleted pixels {error:.4f}", data, flush=True)
+            self.seconds[lap] = time.monotonic() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Speed of E and M beside the bare network: `python -m benchmarks.speed [--network paper|fast] [--batch 512]`.
+
+Bare: the compiled network alone, forward + k vector–Jacobian products, and a training step of network, loss, backward, fused Adam. Ours:
+the same counts through a posterior draw (conditioning, conjugate gradients, sampler, addressed noise) and through `maximization`
+(shuffling, noise levels, noise, clipping, averaged weights). Measured side by side in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from diffem import Observations, operators, priors
+from diffem.em.batching import choose_batch
+from diffem.em.maximization import maximization
+from diffem.nn.networks import make_network
+from diffem.runs.recipe import load_recipe
+
+from .record import RESULTS, record
+
+
+def rate(work: Callable[[], None], images: int, seconds: float) -> float:
+    """Images per second of `work`, repeated for about so many seconds after one warm-up call."""
+    work()
+    torch.cuda.synchronize()
+    start, repeats = time.monotonic(), 0
+    while time.monotonic() - start < seconds:
+        work()
+        torch.cuda.synchronize()
+        repeats += 1
+    return repeats * images / (time.monotonic() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--recipe", default="cifar10")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--iterations", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--skip-m", action="store_true")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--name", default="speed")
+    arguments = parser.parse_args()
+    batch, k, steps = arguments.batch, arguments.iterations, 16
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    recipe = load_recipe(arguments.recipe)
+    settings, shape = recipe.network.model_dump(), (3, 32, 32)
+    network = make_network(settings["kind"], shape, {n: v for n, v in settings.items() if n != "kind"}).cuda().eval()
+    network.requires_grad_(False)
+    prior = priors.DiffusionPrior(network, event_shape=shape, settings=settings).cuda()
+    figures: dict[str, float] = {"parameters": sum(p.numel() for p in network.parameters()), "batch": batch}
+    figures["automatic_batch"] = choose_batch(prior, 1 << 20)
+    prior.accelerate(batch, precision="bf16")
+
+    # E: T steps and the last denoising make T + 1 evaluations
+    x, log_sigma = torch.randn(batch, *shape, device="cuda"), torch.zeros(batch, device="cuda")
+    w = torch.randn_like(x)
+
+    def bare_e() -> None:
+        for _ in range(steps + 1):
+            with torch.enable_grad(), torch.autocast("cuda", torch.bfloat16):
+                z = x.detach().requires_grad_()
+                h = network(z, log_sigma)
+            for i in range(k):
+                torch.autograd.grad(h, z, w.to(h.dtype), retain_graph=i + 1 < k)
+
+    mask = torch.rand(batch, 1, 32, 32, device="cuda") < 0.25
+    obs = Observations(x, operators.Mask(mask), sigma=1e-3)
+    posterior = prior.posterior(obs, iterations=k)
+
+    def our_e() -> None:
+        posterior.sample(steps=steps, sampler=recipe.e_step.sampler, progress=False)
+
+    began = time.monotonic()
+    evaluations = batch * (steps + 1)
+    torch.cuda.reset_peak_memory_stats()
+    figures["bare_evals_per_s"] = rate(bare_e, evaluations, arguments.seconds)
+    figures["estep_evals_per_s"] = rate(our_e, evaluations, arguments.seconds)
+    figures["bare_evals_per_s_again"] = rate(bare_e, evaluations, arguments.seconds / 2)
+    bare = (figures["bare_evals_per_s"] + figures["bare_evals_per_s_again"]) / 2
+    figures["estep_ratio_to_bare"] = figures["estep_evals_per_s"] / bare
+    figures["estep_peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    print({name: round(v, 4) for name, v in figures.items()}, f"{time.monotonic() - began:.0f} s", flush=True)
+
+    if not arguments.skip_m:
+        torch.cuda.reset_peak_memory_stats()
+        network.requires_grad_(True).train()
+        optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
+
+        def bare_m() -> None:
+            for _ in range(8):
+                with torch.autocast("cuda", torch.bfloat16):
+                    loss = (network(x, log_sigma).float() - w).square().mean()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+
+        figures["bare_images_per_s"] = rate(bare_m, 8 * batch, arguments.seconds)
+        del optimizer
+        draws = torch.randn(8192, *shape, device="cuda")
+        options = recipe.train.model_copy(update={"batch": batch})
+        run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False}
+        maximization(prior, draws, options, steps=32, **run)
+        count = int(figures["bare_images_per_s"] * arguments.seconds / batch)
+        times = []
+        for steps_m in (count // 4, count + count // 4):  # the difference leaves out what is paid once per lap
+            torch.cuda.synchronize()
+            start = time.monotonic()
+            maximization(prior, draws, options, steps=steps_m, **run)
+            torch.cuda.synchronize()
+            times.append(time.monotonic() - start)
+        figures["mstep_images_per_s"] = count * batch / (times[1] - times[0])
+        figures["mstep_seconds_per_lap_beside"] = times[0] - (count // 4) * batch / figures["mstep_images_per_s"]
+        figures["mstep_ratio_to_bare"] = figures["mstep_images_per_s"] / figures["bare_images_per_s"]
+        figures["mstep_peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        figures["peak_gib"] = max(figures["estep_peak_gib"], figures["mstep_peak_gib"])
+    print({name: round(v, 4) for name, v in figures.items()}, flush=True)
+    print(record(arguments.name, figures, [], arguments.results))
+
+
+if __name__ == "__main__":
+    main()

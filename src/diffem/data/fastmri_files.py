@@ -1,0 +1,144 @@
+"""The fastMRI files as they are published (Zbontar et al. 2018): one HDF5 file per volume.
+
+`kspace`: complex, `(slices, H, W)` single-coil or `(slices, coils, H, W)` multi-coil, zero frequency in the middle;
+`reconstruction_esc` (single-coil) and `reconstruction_rss`: magnitude images, `(slices, h, w)`; attribute `max`: the largest value of the
+volume's reconstruction; files measured with a mask hold it as `mask` `(W,)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+
+RECONSTRUCTIONS = ("reconstruction_rss", "reconstruction_esc")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """The file, read-only; whatever HDF5 says about a damaged one becomes an `InputError` that names it."""
+    try:
+        import h5py
+    except ImportError:
+        raise InputError("reading fastMRI files needs h5py: pip install 'diffem[data]'") from None
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        reason = "it is truncated" if "truncated" in str(error) else f"it is not an HDF5 file ({error})"
+        raise InputError(f"{path} cannot be read: {reason}") from None
+    with file:
+        try:
+            yield file
+        except (OSError, RuntimeError, KeyError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from None
+
+
+class Volume:
+    """One file: what is in it and which of its slices are used."""
+
+    def __init__(self, path: Path, slices: tuple[int, int | None]) -> None:
+        self.path = path
+        with opened(path) as file:
+            self.names = {name: tuple(item.shape) for name, item in file.items() if hasattr(item, "shape")}
+            maximum = file.attrs.get("max")
+            kinds = {name: file[name].dtype.kind for name in self.names}
+        if not {"kspace", *RECONSTRUCTIONS} & self.names.keys():
+            found = ", ".join(self.names) or "nothing"
+            raise InputError(
+                f"{path} is not a fastMRI file: it holds {found}, and neither kspace nor {' nor '.join(RECONSTRUCTIONS)}"
+            )
+        self.maximum = None if maximum is None else float(maximum)
+        if self.maximum is not None and not (np.isfinite(self.maximum) and self.maximum > 0):
+            raise InputError(f"{path}: attribute max must be positive and finite, got {self.maximum}")
+        if "kspace" in self.names and (kinds["kspace"] != "c" or len(self.names["kspace"]) not in (3, 4)):
+            raise InputError(
+                f"{path}: kspace must be complex of shape (slices, H, W) or (slices, coils, H, W), "
+                f"got kind {kinds['kspace']!r} of shape {self.names['kspace']}"
+            )
+        for name in RECONSTRUCTIONS:
+            if name in self.names and (kinds[name] != "f" or len(self.names[name]) != 3):
+                raise InputError(f"{path}: {name} must be real of shape (slices, h, w), got {self.names[name]}")
+        depths = {name: shape[0] for name, shape in self.names.items() if name in ("kspace", *RECONSTRUCTIONS)}
+        if len(set(depths.values())) > 1:
+            raise InputError(f"{path}: the datasets differ in their number of slices: {depths}")
+        depth = next(iter(depths.values()))
+        self.first, self.last = min(slices[0], depth), depth if slices[1] is None else min(slices[1], depth)
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @property
+    def coils(self) -> int | None:
+        """How many coils; None for single-coil files."""
+        return self.names["kspace"][1] if len(self.names["kspace"]) == 4 else None
+
+    def reconstruction(self, wanted: str) -> str:
+        """The dataset of magnitude images: the one named, or whichever is there."""
+        for name in RECONSTRUCTIONS if wanted == "auto" else (wanted,):
+            if name in self.names:
+                return name
+        raise InputError(
+            f"{self.path} holds no {wanted if wanted != 'auto' else 'reconstruction'}: only {', '.join(self.names)}"
+        )
+
+    def require_kspace(self) -> tuple[int, ...]:
+        if "kspace" not in self.names:
+            raise InputError(f"{self.path} holds no kspace: only {', '.join(self.names)}")
+        return self.names["kspace"]
+
+    def read(self, name: str, first: int, last: int) -> np.ndarray:
+        """Slices first … last − 1 of a dataset, finite or refused."""
+        with opened(self.path) as file:
+            array = np.asarray(file[name][first:last])
+        if not np.isfinite(array).all():
+            raise InputError(f"{self.path}: {name} holds values that are not finite, in slices {first} to {last - 1}")
+        return array
+
+    def mask(self) -> np.ndarray | None:
+        """The columns the file says were measured, `(W,)`."""
+        if "mask" not in self.names:
+            return None
+        with opened(self.path) as file:
+            mask = np.asarray(file["mask"]).reshape(-1).astype(bool)
+        if mask.size != self.names["kspace"][-1]:
+            raise InputError(f"{self.path}: mask has {mask.size} columns, kspace {self.names['kspace'][-1]}")
+        return mask
+
+    def identity(self) -> list[Any]:
+        """Name, size and time of the file: what a cache of it depends on."""
+        state = self.path.stat()
+        return [self.path.name, state.st_size, state.st_mtime_ns, self.first, self.last]
+
+
+def volumes(path: str, slices: tuple[int, int | None], files: tuple[int, int | None]) -> list[Volume]:
+    """The volumes of a folder (or of one file) that have slices in the range, in the order of their names."""
+    folder = Path(path)
+    if folder.is_file():
+        found = [folder]
+    elif folder.is_dir():
+        found = sorted(folder.glob("*.h5"))[files[0] : files[1]]
+    else:
+        raise InputError(f"data.path: no folder or file at {path!r}")
+    if not found:
+        raise InputError(
+            f"data.path: no *.h5 files in {path!r}" + (f" at places {files}" if files != (0, None) else "")
+        )
+    kept = [volume for volume in (Volume(file, slices) for file in found) if len(volume) > 0]
+    if not kept:
+        raise InputError(
+            f"data.slices: none of the {len(found)} volumes in {path!r} has slices {slices[0]} to {slices[1]}"
+        )
+    return kept
+
+
+def pair(value: Any, name: str) -> tuple[int, int | None]:
+    """A range [first, last) given as two integers, the second of which may be absent (null)."""
+    ok = isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], int) and value[0] >= 0
+    if not ok or not (value[1] is None or (isinstance(value[1], int) and value[1] > value[0])):
+        raise InputError(f"data.{name} must be a range [first, last), say [10, 40] or [10, null], got {value!r}")
+    return value[0], value[1]

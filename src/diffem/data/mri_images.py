@@ -1,0 +1,177 @@
+"""Real MR images from a folder, a tar archive or an `.npz`, seen through accelerated k-space.
+
+Magnitude images (JPEG or PNG files, or an array `(n, H, W)`) are one channel, 4u − 2 in [−2, 2]; complex ones (an array `(n, 2, H, W)`) two
+channels, 2u. Training and held-out slices are contiguous blocks of every folder with a gap between them, and since collections repeat and
+rescale their images, a training slice that resembles any held-out one is left out too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..errors import InputError
+from .image_files import ImageSet, read_images
+from .kspace import Protocol
+from .shelf import Slices, shelve
+from .sources import Problem
+
+CHUNK = 32  # slices handled at a time
+THUMB = 56
+
+
+def mri_images(
+    seed: int,
+    path: str = "",
+    size: int | None = None,
+    accel: float = 6.0,
+    sigma: float = 0.01,
+    part: str = "train",
+    n: int | None = None,
+    heldout: float = 0.03,
+    gap: int = 16,
+    resemblance: float = 0.6,
+    scale: float | None = None,
+    cache: str | None = None,
+) -> Problem:
+    """Observations of the images at `path`, addressed by their place in file order.
+
+    size: images are resized to size×size; None leaves them. accel, sigma: acceleration R, noise on real and imaginary parts.
+    part: "train", "heldout" or "all". n: only so many, spread evenly over the part.
+    heldout: the fraction at the end of each folder that is held out; gap: slices before it that belong to neither part;
+        resemblance: training slices whose correlation with a held-out one exceeds this are left out.
+    scale: the stored value that means 1; 255 for bytes, 4095 for 16-bit integers, the largest magnitude for floating point.
+    cache: see the fastmri source.
+    """
+    if size is not None and not (isinstance(size, int) and size > 0):
+        raise InputError(f"data.size must be a positive integer, got {size!r}")
+    protocol = Protocol(accel, sigma, seed)
+    stamp = Path(path).stat().st_mtime_ns if Path(path).exists() else 0
+    images, division = _divided(path, stamp, heldout, gap, resemblance)
+    chosen = division.part(part)
+    if n is not None:
+        if not (isinstance(n, int) and 0 < n <= len(chosen)):
+            raise InputError(f"data.n must lie between 1 and {len(chosen)}, the slices of part {part!r}, got {n!r}")
+        chosen = chosen[(torch.arange(n) * len(chosen)) // n]
+    one = images.unit(scale)
+
+    def parts() -> Iterator[Slices]:
+        for rows in chosen.split(CHUNK):
+            x = to_samples(images.pixels[rows.numpy()], one, size)
+            columns, masks = protocol.measure(x, rows)
+            yield Slices(columns, masks, torch.full((len(x),), protocol.sigma, dtype=torch.float64), None, x)
+
+    height, width = (size, size) if size else images.pixels.shape[-2:]
+    made_from = {
+        "source": "mri_images", "accel": accel, "sigma": sigma, "seed": seed, "size": size, "scale": one,
+        "images": images.digest(), "rows": hashlib.sha256(chosen.numpy().tobytes()).hexdigest(),
+    }  # fmt: skip
+    shelf = shelve(parts(), images.complex, len(chosen) * height * width * 8, cache, made_from)
+    about = f"{len(chosen)} slices ({part}) of {height}×{width}, {'complex' if images.complex else 'magnitude'}, R = {accel:g}, noise {sigma:g}"
+    return Problem(shelf.observations(), shelf.reference, about=f"{about}; {division}")
+
+
+@lru_cache(maxsize=1)  # the same images are measured at one acceleration after another
+def _divided(path: str, stamp: int, heldout: float, gap: int, resemblance: float) -> tuple[ImageSet, Division]:
+    images = read_images(path)
+    return images, divide(images, heldout, gap, resemblance)
+
+
+def to_samples(pixels: np.ndarray, one: float, size: int | None) -> Tensor:
+    """Stored images `(m, H, W)` or `(m, 2, H, W)` as samples `(m, 1 or 2, size, size)`."""
+    u = torch.from_numpy(pixels.astype(np.float32)) / one
+    complex = u.ndim == 4
+    u = u if complex else u.unsqueeze(1)
+    if size is not None and tuple(u.shape[-2:]) != (size, size):
+        u = functional.interpolate(u, size=(size, size), mode="bicubic", antialias=True, align_corners=False)
+    return 2 * u if complex else 4 * u.clamp(0, 1) - 2
+
+
+@dataclass
+class Division:
+    """Which images are trained on and which are held out; each tensor holds places in file order."""
+
+    train: Tensor
+    heldout: Tensor
+    copies: int
+    between: int
+    alike: int
+
+    def part(self, name: str) -> Tensor:
+        if name not in ("train", "heldout", "all"):
+            raise InputError(f"data.part must be 'train', 'heldout' or 'all', got {name!r}")
+        rows = torch.cat([self.train, self.heldout]).sort().values if name == "all" else getattr(self, name)
+        if len(rows) == 0:
+            raise InputError(f"data.part {name!r} is empty: {self}")
+        return rows
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.train)} train, {len(self.heldout)} held out; left out: {self.copies} exact copies, {self.between} in the gaps, "
+            f"{self.alike} that resemble held-out ones"
+        )
+
+
+def divide(images: ImageSet, heldout: float, gap: int, resemblance: float) -> Division:
+    """The last `heldout` of every group is held out, the `gap` images before it belong to neither part."""
+    if not 0 <= heldout < 1 or not gap >= 0 or not 0 < resemblance <= 1:
+        raise InputError(
+            f"data.heldout must lie in [0, 1), data.gap be at least 0 and data.resemblance lie in (0, 1]: "
+            f"got {heldout}, {gap}, {resemblance}"
+        )
+    seen: set[bytes] = set()
+    fresh = torch.zeros(len(images.pixels), dtype=torch.bool)
+    for i, image in enumerate(images.pixels):
+        key = hashlib.sha256(np.ascontiguousarray(image).data).digest()
+        fresh[i] = key not in seen
+        seen.add(key)
+    train, held, between = [], [], 0
+    for group in np.unique(images.groups):
+        rows = torch.from_numpy(np.flatnonzero(images.groups == group))
+        rows = rows[fresh[rows]]
+        count = round(heldout * len(rows))
+        apart = min(gap if count else 0, len(rows) - count)
+        between += apart
+        held.append(rows[len(rows) - count :])
+        train.append(rows[: len(rows) - count - apart])
+    training, holding = torch.cat(train).sort().values, torch.cat(held).sort().values
+    alike = torch.zeros(len(training), dtype=torch.bool)
+    if len(holding) and len(training):
+        features = fingerprints(images)
+        for start in range(0, len(training), 1024):
+            part = training[start : start + 1024]
+            alike[start : start + 1024] = (features[part] @ features[holding].T).amax(1) > resemblance
+    return Division(training[~alike], holding, int((~fresh).sum()), between, int(alike.sum()))
+
+
+def fingerprints(images: ImageSet) -> Tensor:
+    """`(n, features)` of unit length: thumbnails without their mean and slow variation, whose products are correlations."""
+    parts = []
+    for start in range(0, len(images.pixels), 256):
+        u = torch.from_numpy(images.pixels[start : start + 256].astype(np.float32))
+        u = torch.hypot(u[:, 0], u[:, 1]) if u.ndim == 4 else u
+        small = functional.adaptive_avg_pool2d(u.unsqueeze(1), THUMB)
+        slow = functional.avg_pool2d(functional.pad(small, (4, 4, 4, 4), mode="replicate"), 9, 1)
+        flat = (small - slow).flatten(1)
+        flat = flat - flat.mean(1, keepdim=True)
+        parts.append(flat / flat.norm(dim=1, keepdim=True).clamp(min=1e-12))
+    return torch.cat(parts)
+
+
+def prepare(path: str, out: Any, size: int | None = None) -> str:
+    """Decode a folder or archive of images once, into an `.npz` that needs no image library; returns what is in it."""
+    from ..runs.files import write_bytes
+    from .image_files import to_npz
+
+    images = read_images(path, size)
+    write_bytes(out, to_npz(images))
+    return f"{len(images.pixels)} images of {'×'.join(map(str, images.pixels.shape[-2:]))} in {len(np.unique(images.groups))} groups"

@@ -1,0 +1,76 @@
+"""Observations that stay where they are, on disk, until a part of them is used.
+
+A shelf knows how many observations it holds and reads any of them. Indexing stored observations only remembers which ones are meant;
+asking for y, A or the noise, or moving them to a device, reads those and no others. So a run that works shard by shard needs memory for
+one shard, however many observations there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..batched import Index, as_index
+from ..errors import InputError
+from .observations import Observations
+
+
+class Shelf(Protocol):
+    """Where stored observations come from."""
+
+    x_shape: tuple[int, ...]
+    digest: str  # of everything on the shelf, in hexadecimal
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Tensor) -> Observations:
+        """The observations at `rows` `(m,)`, in that order."""
+        ...
+
+
+class StoredObservations(Observations):
+    """Some rows of a shelf, all of them when `rows` `(n,)` is not given. A part that has been read is kept."""
+
+    def __init__(self, shelf: Shelf, rows: Tensor | None = None) -> None:
+        self._shelf, self._rows = shelf, torch.arange(len(shelf)) if rows is None else rows
+        self._read: Observations | None = None
+        self.x_shape = shelf.x_shape
+
+    def read(self) -> Observations:
+        """These observations in memory."""
+        if self._read is None:
+            self._read = self._shelf.read(self._rows)
+        return self._read
+
+    def __getattr__(self, name: str) -> Any:  # called only for what __init__ did not set
+        if name in ("y", "A", "cov"):
+            return getattr(self.read(), name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Index) -> Observations:
+        if self._read is not None:
+            return self._read[index]
+        rows = self._rows[as_index(index)]
+        if len(rows) == 0:
+            raise InputError(f"no observations left: {index} of {len(self)}")
+        return StoredObservations(self._shelf, rows)
+
+    def to(self, *args: Any, **kwargs: Any) -> Observations:
+        # not kept: what is moved is used there
+        return (self._read or self._shelf.read(self._rows)).to(*args, **kwargs)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What tells these observations from others: the shelf's digest and the rows, not the measurements themselves."""
+        digest = torch.tensor(list(bytes.fromhex(self._shelf.digest)), dtype=torch.uint8)
+        return {"shelf": digest, "rows": self._rows}
+
+    def save(self, path: Any) -> None:
+        self.read().save(path)
+
+    def __repr__(self) -> str:
+        return f"StoredObservations({len(self)} of {len(self._shelf)}, x {self.x_shape})"

@@ -1,0 +1,46 @@
+"""How many draws to make at a time: enough to fill the device, few enough to fit it. Draws do not depend on it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ..priors import DiffusionPrior, Prior
+
+NUMBERS = 1 << 22  # numbers in a batch of samples, beyond which a GPU gains nothing from more
+CPU_IMAGES = 64
+SHARE = 0.6  # of the free memory of the device
+PROBE = 8
+
+
+def choose_batch(prior: Prior, most: int) -> int:
+    """The micro-batch of posterior draws under `prior`, at most `most`."""
+    size, device = math.prod(prior.event_shape), prior.mean.device
+    if not isinstance(prior, DiffusionPrior):
+        return most
+    if device.type != "cuda":
+        return min(most, CPU_IMAGES) if len(prior.event_shape) == 3 else most
+    fits = _free_bytes(device) * SHARE / _bytes_per_sample(prior)
+    return min(most, power_of_two_below(min(NUMBERS / size, fits)))
+
+
+def power_of_two_below(value: float) -> int:
+    return 2 ** max(0, math.floor(math.log2(max(1.0, value))))
+
+
+def _free_bytes(device: torch.device) -> int:
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _bytes_per_sample(prior: DiffusionPrior) -> float:
+    """What one sample's forward pass and vector–Jacobian product hold at most, measured without compilation."""
+    device = prior.mean.device
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    with torch.enable_grad():
+        x = torch.zeros(PROBE, *prior.event_shape, device=device, dtype=prior.mean.dtype, requires_grad=True)
+        h = prior.network.forward(x, torch.zeros(PROBE, device=device))
+        torch.autograd.grad(h, x, torch.ones_like(h))
+    return max(1.0, (torch.cuda.max_memory_allocated(device) - before) / PROBE)

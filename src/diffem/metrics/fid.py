@@ -1,0 +1,280 @@
+r"""How close are generated images to real ones? FID, KID and the Inception Score, computed by torchmetrics from features.
+
+- FID (Heusel et al. 2017): ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2(Σ₁Σ₂)^½) of the features' means and covariances. Biased upwards for few
+  samples: compare only figures from equally many; with fewer samples than features it says little.
+- KID (Bińkowski et al. 2018): squared maximum mean discrepancy with the kernel (fᵀg/d + 1)³. Unbiased, so it also serves small sets.
+- Inception Score (Salimans et al. 2016): needs logits, which not every extractor gives.
+
+Features are computed once and serve all of them. Those of the reference are kept on disk: real data change seldom.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..randomness import Stream
+from ..runs.files import write_tensors
+from .inception import Extractor, as_images, outputs
+
+FORMAT = "diffem-reference-1"
+KEPT = 10_000  # features of a reference kept for KID
+SUBSETS, SUBSET_SIZE = 100, 1000  # of KID, as published
+BLOCK = 8192  # features summed at a time in float64
+
+
+@dataclass
+class Reference:
+    """What is needed of real images: Σ f and Σ f fᵀ over all features f for FID, and some features for KID.
+
+    total: `(d,)`, outer: `(d, d)`, both float64; kept: `(k, d)` float32, evenly spread over the images.
+    """
+
+    key: str
+    count: int
+    total: Tensor
+    outer: Tensor
+    kept: Tensor
+
+    @classmethod
+    def of_features(cls, features: Tensor, key: str = "") -> Reference:
+        """features: `(n, d)`."""
+        if features.ndim != 2 or len(features) < 2:
+            raise InputError(f"a reference needs features (n, d) of at least two images, got {tuple(features.shape)}")
+        metric = _frechet_metric(features.shape[1], features.device)
+        _update(metric, features, real=True)
+        n = len(features)
+        spread = torch.arange(min(n, KEPT), device=features.device) * n // min(n, KEPT)
+        return cls(
+            key,
+            n,
+            metric.real_features_sum.cpu(),
+            metric.real_features_cov_sum.cpu(),
+            features[spread].float().cpu(),
+        )
+
+    def save(self, path: Path) -> None:
+        tensors = {"total": self.total, "outer": self.outer, "kept": self.kept}
+        write_tensors(path, tensors, {"format": FORMAT, "key": self.key, "count": self.count})
+
+    @classmethod
+    def load(cls, path: Path) -> Reference:
+        """Read what `save` wrote; nothing in the file is executed."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(os.fspath(path), "pt") as file:
+                description = json.loads((file.metadata() or {}).get("diffem", "{}"))
+                if description.get("format") != FORMAT:
+                    raise InputError(f"{path} does not hold the statistics of a reference")
+                tensors = {name: file.get_tensor(name).clone() for name in ("total", "outer", "kept")}
+            return cls(str(description["key"]), int(description["count"]), **tensors)
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} cannot be read as the statistics of a reference: {error}") from None
+
+
+def cache_folder() -> Path:
+    """Where references are kept: DIFFEM_CACHE, or `diffem` in the user's folder for such things."""
+    own = os.environ.get("DIFFEM_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
+
+
+def make_reference(
+    images: Tensor,
+    extractor: Extractor,
+    *,
+    cache: Path | bool = True,
+    batch_size: int | None = None,
+    progress: bool | None = None,
+) -> Reference:
+    """The reference of uint8 images `(n, c, h, w)`, from the cache where it is there.
+
+    cache: a folder; True for `cache_folder()`; False to keep nothing. The file's name is a hash of the images and the extractor.
+    """
+    _require_torchmetrics()
+    images = as_images(images)
+    key = _key(images, extractor)
+    folder = cache_folder() if cache is True else cache
+    file = folder / f"reference-{key}.safetensors" if folder else None
+    if file is not None and file.is_file():
+        try:
+            reference = Reference.load(file)
+            if reference.key == key:
+                return reference
+        except InputError:
+            pass  # damaged: made again
+    values, _ = outputs(images, extractor, batch_size=batch_size, progress=progress)
+    reference = Reference.of_features(values, key)
+    if file is not None:
+        reference.save(file)
+    return reference
+
+
+def _key(images: Tensor, extractor: Extractor) -> str:
+    array = images.cpu().contiguous().numpy()
+    parts = [FORMAT, extractor.key, str(array.shape), hashlib.sha256(array.data).hexdigest()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def image_quality(
+    images: Tensor,
+    reference: Reference | Tensor,
+    extractor: Extractor,
+    *,
+    batch_size: int | None = None,
+    progress: bool | None = None,
+    seed: int = 0,
+) -> dict[str, float]:
+    """FID and KID of uint8 images `(n, c, h, w)` against a reference, and the Inception Score where the extractor gives logits.
+
+    reference: a `Reference`, or the real images themselves. seed: of KID's random subsets and the score's splits.
+    """
+    _require_torchmetrics()
+    if isinstance(reference, Tensor):
+        reference = make_reference(reference, extractor, batch_size=batch_size, progress=progress)
+    values, logits = outputs(images, extractor, batch_size=batch_size, progress=progress)
+    mean, std = kernel_distance(values, reference, seed=seed)
+    results = {"fid": frechet_distance(values, reference), "kid": mean, "kid_std": std}
+    if logits is not None:
+        results["inception_score"], results["inception_score_std"] = _score(logits, seed)
+    return results
+
+
+def frechet_distance(features: Tensor, reference: Reference) -> float:
+    """FID of features `(n, d)`."""
+    _check(features, reference)
+    metric = _frechet_metric(features.shape[1], features.device)
+    _update(metric, features, real=False)
+    if features.is_cuda:
+        mine = Reference("", len(features), metric.fake_features_sum, metric.fake_features_cov_sum, features[:0])
+        return distance_of_moments(mine, reference)
+    metric.real_features_sum, metric.real_features_cov_sum = reference.total, reference.outer
+    metric.real_features_num_samples = torch.tensor(reference.count)
+    return float(metric.compute())
+
+
+def distance_of_moments(one: Reference, other: Reference) -> float:
+    """FID from sums of features, by symmetric eigenproblems on the device of `one`.
+
+    torchmetrics asks for the eigenvalues of Σ₁Σ₂, which is not symmetric: no GPU does that, and its host took 48 s (benchmarks/results,
+    `fid-sanity`). With S = Σ₁^½, those of SΣ₂S are the same.
+    """
+
+    def moments(sums: Reference) -> tuple[Tensor, Tensor]:
+        total, outer = sums.total.to(one.total.device), sums.outer.to(one.total.device)
+        mean = total / sums.count
+        return mean, (outer - sums.count * mean.outer(mean)) / (sums.count - 1)
+
+    (mean, cov), (other_mean, other_cov) = moments(one), moments(other)
+    values, vectors = torch.linalg.eigh(cov)
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    product = torch.linalg.eigvalsh(root @ other_cov @ root).clamp(min=0).sqrt().sum()
+    return float((mean - other_mean).square().sum() + cov.trace() + other_cov.trace() - 2 * product)
+
+
+def kernel_distance(
+    features: Tensor, reference: Reference, *, subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0
+) -> tuple[float, float]:
+    """KID of features `(n, d)`: mean and standard deviation over random subsets, of all there is where that is less."""
+    from torchmetrics.image.kid import KernelInceptionDistance
+
+    _check(features, reference)
+    size = min(subset_size, len(features), len(reference.kept))
+    if size == len(features) == len(reference.kept):
+        subsets = 1  # there is only one
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about keeping features, which is what we want
+        metric = KernelInceptionDistance(_Given(features.shape[1]), subsets=subsets, subset_size=size)
+    metric = metric.to(features.device)
+    metric.update(reference.kept.to(features.device).double(), real=True)
+    metric.update(features.double(), real=False)
+    with _addressed(seed, "kid subsets"):
+        mean, std = metric.compute()
+    return float(mean), float(std)
+
+
+def inception_score(
+    images: Tensor,
+    extractor: Extractor,
+    *,
+    batch_size: int | None = None,
+    progress: bool | None = None,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Inception Score of uint8 images: mean and standard deviation over ten splits."""
+    _, logits = outputs(images, extractor, batch_size=batch_size, progress=progress)
+    if logits is None:
+        raise InputError(
+            f"the Inception Score needs class logits, and the extractor {extractor.name} gives features only; "
+            "use one that returns (features, logits), such as 'torch-fidelity'"
+        )
+    return _score(logits, seed)
+
+
+def _score(logits: Tensor, seed: int) -> tuple[float, float]:
+    from torchmetrics.image.inception import InceptionScore
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # as above
+        metric = InceptionScore(_Given(logits.shape[1]), splits=min(10, len(logits)))
+    metric = metric.to(logits.device)
+    metric.update(logits.double())
+    with _addressed(seed, "inception score splits"):
+        mean, std = metric.compute()
+    return float(mean), float(std)
+
+
+@contextmanager
+def _addressed(seed: int, purpose: str) -> Iterator[None]:
+    """torchmetrics permutes with torch's global generator: lend it one with an address, and put the old state back."""
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(Stream(seed, purpose).integer())
+        yield
+
+
+def _require_torchmetrics() -> None:
+    """Said before the features are computed, not after."""
+    if find_spec("torchmetrics") is None:
+        raise InputError("image metrics need the package torchmetrics: pip install 'diffem[metrics]'")
+
+
+class _Given(nn.Module):
+    """Features that are already computed, to torchmetrics: the identity."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features
+
+
+def _frechet_metric(d: int, device: torch.device) -> Any:
+    from torchmetrics.image.fid import FrechetInceptionDistance
+
+    return FrechetInceptionDistance(_Given(d)).to(device)
+
+
+def _update(metric: Any, features: Tensor, real: bool) -> None:
+    for block in features.split(BLOCK):
+        metric.update(block.double(), real=real)
+
+
+def _check(features: Tensor, reference: Reference) -> None:
+    if features.ndim != 2 or len(features) < 2 or features.shape[1] != len(reference.total):
+        raise InputError(
+            f"needed: features (n, {len(reference.total)}) of at least two images, as the reference has; "
+            f"got {tuple(features.shape)}"
+        )

@@ -1,0 +1,186 @@
+r"""The full-covariance model of `fit_gaussian`: sums over observations, and the update they give.
+
+With K = AΣAᵀ + Σ_y and g = AᵀK⁻¹(y − Aμ), the posterior of x is N(μ + Σg, Σ − ΣAᵀK⁻¹AΣ), so a round of expectation–maximisation is
+
+    μ ← μ + Σ ḡ,      Σ ← Σ + Σ (cov(g) − mean AᵀK⁻¹A) Σ.
+
+Operators that measure single entries (masks) never form A: their K are blocks of Σ (`linalg/selected.py`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..linalg import Dense
+from ..linalg.selected import SelectedBlocks
+from .gaussian import GaussianPrior
+
+CACHE_BYTES = 1 << 30
+ENOUGH_PAIRS = 30  # pairs of entries seen together, below which their moments are not worth starting from
+
+
+def measurement_matrices(obs: Observations) -> Tensor:
+    """A as dense matrices over the measurement, `(n, m, N)`."""
+    n, shape = len(obs), obs.x_shape
+    eye = torch.eye(math.prod(shape), dtype=obs.y.dtype, device=obs.y.device)
+    columns = [obs.A(e.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1) for e in eye]
+    return torch.stack(columns, -1).double()
+
+
+def noise_matrices(obs: Observations) -> tuple[Tensor, Tensor]:
+    """Σ_y as `(n, m, m)`, and which entries are not measured `(n, m)`: those get unit noise, which with a zero residual and a
+    zero row of A leaves them out of everything."""
+    n, shape, noise = len(obs), tuple(obs.y.shape[1:]), obs.to(torch.float64).noise
+    eye = torch.eye(math.prod(shape), dtype=torch.float64, device=obs.y.device)
+    sigma_y = torch.stack([noise.matvec(e.reshape(1, *shape).expand(n, *shape)).flatten(1) for e in eye], -1)
+    outside = sigma_y.diagonal(dim1=-2, dim2=-1) == 0
+    return sigma_y + torch.diag_embed(outside.double()), outside
+
+
+class Full:
+    """Any operator, as dense matrices; starts from N(0, I)."""
+
+    def __init__(self, obs: Observations) -> None:
+        self.obs, size = obs, math.prod(obs.x_shape)
+        device = obs.y.device
+        self._cache: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        # the matrices of A and Σ_y are the same in every round: kept when they are not too many
+        self._keep = len(obs) * obs.y[0].numel() * (size + obs.y[0].numel()) * 8 < CACHE_BYTES
+        self.mean = torch.zeros(size, dtype=torch.float64, device=device)
+        self.cov = torch.eye(size, dtype=torch.float64, device=device)
+        self._reset()
+
+    def begin(self, prior: GaussianPrior) -> None:
+        self.mean = prior.mean.flatten().to(self.mean)
+        size = len(self.mean)
+        eye = torch.eye(size, dtype=self.mean.dtype, device=self.mean.device).reshape(size, *prior.event_shape)
+        self.cov = prior.covariance().to(self.mean).matvec(eye).flatten(1)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.count = 0
+        self.g = torch.zeros_like(self.mean)
+        self.gg = torch.zeros_like(self.cov)
+        self.information = torch.zeros_like(self.cov)
+
+    def _matrices(self, obs: Observations) -> tuple[Tensor, Tensor, Tensor]:
+        """A, Σ_y and the entries that are not measured."""
+        if self.count in self._cache:
+            return self._cache[self.count]
+        matrices = (measurement_matrices(obs), *noise_matrices(obs))
+        if self._keep:
+            self._cache[self.count] = matrices
+        return matrices
+
+    def expect(self, obs: Observations) -> float:
+        A, sigma_y, outside = self._matrices(obs)
+        n, m, _ = A.shape
+        K = A @ self.cov @ A.mT + sigma_y
+        chol = torch.linalg.cholesky(K)
+        residual = obs.y.flatten(1).double() - A @ self.mean
+        residual = torch.where(outside, 0, residual)
+        whitened = torch.linalg.solve_triangular(chol, torch.cat([A, residual.unsqueeze(-1)], -1), upper=False)
+        B, r = whitened[..., :-1], whitened[..., -1]  # L⁻¹A, L⁻¹(y − Aμ)
+        g = (B.mT @ r.unsqueeze(-1)).squeeze(-1)
+        self.count += n
+        self.g = self.g + g.sum(0)
+        self.gg = self.gg + g.T @ g
+        flat = B.reshape(n * m, -1)
+        self.information = self.information + flat.T @ flat
+        measured = float((~outside).sum())
+        logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
+        return float(-0.5 * (r.square().sum() + logdet + measured * math.log(2 * math.pi)))
+
+    def parameters(self) -> Tensor:
+        # the logarithm of Σ: any symmetric matrix is one, and a variance on its way to 0 keeps moving
+        values, vectors = torch.linalg.eigh(self.cov)
+        log = (vectors * values.clamp(min=1e-30).log()) @ vectors.T
+        return torch.cat([self.mean, log.flatten()])
+
+    def set_parameters(self, parameters: Tensor) -> None:
+        size = len(self.mean)
+        log = parameters[size:].reshape(size, size)
+        values, vectors = torch.linalg.eigh((log + log.T) / 2)
+        self.mean, self.cov = parameters[:size], (vectors * values.clamp(-70, 70).exp()) @ vectors.T
+        self._reset()
+
+    def maximise(self) -> None:
+        g = self.g / self.count
+        spread = self.gg / self.count - g.outer(g) - self.information / self.count
+        self.mean = self.mean + self.cov @ g
+        cov = self.cov + self.cov @ spread @ self.cov
+        self.cov = (cov + cov.T) / 2
+        self._reset()
+
+    def result(self) -> tuple[Tensor, Dense]:
+        mean = self.mean.reshape(self.obs.x_shape).to(self.obs.y.dtype)
+        values, vectors = torch.linalg.eigh(self.cov)
+        return mean, Dense.from_eigen(values.clamp(min=0).to(mean), vectors.to(mean))
+
+
+class Selected(Full):
+    """Operators that measure single entries; starts from the moments of the entries seen, where enough are seen together."""
+
+    def __init__(self, obs: Observations) -> None:
+        super().__init__(obs)
+        moments = _moments(obs)
+        if moments is not None:
+            self.mean, self.cov = moments
+
+    def expect(self, obs: Observations) -> float:
+        selected = obs.selection()
+        assert selected is not None
+        y, variances = obs.y.flatten(1).double(), _variances(obs)
+        blocks = SelectedBlocks.gather(self.cov, variances, selected)
+        inverse, logdet = blocks.inverse()
+        residual = blocks.take(y - self.mean)
+        solved = (inverse @ residual.unsqueeze(-1)).squeeze(-1)
+        g = blocks.spread(solved, len(self.mean))
+        self.count += len(obs)
+        self.g = self.g + g.sum(0)
+        self.gg = self.gg + g.T @ g
+        blocks.add_to(self.information, inverse)
+        fit = (residual * solved).sum()
+        return float(-0.5 * (fit + logdet.sum() + selected.sum() * math.log(2 * math.pi)))
+
+
+def _variances(obs: Observations) -> Tensor:
+    """The noise variance of every entry, `(n, N)`."""
+    return obs.noise.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape).flatten(1).double()
+
+
+def _moments(obs: Observations, batch: int = 4096) -> tuple[Tensor, Tensor] | None:
+    """Mean and covariance of the entries over the observations that hold them; None if some pair is hardly ever seen together.
+
+    Pairwise moments are no covariance matrix: they carry noise of either sign. Its size shows in the most negative eigenvalue;
+    the eigenvalues that do not stand clear of it are replaced by their average.
+    """
+    size, device = math.prod(obs.x_shape), obs.y.device
+    count, total = (torch.zeros(size, dtype=torch.float64, device=device) for _ in range(2))
+    pairs, products = (torch.zeros(size, size, dtype=torch.float64, device=device) for _ in range(2))
+    parts = [obs[i : i + batch] for i in range(0, len(obs), batch)]
+    for part in parts:
+        seen = part.selection()
+        assert seen is not None
+        count += seen.sum(0)
+        total += torch.where(seen, part.y.flatten(1).double(), 0).sum(0)
+    mean, noise = total / count.clamp(min=1), torch.zeros_like(total)
+    for part in parts:
+        seen = part.selection()
+        assert seen is not None
+        centred, ones = torch.where(seen, part.y.flatten(1).double() - mean, 0), seen.double()
+        pairs += ones.T @ ones
+        products += centred.T @ centred
+        noise += torch.where(seen, _variances(part), 0).sum(0)
+    if pairs.min() < ENOUGH_PAIRS:
+        return None
+    cov = products / pairs - torch.diag(noise / count)
+    values, vectors = torch.linalg.eigh((cov + cov.T) / 2)
+    unclear = values < 2 * -values.min().clamp(max=0)
+    smallest = 1e-3 * values.mean().clamp(min=1e-6)
+    values = torch.where(unclear, values[unclear].mean() if unclear.any() else values, values).clamp(min=smallest)
+    return mean, (vectors * values) @ vectors.T

@@ -1,0 +1,161 @@
+"""The low-rank model of `fit_gaussian`: nothing of size N² is formed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..linalg import Diagonal, Isotropic, LowRank, System, cg
+from ..randomness import Stream
+from .fit_full import measurement_matrices, noise_matrices
+
+MAX_DENSE = 4096  # measured values up to which the likelihood of an operator with a full AAᵀ is computed
+
+
+class LowRankModel:
+    r"""Σ = UUᵀ + dI as a latent variable model, x = μ + Uz + √d ε.
+
+    With N = d AAᵀ + Σ_y, W = AU, S = (I + WᵀN⁻¹W)⁻¹ and G = I − d AᵀN⁻¹A:
+
+        z | y ~ N(ẑ, S),  ẑ = S WᵀN⁻¹(y − Aμ);    E[x | z, y] = G(μ + Uz) + d AᵀN⁻¹y;    tr V[x | z, y] = dN − d² tr(AᵀN⁻¹A),
+
+    which are all the moments that regressing x on (z, 1) needs. N is diagonal when AAᵀ is (masks, crops, complex k-space, block
+    means); otherwise N⁻¹ is applied by conjugate gradients and the traces are estimated with one fixed random sign vector per
+    observation, whose error averages out over observations.
+    """
+
+    def __init__(self, obs: Observations, rank: int, seed: int) -> None:
+        self.obs, self.rank, self.size = obs, rank, math.prod(obs.x_shape)
+        self.seed = seed
+        like = torch.zeros(self.size, dtype=torch.float64, device=obs.y.device)
+        self.mean = like
+        index = torch.arange(rank, device=like.device)
+        self.u = Stream(seed, "gaussian fit").normal(index, (self.size,), dtype=torch.float64) / math.sqrt(
+            rank
+        )  # (r, N)
+        self.d = torch.ones((), dtype=torch.float64, device=like.device)
+        self.position = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        r = self.rank + 1
+        self.count = 0
+        self.zz = torch.zeros(r, r, dtype=torch.float64, device=self.mean.device)
+        self.xz = torch.zeros(self.size, r, dtype=torch.float64, device=self.mean.device)
+        self.xx = torch.zeros((), dtype=torch.float64, device=self.mean.device)
+        self.position = 0
+
+    def expect(self, obs: Observations) -> float:
+        obs = obs.to(torch.float64)
+        n, shape, r, d = len(obs), obs.x_shape, self.rank, self.d
+        noise = _ObservationNoise(obs, d, Stream(self.seed, "gaussian fit traces"), self.position)
+        self.position += n
+
+        def forward(x: Tensor) -> Tensor:  # (N,) or (n, N) -> (n, m)
+            return obs.A(x.reshape(-1, *shape).expand(n, *shape).contiguous()).flatten(1)
+
+        def adjoint(v: Tensor) -> Tensor:  # (n, m) -> (n, N)
+            return obs.A.adjoint(v.reshape(obs.y.shape)).flatten(1)
+
+        W = torch.stack([forward(u) for u in self.u], -1)  # (n, m, r)
+        NW = torch.stack([noise.solve(W[..., k]) for k in range(r)], -1)
+        precision = torch.eye(r, dtype=torch.float64, device=W.device) + W.mT @ NW
+        chol = torch.linalg.cholesky(precision)
+        S = torch.cholesky_inverse(chol)
+        residual = obs.residual(self.mean.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1)
+        N_residual = noise.solve(residual)
+        z = (S @ (NW.mT @ residual.unsqueeze(-1))).squeeze(-1)  # (n, r)
+
+        # x̂ = μ + Uẑ + d AᵀN⁻¹(y − A(μ + Uẑ))
+        x = self.mean + z @ self.u + d * adjoint(N_residual - (NW @ z.unsqueeze(-1)).squeeze(-1))
+        # cov(x, z | y) = G U S, column by column: U S − d AᵀN⁻¹W S
+        NWS = NW @ S
+        US = torch.einsum("ri,nrk->nik", self.u, S)  # (n, N, r)
+        cross = US - d * torch.stack([adjoint(NWS[..., k]) for k in range(r)], -1)
+        self.count += n
+        self.zz[:r, :r] += S.sum(0) + z.T @ z
+        self.zz[:r, r] += z.sum(0)
+        self.zz[r, :r] += z.sum(0)
+        self.zz[r, r] += n
+        self.xz[:, :r] += cross.sum(0) + x.T @ z
+        self.xz[:, r] += x.sum(0)
+        # tr V[x | y] = tr(G U S Uᵀ Gᵀ) + dN − d² tr(AᵀN⁻¹A)
+        explained = torch.einsum("nik,nik->", cross, cross @ precision)  # S⁻¹ is the precision
+        self.xx += x.square().sum() + explained + n * d * self.size - d**2 * noise.trace().sum()
+
+        logdet = noise.logdet() + 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        fit = (residual * N_residual).sum(1) - (z * (NW.mT @ residual.unsqueeze(-1)).squeeze(-1)).sum(1)
+        return float(-0.5 * (fit + logdet + obs.counts() * math.log(2 * math.pi)).sum())
+
+    def parameters(self) -> Tensor:
+        return torch.cat([self.mean, self.u.flatten(), self.d.log().reshape(1)])
+
+    def set_parameters(self, parameters: Tensor) -> None:
+        self.mean = parameters[: self.size]
+        self.u = parameters[self.size : -1].reshape(self.rank, self.size)
+        self.d = parameters[-1].exp()
+        self._reset()
+
+    def maximise(self) -> None:
+        loading = torch.linalg.solve(self.zz, self.xz.T).T  # (N, r + 1): U and μ
+        self.d = ((self.xx - (loading * self.xz).sum()) / (self.count * self.size)).clamp(min=1e-12)
+        self.u, self.mean = loading[:, :-1].T.contiguous(), loading[:, -1].clone()
+        self._reset()
+
+    def result(self) -> tuple[Tensor, LowRank]:
+        shape, y = self.obs.x_shape, self.obs.y
+        return self.mean.reshape(shape).to(y), LowRank(self.u.reshape(-1, *shape).to(y), float(self.d))
+
+
+class _ObservationNoise:
+    """N = d AAᵀ + Σ_y for a batch: N⁻¹v, log|N| and tr(AᵀN⁻¹A), on the measured entries; tensors are `(n, m)`."""
+
+    def __init__(self, obs: Observations, d: Tensor, stream: Stream, first: int) -> None:
+        self.obs, self.d = obs, d
+        gram = obs.A.gram_diagonal(obs.y)
+        self.gram = None if gram is None else gram.expand_as(obs.y).flatten(1).double()
+        self.sigma_y = obs.noise
+        shape = tuple(obs.y.shape[1:])
+        self.diagonal = self.sigma_y.diagonal(shape).expand(obs.y.shape).flatten(1)
+        self.exact = self.gram is not None and isinstance(self.sigma_y, Isotropic | Diagonal)
+        if not self.exact:
+            index = torch.arange(first, first + len(obs), device=obs.y.device)
+            signs = stream.uniform(index, obs.x_shape, dtype=torch.float64) < 0.5
+            self.probe = torch.where(signs, -1.0, 1.0).double()
+
+    def _total(self) -> Tensor:
+        assert self.gram is not None
+        return self.d * self.gram + self.diagonal
+
+    def solve(self, v: Tensor) -> Tensor:
+        if self.exact:
+            total = self._total()
+            return torch.where(self.diagonal > 0, v / torch.where(total > 0, total, 1), 0)
+        A, shape = self.obs.A, self.obs.y.shape
+
+        def signal(p: Tensor) -> tuple[Tensor, Tensor]:
+            back = A.adjoint(p)
+            return self.d * A(back), back
+
+        solution = cg(System(signal, self.sigma_y), v.reshape(shape), iterations=256, tolerance=1e-10)
+        return solution.u.flatten(1)
+
+    def trace(self) -> Tensor:
+        """tr(AᵀN⁻¹A) per observation, `(n,)`."""
+        if self.exact:
+            assert self.gram is not None
+            return self.solve(self.gram).sum(1)
+        seen = self.obs.A(self.probe).flatten(1)
+        return (seen * self.solve(seen)).sum(1)
+
+    def logdet(self) -> Tensor:
+        """log|N| per observation, `(n,)`."""
+        if self.exact:
+            return torch.where(self.diagonal > 0, self._total().log(), 0).sum(1)
+        if self.obs.y[0].numel() > MAX_DENSE:
+            return torch.full((len(self.obs),), torch.nan, dtype=torch.float64, device=self.d.device)
+        A = measurement_matrices(self.obs)
+        return torch.logdet(self.d * A @ A.mT + noise_matrices(self.obs)[0])

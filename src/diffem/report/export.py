@@ -1,0 +1,69 @@
+"""Posterior draws for other programs: `.npz` for numbers, NIfTI for viewers of medical images."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import InputError
+from ..runs.files import write_bytes
+
+
+def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: x.numpy() for name, x in arrays.items()})  # type: ignore[arg-type]
+    write_bytes(path, buffer.getvalue())
+
+
+def to_volume(x: Tensor) -> np.ndarray:
+    """Slices `(n, 1 or 2, H, W)`, or draws of them `(k, n, 1 or 2, H, W)`, as a volume `(W, H, n)` or `(W, H, n, k)`.
+
+    NIfTI counts columns first, then rows, slices and repetitions. Magnitudes come on the scale [0, 1], complex images as complex numbers
+    of magnitude up to 1.
+    """
+    if x.ndim not in (4, 5) or x.shape[-3] not in (1, 2):
+        raise InputError(f"a volume is made of image slices (n, 1 or 2, H, W), got samples of shape {tuple(x.shape)}")
+    array = x.numpy()
+    values = (array[..., 0, :, :] + 1j * array[..., 1, :, :]) / 2 if x.shape[-3] == 2 else (array[..., 0, :, :] + 2) / 4
+    volume = np.moveaxis(values, (-1, -2), (0, 1)) if values.ndim == 3 else values.transpose(3, 2, 1, 0)
+    return np.ascontiguousarray(volume, dtype=np.complex64 if np.iscomplexobj(volume) else np.float32)
+
+
+def write_nifti(path: Path, volume: np.ndarray, voxel: tuple[float, float, float] = (1.0, 1.0, 1.0)) -> None:
+    """A volume as `.nii` or `.nii.gz`; voxel: its size in millimetres along columns, rows and slices.
+
+    The slices carry no scanner geometry: rows run downwards, and the origin is the volume's centre.
+    """
+    try:
+        from nibabel.nifti1 import Nifti1Image
+    except ImportError:
+        raise InputError(f"writing {path.name} needs nibabel: pip install 'diffem[mri]', or export .npz") from None
+    affine = np.diag([voxel[0], -voxel[1], voxel[2], 1.0])
+    affine[:3, 3] = -affine[:3, :3] @ ((np.array(volume.shape[:3]) - 1) / 2)
+    image = Nifti1Image(volume, affine)
+    image.header.set_xyzt_units("mm")
+    data = image.to_bytes()
+    if path.name.endswith(".gz"):
+        import gzip
+
+        data = gzip.compress(data, 6, mtime=0)
+    write_bytes(path, data)
+
+
+def write_posterior(path: Path, draws: Tensor, chi2: Tensor) -> None:
+    """Draws `(k, n, *event)` with mean and standard deviation: one `.npz`, or a NIfTI of the mean with `_std` and `_draws` beside it."""
+    if path.suffix == ".npz":
+        write_npz(path, {"draws": draws, "mean": draws.mean(0), "std": draws.std(0), "chi2": chi2})
+        return
+    stem = path.name.removesuffix(".gz").removesuffix(".nii")
+    suffix = path.name[len(stem) :]
+    if suffix not in (".nii", ".nii.gz"):
+        raise InputError(f"--out must end in .npz, .nii, .nii.gz or .png, got {path}")
+    volumes = to_volume(draws)
+    write_nifti(path, volumes.mean(-1))
+    spread = np.sqrt((np.abs(volumes - volumes.mean(-1, keepdims=True)) ** 2).sum(-1) / max(1, volumes.shape[-1] - 1))
+    write_nifti(path.with_name(f"{stem}_std{suffix}"), spread.astype(np.float32))
+    write_nifti(path.with_name(f"{stem}_draws{suffix}"), volumes)
