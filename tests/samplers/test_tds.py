@@ -132,20 +132,20 @@ def test_lanczos_determinant():
     assert abs(float(estimates.mean() - exact)) < 4 * float(estimates.std()) / math.sqrt(n)
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_exact_twist_leaves_weights_equal(order):
     """Gaussian prior, full solve: the guide is the true posterior, so only the steps' length makes weights differ."""
     posterior = gaussian().posterior(dense_observations(1), solver="direct")
     lost = []
-    for steps in (32, 128, 512):
+    for steps in (32, 128, 384):
         _, statistics = posterior.sample(
-            draws=32, steps=steps, sampler="tds", particles=8, order=order, threshold=0.0, return_stats=True
+            draws=16, steps=steps, sampler="tds", particles=8, order=order, threshold=0.0, return_stats=True
         )
         assert (statistics.resamplings == 0).all()
         lost.append(8 - float(statistics.effective.mean()))
-    # the variance of log w falls like the step: with four times the steps, a quarter of the loss where it is small
-    assert lost[2] < 0.4
-    assert lost[0] > 1.5 * lost[1] > 4 * lost[2]
+    # the variance of log w falls like the step: with three times the steps, a third of the loss where it is small
+    assert lost[2] < 0.5
+    assert lost[0] > 1.5 * lost[1] > 3 * lost[2]
 
 
 def moments_agree(x, exact, steps_bias):
@@ -158,10 +158,10 @@ def moments_agree(x, exact, steps_bias):
     return True
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_draws_follow_the_exact_posterior_of_a_mixture(order):
     """Several clusters explain y. MMPS alone gives them the wrong weights; 16 weighted particles do not."""
-    prior, obs, n = mixture(), two_clusters_seen(), 1000
+    prior, obs, n = mixture(), two_clusters_seen(), 800
     exact = prior.posterior(obs, method="exact").exact_sample(n, seed=7)[:, 0]
     posterior = prior.posterior(obs, solver="direct")
     twisted, statistics = posterior.sample(draws=n, steps=128, sampler="tds", order=order, return_stats=True)
@@ -172,10 +172,10 @@ def test_draws_follow_the_exact_posterior_of_a_mixture(order):
     assert not moments_agree(posterior.sample(draws=n, steps=128)[:, 0], exact, 0.1)
 
 
-@pytest.mark.parametrize(("method", "particles"), [("exact", 2), ("sigma_t", 64)])
+@pytest.mark.parametrize(("method", "particles"), [("exact", 2), ("sigma_t", 32)])
 def test_any_method_guides_to_the_same_posterior(method, particles):
     """The twist decides how many particles it takes, not where they go."""
-    prior, obs, n = mixture(), two_clusters_seen(), 400
+    prior, obs, n = mixture(), two_clusters_seen(), 300
     exact = prior.posterior(obs, method="exact").exact_sample(n, seed=7)[:, 0]
     posterior = prior.posterior(obs, method=method)
     assert moments_agree(posterior.sample(draws=n, steps=96, sampler="tds", particles=particles)[:, 0], exact, 0.06)
