@@ -157,9 +157,9 @@ def _(folder):
     return hole(folder / "p.safetensors", TIB, struct.pack("<Q", 4 << 30) + b'{"a":')
 
 
-@hostile("prior", "a header of 80 MB of brackets", "claims a header of 80000000 bytes")
+@hostile("prior", "a header of 60 MB of brackets", "claims a header of 60000000 bytes")
 def _(folder):
-    return with_header(folder / "p.safetensors", b"[" * 80_000_000)
+    return with_header(folder / "p.safetensors", b"[" * 60_000_000)
 
 
 @hostile("prior", "a header of brackets", "cannot be read as a prior")
@@ -314,6 +314,14 @@ def _(folder):
 def _(folder):
     tensors, _ = packed_prior()
     (folder / "p.safetensors").write_bytes(save(tensors, {"diffem": '{"a":' * 5000 + "1" + "}" * 5000}))
+    return folder / "p.safetensors"
+
+
+@hostile("prior", "a description of two million empty lists", "holds more than 2097152 values")
+def _(folder):
+    tensors, _ = packed_prior()
+    text = '{"sha256": "", "a": [' + "[]," * 2_700_000 + "[]]}"
+    (folder / "p.safetensors").write_bytes(save(tensors, {"diffem": text}))
     return folder / "p.safetensors"
 
 
@@ -682,6 +690,13 @@ def _(folder):
     return run
 
 
+@hostile("run", "a run.json of two million empty lists", "holds more than 2097152 values")
+def _(folder):
+    run = write_run(folder / "run")
+    (run / "run.json").write_text('{"checksum": "", "a": [' + "[]," * 2_700_000 + "[]]}")
+    return run
+
+
 @hostile("run", "a run.json that is a list", "does not describe a run")
 def _(folder):
     run = write_run(folder / "run")
@@ -872,16 +887,14 @@ def _(folder):
 # images ------------------------------------------------------------------------------------------------------------------
 
 
-def png(width: int, height: int) -> bytes:
-    """A picture that claims a size, with next to nothing in it."""
+def png(width: int, height: int, data: bytes = bytes(1000)) -> bytes:
+    """A picture that claims a size, with whatever in it."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    )
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
 
 
 def tar(path: Path, *members: tuple[tarfile.TarInfo, bytes], mode: str = "w") -> Path:
@@ -907,6 +920,14 @@ def _(folder):
 @hostile("images", "a picture of 10^8 pixels", "claims 10000×10000 pixels")
 def _(folder):
     (folder / "a.png").write_bytes(png(10_000, 10_000))
+    return folder
+
+
+@hostile("images", "a hundred pictures of 25 million pixels, all black", "real data do not shrink so much")
+def _(folder):
+    data = png(5000, 5000, bytes(5000 * 5001))
+    for k in range(100):
+        (folder / f"{k:03d}.png").write_bytes(data)
     return folder
 
 
@@ -974,6 +995,13 @@ def _(folder):
     # gzip members may follow one another: one of 64 MiB of zeros, many times
     zeros = gzip.compress(bytes(1 << 26), 6, mtime=0)
     (folder / "x.tar.gz").write_bytes(gzip.compress(info.tobuf(), mtime=0) + zeros * 160)
+    return folder / "x.tar.gz"
+
+
+@hostile("images", "an archive of a million empty files", "holds more files than there is room for")
+def _(folder):
+    block = b"".join(tarfile.TarInfo(f"{k}.png").tobuf() for k in range(1000))
+    (folder / "x.tar.gz").write_bytes(gzip.compress(block, mtime=0) * 1000)
     return folder / "x.tar.gz"
 
 

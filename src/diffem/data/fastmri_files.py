@@ -19,6 +19,7 @@ from .. import memory
 from ..errors import InputError
 from ..runs import reading
 
+ENTRIES = 256  # of a file, at most
 RECONSTRUCTIONS = ("reconstruction_rss", "reconstruction_esc")
 
 
@@ -49,6 +50,8 @@ def datasets(file: Any, path: Path) -> dict[str, Any]:
     """The file's own datasets by name. HDF5 lets a file name others as its contents: those are refused."""
     import h5py
 
+    if len(file) > ENTRIES:
+        raise InputError(f"{path} holds {len(file)} entries, at most {ENTRIES} make sense here")
     found = {}
     for name in list(file):
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):

@@ -18,12 +18,13 @@ import numpy as np
 from .. import memory
 from ..errors import InputError
 from ..runs.arrays import read_arrays
-from ..runs.reading import SMALL, opened, size_of
+from ..runs.reading import opened, require_substance, size_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 PIXELS = 1 << 25  # of an image, at most
 FILE_BYTES = 1 << 28  # of an image's file, at most
-UNPACKED = 20  # a compressed archive of images, which are compressed themselves, hardly grows
+MEMBERS = 20_000  # of an archive, and one more for every kilobyte of it
+ROOM, UNPACKED = 1 << 24, 10  # a compressed archive of images, which are compressed themselves, grows by little
 
 
 @dataclass
@@ -67,7 +68,12 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
     with opened(file) as handle:
         try:
             with tarfile.open(fileobj=_unpacked(handle, path), mode="r:") as archive:  # nothing is extracted to disk
-                members = [m for m in archive if m.isfile() and PurePosixPath(m.name).suffix.lower() in SUFFIXES]
+                members = []
+                for count, member in enumerate(archive):
+                    if count > MEMBERS + size_of(handle) // 1024:
+                        raise InputError(f"data.path: {path!r} holds more files than there is room for")
+                    if member.isfile() and PurePosixPath(member.name).suffix.lower() in SUFFIXES:
+                        members.append(member)
                 members.sort(key=lambda m: m.name)
                 return _decode(((m.name, _member_bytes(archive, m, path)) for m in members), path, size)
         except InputError:
@@ -104,9 +110,9 @@ def _unpacked(file: BinaryIO, path: str) -> Any:
     if start.startswith(b"\xfd7zXZ"):
         raise InputError(f"data.path: {path!r} is compressed by xz; unpack it, or use .tar or .tar.gz")
     if start.startswith(b"\x1f\x8b"):
-        return _Bounded(gzip.GzipFile(fileobj=file), SMALL + UNPACKED * size, path)
+        return _Bounded(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
     if start.startswith(b"BZh"):
-        return _Bounded(bz2.BZ2File(file), SMALL + UNPACKED * size, path)
+        return _Bounded(bz2.BZ2File(file), ROOM + UNPACKED * size, path)
     return file
 
 
@@ -139,6 +145,7 @@ def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> 
     from PIL import Image, UnidentifiedImageError
 
     pixels, groups, folders = [], [], {}  # type: ignore[var-annotated]
+    claimed = held = 0  # bytes: of the pictures so far, and of their files
     for name, data in files:
         try:
             with warnings.catch_warnings():
@@ -150,6 +157,8 @@ def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> 
                     raise InputError(
                         f"{path}: {name} claims {stored.width}×{stored.height} pixels, at most {PIXELS} are read"
                     )
+                claimed, held = claimed + stored.width * stored.height, held + len(data)
+                require_substance(claimed, held, f"{path} up to {name}")
                 image = stored.convert("L")
         except InputError:
             raise

@@ -51,7 +51,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "unet": unet}
 
 
 # The largest number that makes sense, per setting; lists hold at most as many numbers.
-LARGEST = {"hidden": 1 << 20, "blocks": 256, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64}
+LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64}
 LEVELS = 256
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import InputError
 
-JSON_BYTES, JSON_DEPTH = 8 << 20, 64
+JSON_BYTES, JSON_DEPTH, JSON_VALUES = 32 << 20, 64, 1 << 21  # a million losses fit
 EXPANSION, SMALL = 200, 64 << 20  # what grows more than so many times on reading, to more than so many bytes, is a trap
 BLOCK = 1 << 20  # bytes hashed at a time
 
@@ -92,9 +92,13 @@ def parse_json(text: str, name: str) -> Any:
     if len(text) > JSON_BYTES:
         raise InputError(f"{name} is too large: {len(text)} characters, at most {JSON_BYTES} make sense here")
     data = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
-    steps = np.isin(data, [ord("["), ord("{")]).astype(np.int32) - np.isin(data, [ord("]"), ord("}")])
-    if len(data) and np.cumsum(steps).max() > JSON_DEPTH:
+    opening, closing = ((data == ord(a)) | (data == ord(b)) for a, b in ("[{", "]}"))
+    depth = np.cumsum(opening.view(np.int8) - closing.view(np.int8), dtype=np.int32)
+    if depth.max(initial=0) > JSON_DEPTH:
         raise InputError(f"{name} is not valid: brackets are nested more than {JSON_DEPTH} deep")
+    # a bracket or two become an object of many bytes: a short text may take a large memory
+    if np.count_nonzero(opening) > JSON_VALUES // 2 or np.count_nonzero(data == ord(",")) > 2 * JSON_VALUES:
+        raise InputError(f"{name} is too large: it holds more than {JSON_VALUES} values")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

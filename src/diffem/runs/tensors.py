@@ -18,7 +18,7 @@ from .. import memory
 from ..errors import InputError
 from .reading import StrPath, opened, parse_json, size_of
 
-HEADER_BYTES, TENSORS = 8 << 20, 20_000
+HEADER_BYTES, TENSORS = 24 << 20, 20_000
 
 
 def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
@@ -38,17 +38,17 @@ def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor
     path = Path(path)
     with opened(path) as file:
         size, start = size_of(file), file.read(8)
-    header = int.from_bytes(start, "little")
-    if len(start) < 8 or not 2 <= header <= min(HEADER_BYTES, size - 8):
-        claim = f"it claims a header of {header} bytes in" if len(start) == 8 else "it has only"
-        raise InputError(f"{path} cannot be read as {what}: {claim} {size} bytes")
+        header = int.from_bytes(start, "little")
+        if len(start) < 8 or not 2 <= header <= min(HEADER_BYTES, size - 8):
+            claim = f"it claims a header of {header} bytes in" if len(start) == 8 else "it has only"
+            raise InputError(f"{path} cannot be read as {what}: {claim} {size} bytes")
+        entries = file.read(header).count(b'"data_offsets"')
     memory.require(size - 8 - header, str(path))
     try:
+        _require_few(entries)  # before the parser makes something of each
         with safe_open(str(path), "pt") as tensor_file:
-            names = list(tensor_file.keys())
-            if len(names) > TENSORS:
-                raise InputError(f"it holds {len(names)} tensors, at most {TENSORS} make sense here")
-            notes = tensor_file.metadata() or {}
+            names, notes = list(tensor_file.keys()), tensor_file.metadata() or {}
+            _require_few(len(names))  # the word may be written in other ways
             # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
             tensors = {name: tensor_file.get_tensor(name).clone() for name in names}
     except Exception as error:  # the reader has errors of its own, and every one is about the file
@@ -59,6 +59,11 @@ def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor
     if "sha256" in description and description.pop("sha256") != tensors_checksum(tensors, description):
         raise InputError(f"{path} is damaged: its contents do not match its checksum")
     return tensors, description
+
+
+def _require_few(count: int) -> None:
+    if count > TENSORS:
+        raise InputError(f"it holds {count} tensors, at most {TENSORS} make sense here")
 
 
 def explain(error: Exception) -> str:
