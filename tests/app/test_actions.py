@@ -187,9 +187,9 @@ class TestRuns:
         (lap / "metrics.json").unlink()
         assert actions.progress(viewer).stage == "lap 2: measuring the prior"
         (lap / "prior.safetensors").unlink()
-        assert "shards written" in actions.progress(viewer).stage
+        assert actions.progress(viewer).stage == "lap 2: training the denoiser"
         shutil.rmtree(lap / "draws")
-        assert actions.progress(viewer).stage == "lap 2: posterior draws"
+        assert actions.progress(viewer).stage == "lap 2: posterior draws, 0 of 1 shards written"
         assert viewer.last == 1
         assert "running: lap 1 of 2 done" in panels.status(actions.progress(viewer))
         shutil.rmtree(copy / "laps")

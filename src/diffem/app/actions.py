@@ -89,6 +89,8 @@ class Viewer:
 
     @property
     def event_shape(self) -> tuple[int, ...]:
+        if self.problem is not None:
+            return self.problem.obs.x_shape
         return tuple(self.stored(0, "samples").shape[1:])
 
     @property
@@ -365,7 +367,7 @@ def progress(viewer: Viewer) -> Progress:
     recipe = run.recipe()  # read again: a run may have been asked for more laps
     newest = max((f.stat().st_mtime for f in _files(run, last + 1)), default=time.time())
     found = [(m["lap"], text) for m in metrics for text in m.get("warnings", [])]
-    stage = "" if last >= recipe.laps else _stage(run, last + 1)
+    stage = "" if last >= recipe.laps else _stage(viewer, last + 1)
     return Progress(info.get("status", "?"), last, recipe.laps, stage, max(0.0, time.time() - newest), metrics, found)
 
 
@@ -374,17 +376,26 @@ def _files(run: RunDir, lap: int) -> list[Path]:
     return [f for folder in folders if folder.is_dir() for f in folder.iterdir() if f.is_file() and f.name != ".lock"]
 
 
-def _stage(run: RunDir, lap: int) -> str:
+def _stage(viewer: Viewer, lap: int) -> str:
+    """What a lap in progress is doing, by the files it has written so far."""
+    run, recipe = viewer.run, viewer.recipe
     if lap == 0:
         return "lap 0: fitting the Gaussian start"
-    state = run.lap(lap) / "training.safetensors"
     if run.prior_file(lap).is_file():
         return f"lap {lap}: measuring the prior"
-    if state.is_file():
-        done = _training_steps(state)
-        return f"lap {lap}: training the denoiser" + (f", {done} steps done" if done else "")
-    shards = len(list((run.lap(lap) / "draws").glob("*.json"))) if (run.lap(lap) / "draws").is_dir() else 0
-    return f"lap {lap}: posterior draws" + (f", {shards} shards written, or training has begun" if shards else "")
+    written = len(list((run.lap(lap) / "draws").glob("*.json"))) if (run.lap(lap) / "draws").is_dir() else 0
+    shards = None
+    if viewer.problem is not None:
+        shards = -(-(len(viewer.problem.obs) - recipe.watch.held_out) // recipe.e_step.shard)
+    state = run.lap(lap) / "training.safetensors"
+    if state.is_file() or written == shards:
+        done = _training_steps(state) if state.is_file() else None
+        first = lap == 1 and recipe.start == "gaussian"
+        steps = (recipe.train.first_steps or recipe.train.steps) if first else recipe.train.steps
+        return f"lap {lap}: training the denoiser" + (
+            f", {done} of {steps} steps at the last checkpoint" if done else ""
+        )
+    return f"lap {lap}: posterior draws, {written} {f'of {shards} ' if shards else ''}shards written"
 
 
 def _training_steps(path: Path) -> int | None:

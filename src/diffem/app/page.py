@@ -101,13 +101,16 @@ def build(viewer: Viewer) -> Any:
             out += "".join(panels.samples(row, viewer.range, "") for row in drawn)
         return out
 
-    def refresh() -> tuple[Any, ...]:
+    def refresh(seen: int) -> tuple[Any, ...]:
+        """Where the run stands; when a lap has ended since the last look, the sliders move to it, and with them the pictures."""
         try:
             p = actions.progress(viewer)
         except InputError as error:
-            return panels.message(str(error)), "", "", *[gr.skip()] * 3
-        slider = gr.update(maximum=max(p.last, 1), interactive=p.last > 0)
-        return panels.status(p), panels.warnings(p.warnings) + curves(p.last), panels.measures(p.metrics), *[slider] * 3
+            return panels.message(str(error)), "", "", seen, *[gr.skip()] * 3
+        moved = {"value": p.last} if p.last > seen else {}
+        slider = gr.update(maximum=max(p.last, 1), interactive=p.last > 0, **moved)
+        top = panels.warnings(p.warnings) + curves(p.last)
+        return panels.status(p), top, panels.measures(p.metrics), p.last, *[slider] * 3
 
     def lap_slider() -> Any:
         return gr.Slider(
@@ -195,9 +198,10 @@ def build(viewer: Viewer) -> Any:
             [missing, width, factor],
             **private,
         )
-        live = [state, curve, table, lap, prior_lap, run_lap]
-        page.load(refresh, None, live, show_progress="hidden", **private)
-        gr.Timer(5).tick(refresh, None, live, show_progress="hidden", **private)
+        newest = gr.State(viewer.last)
+        live = [state, curve, table, newest, lap, prior_lap, run_lap]
+        page.load(refresh, newest, live, show_progress="hidden", **private)
+        gr.Timer(5).tick(refresh, newest, live, show_progress="hidden", **private)
         if viewer.last >= 0:
             page.load(show_lap, run_lap, kept, show_progress="hidden", **private)
             if _parameters(viewer) < SMALL:

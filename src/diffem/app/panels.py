@@ -147,7 +147,7 @@ def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]])
     series = {}
     for key, title, _, _ in COLUMNS[:5]:
         points = [(float(m["lap"]), float(m[key])) for m in metrics if m.get(key) is not None]
-        if points:
+        if len(points) > 1:
             series[title] = ([p[0] for p in points], [p[1] for p in points])
     out = figure(address(pictures.curves(series)), "measures per lap, on observations alone", "wide") if series else ""
     if loss[0]:
