@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -47,9 +48,9 @@ def run(arguments: list[str]) -> int:
     """The command line in this process; its exit code, 1 for a traceback as Python has it."""
     from diffem.cli import main
 
-    sys.argv = ["diffem", *arguments]
     try:
-        main()
+        with mock.patch.object(sys, "argv", ["diffem", *arguments]):
+            main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
