@@ -39,6 +39,7 @@ from ..randomness import Stream
 from ..runs.files import write_array, write_json, write_tensors
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir, fingerprint
+from ..runs.tensors import read_tensors
 from ..samplers import get_sampler
 from .augment import Augment
 from .batching import choose_batch, is_out_of_memory
@@ -499,13 +500,10 @@ def _recent(record: TrainingRecord, share: float = 0.1) -> float:
 def _read_checkpoint(path: Path) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
     if not path.is_file():
         return None
-    import json
-
-    from safetensors import safe_open
-
-    with safe_open(os.fspath(path), "pt") as file:
-        description = json.loads(file.metadata()["diffem"])
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+    try:
+        tensors, description = read_tensors(path, "a checkpoint of a training")
+    except InputError:  # the training begins again: nothing but time is lost
+        return None
     losses = [(int(step), float(loss)) for step, loss in description["losses"]]
     record = TrainingRecord(description["done"], description["seconds"], losses, description["rollbacks"])
     return description["done"], tensors, record
