@@ -193,7 +193,7 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
                 label="two sets of the truth",
             )
         axis.set(xscale="log", yscale="log", xlabel=r"$\sigma_t$", title=title)
-        axis.set_ylim(1e-5, None)
+        axis.set_ylim(1e-4, None)
     figure.axes[0].legend(fontsize=8, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, facecolor="white")
