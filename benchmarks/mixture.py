@@ -135,13 +135,13 @@ def rows_of(
 
 
 def kept(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the last result for dimensions not measured now; each says where it came from."""
+    """Rows of the last result that were not measured now; each says where it came from."""
     if not path.is_file():
         return []
     old = json.loads(path.read_text())
-    measured = {(row["d"], row["m"]) for row in rows}
+    measured = {_place(row) for row in rows}
     origin = {key: old[key] for key in ("command", "commit", "machine", "date")}
-    return [origin | row for row in old["rows"] if (row["d"], row["m"]) not in measured]
+    return [origin | row for row in old["rows"] if _place(row) not in measured]
 
 
 def main(words: list[str] | None = None) -> None:
@@ -160,10 +160,10 @@ def main(words: list[str] | None = None) -> None:
         "--samplers", action="store_true", help="also every sampler, with the exact denoiser and with mmps"
     )
     parser.add_argument("--batch", type=int, help="trajectories at a time")
-    parser.add_argument("--only", nargs="+", choices=list(METHODS), help="these methods alone")
+    parser.add_argument("--only", nargs="+", choices=["floor", *METHODS], help="these methods alone, and the floor")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--keep", action="store_true", help="keep the last result's rows of other settings")
+    parser.add_argument("--keep", action="store_true", help="keep the last result's rows that are not measured now")
     arguments = parser.parse_args(words)
     if arguments.quick:
         arguments.seeds, arguments.samples, arguments.steps = 3, 300, 100
@@ -179,14 +179,16 @@ def main(words: list[str] | None = None) -> None:
     rows = [row for (d, m), seeds in pairs for row in rows_of(d, m, seeds, arguments.steps)]
     if arguments.keep:
         here = {"commit": commit(), "machine": machine()}
-        rows = sorted([*kept(arguments.results / "mixture.json", rows), *(here | row for row in rows)], key=_place)
+        rows = [*kept(arguments.results / "mixture.json", rows), *(here | row for row in rows)]
+        rows.sort(key=_place)
     main_rows = [row for row in rows if row["sampler"] in ("", DEFAULT_SAMPLER, "tds")]
     figures = {f"w1_{row['d']}_{row['m']}_{_key(row)}": row["w1"] for row in main_rows}
     print(record("mixture", figures, rows, arguments.results))
 
 
-def _place(row: dict[str, Any]) -> tuple[int, int]:
-    return row["d"], row["m"]
+def _place(row: dict[str, Any]) -> tuple[int, int, int, str, str]:
+    order = ["floor", *METHODS].index(row["method"])
+    return row["d"], row["m"], order, row["method"], row["sampler"]
 
 
 def _key(row: dict[str, Any]) -> str:

@@ -108,6 +108,7 @@ def mri(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(header, rows), source(result)])
 
 
+<<<<<<< HEAD
 def speed(result: dict[str, Any]) -> str:
     f = result["figures"]
     rows = [
@@ -180,11 +181,73 @@ def hostile(result: dict[str, Any]) -> str:
         f"{figures['not_refused']} not; the slowest took {figures['worst_seconds']:.1f} s, the largest {figures['worst_mib']} MiB beyond the "
         f"import of torch. {figures['sound_inputs']} sound inputs for the same commands, {figures['sound_inputs_refused']} refused.\n\n"
         + source(result)
+=======
+def mixture(result: dict[str, Any]) -> str:
+    from diffem.samplers import DEFAULT_SAMPLER
+
+    settings = list(dict.fromkeys((row["d"], row["m"]) for row in result["rows"]))
+    found = {(row["method"], row["sampler"], row["d"], row["m"]): row for row in result["rows"]}
+    entries = list(dict.fromkeys((row["method"], row["sampler"]) for row in result["rows"]))
+
+    def line(label: str, method: str, sampler: str) -> list[str]:
+        rows = [found.get((method, sampler, d, m)) for d, m in settings]
+        # a third digit where the distance is small
+        width = [0 if row is None else 2 + (row["w1"] < 0.1) for row in rows]
+        cells = [
+            "" if row is None else f"{row['w1']:.{k}f} ± {row['interval']:.{k}f}"
+            for row, k in zip(rows, width, strict=True)
+        ]
+        return [label, *cells]
+
+    header = ["d, m", *(f"{d}, {m}" for d, m in settings)]
+    methods = [line(method, method, sampler) for method, sampler in entries if sampler in ("", DEFAULT_SAMPLER)]
+    twisted = [line(f"**tds**, {method} as twist", method, sampler) for method, sampler in entries if sampler == "tds"]
+    swept = {method for method, sampler in entries if sampler not in ("", DEFAULT_SAMPLER, "tds")}
+    others = [line(f"{method}, `{sampler}`", method, sampler) for method, sampler in entries if method in swept]
+    row = result["rows"][0]
+    seeds = f"{row['seeds']} problems, {row['steps']} steps, mean ± half a 95 % interval"
+    parts = [
+        f"Sliced W₁ to exact draws, all methods with `{DEFAULT_SAMPLER}` ({seeds}; `floor`: two exact sets):",
+        table(header, [*methods, *twisted]),
+    ]
+    if swept:
+        parts += ["The same, by sampler:", table(header, sorted(others))]
+    parts.append(source(result))
+    earlier = {row["command"]: row for row in result["rows"] if "command" in row}  # rows kept from an earlier run
+    parts += [f"Rows kept from a run before: {source(row)}" for row in earlier.values()]
+    return "\n\n".join(parts)
+
+
+def figure2(result: dict[str, Any]) -> str:
+    names = {"0": "0", "sigma_t": "Σ_t", "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹", "exact": "V[x given x_t]"}
+    rows = result["rows"]
+    sigmas = list(dict.fromkeys(row["sigma_t"] for row in rows))
+    cells = {(row["covariance"], row["sigma_t"]): row for row in rows}
+
+    def lines(key: str) -> list[list[str]]:
+        return [[label, *(f"{cells[name, sigma][key]:.2g}" for sigma in sigmas)] for name, label in names.items()]
+
+    header = ["σ_t", *(f"{sigma:g}" for sigma in sigmas)]
+    floor = ["floor: two sets of the truth", *(f"{cells['exact', sigma]['floor']:.2g}" for sigma in sigmas)]
+    return "\n\n".join(
+        [
+            f"Sinkhorn divergence of q(x_t | y) from p(x_t | y), coupled sets, medians over {rows[0]['curves']} curves:",
+            table(header, lines("coupled")),
+            "Independent sets:",
+            table(header, [*lines("divergence"), floor]),
+            "The paper's OT(u, v) − OT(u, u'):",
+            table(header, lines("paper")),
+            "Total variation between the two, from the importance weights:",
+            table(header, lines("total_variation")),
+            source(result),
+        ]
+>>>>>>> bench
     )
 
 
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": digits,
+<<<<<<< HEAD
     "samplers": samplers,
     "mri-fast": mri,
     "mri-complex": mri,
@@ -193,6 +256,13 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "chaos": chaos,
     "hostile": hostile,
     "cost": cost,
+=======
+    "figure2": figure2,
+    "mixture": mixture,
+    "mri-complex": mri,
+    "mri-fast": mri,
+    "samplers": samplers,
+>>>>>>> bench
 }
 
 

@@ -14,7 +14,7 @@ A draw is **one** particle, picked by its final weight; particles of one draw sh
 
 Second order extrapolates the prior's kernel as in `ddim.py` and moves the guided one by as much, so the weights correct towards the law
 of `ddpm2`. That kernel remembers the step before, which the twist does not know of: it loses less variance in few steps but takes
-more particles (three times as many on the 25 Gaussians), so first order is the default.
+more particles (about three times as many on one of the 25-Gaussian problems), so first order is the default.
 """
 
 from __future__ import annotations
