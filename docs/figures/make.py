@@ -1,0 +1,192 @@
+"""The figures of the explanation, by the library itself: `python docs/figures/make.py` (about ten minutes on one core).
+
+A curve in the plane, of which every observation knows a point well in one direction and badly in the other: small enough to see everything at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+import diffem
+from diffem import Observations, linalg, operators, priors
+from diffem.randomness import Stream
+
+HERE = Path(__file__).parent
+INK, ACCENT, MUTED = "#1b3a4b", "#c8553d", "#8d99ae"
+SHARP, BLUNT = 0.05, 0.8
+
+RECIPE: dict[str, Any] = {
+    "name": "clover",
+    "data": {"source": "given"},
+    "laps": 24,
+    "sigma_min": 0.01,
+    "sigma_max": 20.0,
+    "network": {"kind": "mlp", "hidden": [128, 128, 128], "embedding": 64},
+    "e_step": {"steps": 48, "iterations": 2, "shard": 4096},
+    "train": {"steps": 1200, "first_steps": 2400, "batch": 512, "lr": 1.0e-3, "final_lr": 1.0e-5, "ema": 0.99},
+    "watch": {"held_out": 256, "draws": 8, "samples": 1024},
+}
+
+
+def clover(n: int, seed: int = 0) -> Tensor:
+    """Points on a curve of three leaves, `(n, 2)`."""
+    angle = 2 * math.pi * Stream(seed, "clover").uniform(torch.arange(n), (1,))
+    radius = 1.3 + 0.6 * torch.cos(3 * angle)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
+
+
+def observe(x: Tensor, seed: int = 0, stated: float = 1.0) -> Observations:
+    """Each point along two axes turned at random, sharply along one and hardly along the other: noise 0.05 and 0.8.
+
+    stated: how many times larger the observations claim the noise to be.
+    """
+    index = torch.arange(len(x))
+    angle = 2 * math.pi * Stream(seed, "direction").uniform(index, (1,))[:, 0]
+    A = operators.Dense(torch.stack([angle.cos(), angle.sin(), -angle.sin(), angle.cos()], 1).reshape(-1, 2, 2))
+    noise = torch.tensor([SHARP, BLUNT])
+    y = A(x) + noise * Stream(seed, "noise").normal(index, (2,))
+    return Observations(y, A, cov=linalg.Diagonal((stated * noise) ** 2))
+
+
+def panels(count: int, titles: list[str], size: float = 2.1, rows: int = 1) -> tuple[Figure, Any]:
+    columns = count // rows
+    figure = Figure(figsize=(size * columns, size * rows + 0.25), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set(xlim=(-2.6, 2.6), ylim=(-2.6, 2.6), xticks=[], yticks=[], aspect="equal")
+        axis.set_title(title, fontsize=9, color="#333333")
+    return figure, axes
+
+
+def save(figure: Figure, name: str) -> None:
+    from PIL import Image
+
+    path = HERE / f"{name}.png"
+    figure.savefig(path, facecolor="white")
+    # sixty-four colours are enough for points and lines, and a third of the bytes
+    Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)
+    print(path.name, path.stat().st_size >> 10, "KiB", flush=True)
+
+
+def dots(axis: Any, x: Tensor, colour: str = INK, alpha: float = 0.35, size: float = 1.5) -> None:
+    axis.scatter(x[:, 0], x[:, 1], s=size, color=colour, alpha=alpha, linewidths=0)
+
+
+def laps(folder: Path) -> None:
+    """What nobody sees, what is measured, and the prior lap by lap."""
+    x = clover(4096)
+    run = diffem.fit(observe(x), RECIPE, folder / "clover", progress=False)
+    shown = [0, 2, 4, 8, 16, 24]
+    titles = ["x, never seen", "each y: a segment", *("Gaussian start" if k == 0 else f"lap {k}" for k in shown)]
+    figure, axes = panels(8, titles, rows=2)
+    dots(axes[0], x[:1500], MUTED)
+    obs = observe(x)
+    for i in range(40):
+        point, across = obs.A.adjoint(obs.y)[i], obs.A._tensors["matrix"][i, 1]
+        ends = torch.stack([point - BLUNT * across, point + BLUNT * across])
+        axes[1].plot(ends[:, 0], ends[:, 1], color=ACCENT, linewidth=0.8, alpha=0.8)
+    for axis, k in zip(axes[2:], shown, strict=True):
+        dots(axis, diffem.load(run.path, lap=k).sample(1500, steps=64, seed=1))
+    save(figure, "laps")
+
+
+def mixture() -> priors.MixturePrior:
+    """The clover as a mixture, whose denoiser is exact."""
+    means = clover(256, seed=3)
+    return priors.MixturePrior(torch.full((256,), 1 / 256), means, torch.full((256,), 0.05))
+
+
+def denoising() -> None:
+    """What a denoiser knows at three levels of noise: the mean and the covariance of x given x_t."""
+    prior, x_t = mixture(), torch.tensor([[0.9, 1.0]])
+    levels = [0.1, 0.4, 1.5]
+    figure, axes = panels(3, [f"σ = {s:g}" for s in levels], size=2.6)
+    for axis, sigma in zip(axes, levels, strict=True):
+        dots(axis, prior.means, MUTED, 0.8, 3)
+        x_hat = prior(x_t, sigma)[0]
+        jacobian = torch.autograd.functional.jacobian(lambda u: prior(u[None], sigma)[0], x_t[0])  # noqa: B023
+        covariance = sigma**2 * (jacobian + jacobian.T) / 2
+        values, vectors = torch.linalg.eigh(covariance)
+        circle = torch.linspace(0, 2 * math.pi, 100)
+        ellipse = x_hat + torch.stack([circle.cos(), circle.sin()], 1) * values.clamp(min=0).sqrt() @ vectors.T
+        axis.plot(ellipse[:, 0], ellipse[:, 1], color=ACCENT, linewidth=1.4)
+        axis.plot(*x_t[0], "x", color=INK, markersize=7)
+        axis.plot(*x_hat, "o", color=ACCENT, markersize=5)
+        axis.annotate("", x_hat.tolist(), x_t[0].tolist(), arrowprops={"arrowstyle": "->", "color": INK, "lw": 0.8})
+    save(figure, "denoising")
+
+
+def methods() -> None:
+    """Draws given one line, by several estimates of E[x | x_t, y]; the exact one is known for a mixture."""
+    prior = mixture()
+    A = operators.Dense(torch.tensor([[1.0, 0.0]]))
+    obs = Observations(torch.full((1500, 1), 0.4), A, sigma=0.1)
+    names = {
+        "exact": "exact",
+        "mmps": "moment matching",
+        "sigma_x": "Σ_x in place of V[x | x_t]",
+        "sigma_t": "σ² I in place of V[x | x_t]",
+    }
+    figure, axes = panels(4, list(names.values()), size=2.3)
+    for axis, name in zip(axes, names, strict=True):
+        options: dict[str, Any] = {"iterations": 2} if name != "exact" else {}
+        if name == "sigma_x":
+            mean, cov = prior.means.mean(0), prior.means.T.cov() + 0.05**2 * torch.eye(2)
+            prior._cov = priors.GaussianPrior(mean, cov).covariance()
+        dots(axis, prior.means, MUTED, 0.6, 2)
+        axis.axvline(0.4, color=MUTED, linewidth=0.8)
+        dots(axis, prior.posterior(obs, method=name, **options).sample(steps=128, seed=0), ACCENT)
+    save(figure, "methods")
+
+
+def trouble(folder: Path) -> None:
+    """The same data four ways: as it should be, and with three things wrong. Figures below are each run's own measures."""
+    x = clover(2048)
+    cases: dict[str, tuple[Observations, dict[str, Any]]] = {
+        "as it should be": (observe(x), {}),
+        "noise stated 5× too small": (observe(x, stated=0.2), {}),
+        "noise stated 3× too large": (observe(x, stated=3.0), {}),
+        "60 training steps per lap": (observe(x), {"train.steps": 60, "train.first_steps": 60}),
+    }
+    figure, axes = panels(4, list(cases), size=2.3)
+    table = {}
+    for axis, (name, (obs, changes)) in zip(axes, cases.items(), strict=True):
+        run = diffem.fit(obs, RECIPE, folder / name.replace(" ", "-"), changes={"laps": 12, **changes}, progress=False)
+        dots(axis, run.prior.sample(1500, steps=64, seed=1))
+        last = run.laps[-1]
+        table[name] = {
+            k: last[k]
+            for k in ("heldout_chi2", "predictive_log_likelihood", "observation_distance", "rejected", "guards")
+        }
+        table[name]["warnings"] = len([w for m in run.laps for w in m["warnings"]])
+        chi2, rejected = last["heldout_chi2"], last["rejected"]
+        axis.set_xlabel(f"χ² {chi2:.2f}, rejected {rejected:.1%}", fontsize=8, color="#333333")
+    save(figure, "trouble")
+    (HERE / "trouble.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
+def main(wanted: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        everything = {
+            "denoising": denoising,
+            "methods": methods,
+            "laps": lambda: laps(Path(folder)),
+            "trouble": lambda: trouble(Path(folder)),
+        }
+        for name in wanted or list(everything):
+            everything[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
