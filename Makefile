@@ -1,10 +1,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 # Tests run in two worker processes; with more than one thread each they would fight over the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test demo docs lint types slow setup clean
+.PHONY: test demo docs lint types slow chaos peers setup clean
 
 setup: $(VENV)/.done
 
@@ -36,5 +37,20 @@ types: setup
 slow: setup
 	$(BIN)/pytest -m slow
 
+# Two hundred faults at random instants: kills, full disks, damaged files, no memory.
+chaos: setup
+	$(BIN)/python -m benchmarks.chaos --faults 200
+
+# deepinv, azula and diffusers bring torchvision, which the rest of the work is kept apart from: an environment of their own, torch
+# first, everything else as pinned and without resolving dependencies, which would bring another torch.
+peers: $(PEERS)/.done
+	PYTHONPATH=src $(PEERS)/bin/python -m pytest tests/interop
+
+$(PEERS)/.done: constraints-peers.txt constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-peers.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache site
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache site

@@ -108,8 +108,92 @@ def mri(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(header, rows), source(result)])
 
 
-RENDER: dict[str, Callable[[dict[str, Any]], str]] = {"digits": digits, "samplers": samplers}
-RENDER |= {"mri-fast": mri, "mri-complex": mri}
+def speed(result: dict[str, Any]) -> str:
+    f = result["figures"]
+    rows = [
+        [
+            "E, forward + 1 VJP",
+            f"{f['bare_evals_per_s']:,.0f} evaluations/s",
+            f"{f['estep_evals_per_s']:,.0f} evaluations/s",
+            f"{100 * f['estep_ratio_to_bare']:.1f} %",
+            f"{f['estep_peak_gib']:.1f} GiB",
+        ],
+        [
+            "M, training step",
+            f"{f['bare_images_per_s']:,.0f} images/s",
+            f"{f['mstep_images_per_s']:,.0f} images/s",
+            f"{100 * f['mstep_ratio_to_bare']:.1f} %",
+            f"{f['mstep_peak_gib']:.1f} GiB",
+        ],
+    ]
+    lead = f"The paper's CIFAR-10 network, {f['parameters']:,} parameters, batch {f['batch']}, bf16:"
+    return "\n\n".join([lead, table(["", "bare network", "diffem", "ratio", "peak memory"], rows), source(result)])
+
+
+def fid_sanity(result: dict[str, Any]) -> str:
+    rows = [
+        [row["name"], f"{row['images']:,}", f"{row['reference']:,}", f"{row['fid']:.3f}", f"{1e5 * row['kid']:.1f}"]
+        for row in result["rows"]
+    ]
+    return "\n\n".join([table(["", "images", "reference", "FID", "KID × 10⁵"], rows), source(result)])
+
+
+def chaos(result: dict[str, Any]) -> str:
+    f = result["figures"]
+    kinds = list(dict.fromkeys(row["kind"] for row in result["rows"]))
+    outcomes = ["identical", "refused", "lost", "silently wrong"]
+    counts = {(row["kind"], row["outcome"]): row["count"] for row in result["rows"]}
+    rows = [[kind, *(str(counts.get((kind, outcome), 0)) for outcome in outcomes)] for kind in kinds]
+    lead = (
+        f"{f['faults']} faults at random instants in {f['minutes']:.0f} minutes. Identical: every weight and draw has the bits of the "
+        "undisturbed run. Refused: a file that was damaged is named and not read."
+    )
+    return "\n\n".join([lead, table(["fault", *outcomes], rows), source(result)])
+
+
+def cost(result: dict[str, Any]) -> str:
+    parts = []
+    for device in dict.fromkeys(row["device"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["device"] == device and "forwards" in row]
+        cells = [
+            [
+                row["method"],
+                row["library"],
+                str(row["forwards"]),
+                str(row["vjps"]),
+                f"{row['ms']:.1f}",
+                f"{row['peak_mib']:.1f}",
+                f"{row['times_ours']:.2f}" if "times_ours" in row else "",
+                f"{row['difference']:.0e} ({row['difference_dtype']})" if row.get("difference") is not None else "",
+            ]
+            for row in sorted(rows, key=lambda row: row["method"])
+        ]
+        header = ["method", "library", "forwards", "VJPs", "ms", "peak MiB", "time, ours = 1", "difference"]
+        parts += [f"On the {device.upper()}, batch {rows[0]['batch']}:", table(header, cells)]
+    return "\n\n".join([*parts, source(result)])
+
+
+def hostile(result: dict[str, Any]) -> str:
+    figures = result["figures"]
+    return (
+        f"{figures['inputs']} such inputs, each given to the command that reads it: {figures['inputs'] - figures['not_refused']} refused, "
+        f"{figures['not_refused']} not; the slowest took {figures['worst_seconds']:.1f} s, the largest {figures['worst_mib']} MiB beyond the "
+        f"import of torch. {figures['sound_inputs']} sound inputs for the same commands, {figures['sound_inputs_refused']} refused.\n\n"
+        + source(result)
+    )
+
+
+RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
+    "digits": digits,
+    "samplers": samplers,
+    "mri-fast": mri,
+    "mri-complex": mri,
+    "speed": speed,
+    "fid-sanity": fid_sanity,
+    "chaos": chaos,
+    "hostile": hostile,
+    "cost": cost,
+}
 
 
 def filled(text: str) -> str:

@@ -20,7 +20,7 @@ from .data.volumes import write_volume
 
 RECIPE = """
 name: tiny
-data: {{source: fastmri, path: {path}, slices: [0, null], accel: 2, sigma: 0.05, {extra}}}
+data: {{source: fastmri, path: {path}, slices: [0, null], accel: 2, {extra}}}
 laps: 2
 sigma_min: 0.02
 sigma_max: 20.0
@@ -59,7 +59,7 @@ def fit(folder, coils, extra):
 def single(tmp_path_factory):
     """Magnitude images of single-coil files, measured in simulation; the k-space in files, not in memory."""
     folder = tmp_path_factory.mktemp("single")
-    return folder, fit(folder, None, "size: 12, cache: {folder}/cache")
+    return folder, fit(folder, None, "size: 12, sigma: 0.05, cache: {folder}/cache")
 
 
 @pytest.fixture(scope="module")

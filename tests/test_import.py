@@ -9,7 +9,7 @@ import torch
 start = time.perf_counter()
 import diffem
 elapsed = time.perf_counter() - start
-heavy = {"sklearn", "matplotlib", "ot", "torchmetrics", "accelerate", "pydantic", "typer", "rich", "h5py"} & set(sys.modules)
+heavy = {"sklearn", "matplotlib", "ot", "torchmetrics", "accelerate", "pydantic", "typer", "rich", "h5py", "deepinv", "azula", "diffusers"} & set(sys.modules)
 print(elapsed, *heavy)
 """
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,10 +64,19 @@ def fit(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a key: train.lr=1e-4")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="overrides the recipe's")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit with code 3 if the last lap was flagged as worse than before")
+    ] = False,
 ) -> None:
-    """Run a recipe, or resume it if the folder holds an unfinished run of the same recipe."""
+    """Run a recipe, or resume it if the folder holds an unfinished run of the same recipe.
+
+    Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM and SIGUSR1 save and end
+    with exit code 75; the same command resumes.
+    """
     from .data.sources import make_problem
-    from .em.loop import fit
+    from .em.loop import carry_out
+    from .interruption import Interruption
+    from .processes import join
     from .report.page import write_report
     from .runs.recipe import load_recipe, parse_change
 
@@ -74,13 +85,21 @@ def fit(
         changes["seed"] = seed
     resolved = load_recipe(recipe, changes)
     folder = out or Path("runs") / resolved.name
-    problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
-    teller = _Teller()
-    if problem.about:
-        teller.console.print(problem.about)
-    run = fit(None, resolved, folder, say=teller)
-    page = write_report(run.path, problem.obs, problem.reference)
-    teller.close(run.path, page)
+    with Interruption().listening() as interruption:
+        processes = join()
+        with _naming(recipe):
+            problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
+        teller = _Teller()
+        if problem.about and processes.is_first:
+            teller.console.print(problem.about)
+        try:
+            run = carry_out(resolved, problem.obs, folder, say=teller, processes=processes, interruption=interruption)
+            if processes.is_first:
+                teller.close(run.path, write_report(run.path, problem.obs, problem.reference))
+        finally:
+            processes.leave()
+    if strict and run.laps[-1]["warnings"]:
+        raise typer.Exit(3)
 
 
 class _Teller:
@@ -109,7 +128,13 @@ class _Teller:
             state = "new run" if data["done"] < 0 else f"going on after lap {data['done']}"
             if data["done"] >= data["laps"]:
                 state = "all laps are done"
-            self.console.print(f"{data['observations']} observations, {data['laps']} laps on {data['device']}; {state}")
+            where = data["device"] if data["processes"] == 1 else f"{data['processes']} processes"
+            self.console.print(f"{data['observations']} observations, {data['laps']} laps on {where}; {state}")
+        if event == "memory":
+            self.console.print(
+                f"  lap {data['lap']}, shard {data['shard']}: out of memory; drawing again, {data['batch']} at a time",
+                style="yellow",
+            )
         if event == "lap":
             if not self.header:
                 self.console.print("".join(f"{name:>{width}}" for name, _, _, width in self.columns), style="bold")
@@ -310,17 +335,44 @@ def _input_error(message: str) -> Exception:
 
 
 def main() -> None:
-    """The entry point: bad input ends with one clear message and exit code 2."""
-    from .errors import InputError
+    """The entry point: bad input ends with one clear message and exit code 2, storage that fails with exit code 74."""
+    from .errors import InputError, StorageError
+    from .interruption import EXIT_LOST, EXIT_PREEMPTED, Lost, Preempted
 
     try:
         app()
     except InputError as error:
-        print(f"diffem: {error}", file=sys.stderr)
+        _complain(error)
         sys.exit(2)
+    except Preempted as where:
+        print(f"diffem: stopped as asked ({where}); the same command resumes", file=sys.stderr)
+        sys.exit(EXIT_PREEMPTED)
+    except Lost as error:
+        print(f"diffem: {error}; this one stops too. Nothing is lost: the same command resumes.", file=sys.stderr)
+        sys.exit(EXIT_LOST)
+    except StorageError as error:
+        _complain(f"{error}; once it can be, the same command goes on")
+        sys.exit(74)  # EX_IOERR
     except KeyboardInterrupt:
         print("diffem: interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
+
+
+@contextmanager
+def _naming(recipe: str) -> Iterator[None]:
+    """Bad settings are in the recipe: say which."""
+    from .errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{recipe}: {error}") from None
+
+
+def _complain(message: object) -> None:
+    # names may be a stranger's: what is not a letter could command the terminal
+    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(message))
+    print(f"diffem: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

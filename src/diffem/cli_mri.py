@@ -76,6 +76,7 @@ def mri(
 
     from .report.study import write_study
     from .runs.recipe import parse_change
+    from .runs.rundir import RunDir
 
     try:
         accels = [float(word) for word in accel.split(",")]
@@ -86,7 +87,7 @@ def mri(
         if not key.startswith("data."):
             raise _input_error(f"--set changes settings of the data here, data.path=..., got {key}")
         changes[key.removeprefix("data.")] = value
-    folder = out or run / "mri"
+    folder = out or RunDir(run).inside(run / "mri")
     write_study(
         run,
         folder,

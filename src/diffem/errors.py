@@ -1,5 +1,12 @@
-"""The one exception for bad input: what was given, what is needed."""
+"""The exceptions with a message for people: bad input, and storage that does not take what is written to it."""
 
 
 class InputError(ValueError):
     """Something a caller gave cannot be used; the message names both sides."""
+
+
+class StorageError(OSError):
+    """A file could not be written (full disk, read-only folder, quota): what was there before is untouched."""
+
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()

@@ -77,7 +77,7 @@ class TestReading:
     def test_wrong_arrays(self, tmp_path):
         path = tmp_path / "x.npz"
         for arrays, words in (
-            ({"other": np.zeros(3)}, "holds other; an array 'images' or 'image'"),
+            ({"other": np.zeros(3)}, "holds other; needed: an array 'images' or 'image'"),
             ({"images": np.zeros((2, 3, 4, 5))}, r"\(n, 2, H, W\), got float64 \(2, 3, 4, 5\)"),
             ({"images": np.zeros((2, 4, 4)), "groups": np.zeros(3)}, "one group per image"),
             ({"images": np.full((2, 4, 4), np.nan)}, "be finite"),

@@ -98,3 +98,27 @@ def test_tweedie_covariance_beats_the_heuristics_along_a_curve():
             posterior = prior.posterior(obs, method=method, iterations=4)
             errors[method] += float((posterior(x_t, sigma) - exact(x_t, sigma)).square().mean())
     assert errors["mmps"] < 0.3 * min(errors["sigma_x"], errors["sigma_t"])
+
+
+def test_the_exact_posterior_is_that_of_its_components():
+    """Mean and log p(y | x_t) written out component by component, at one noise level and at one per sample."""
+    prior, obs = mixture(), observations()
+    x_t = torch.randn(4, 3, dtype=torch.float64)
+    matrix = obs.A.tensors()["matrix"]
+    for sigma in (torch.tensor(0.4, dtype=torch.float64), torch.tensor([0.01, 0.5, 3.0, 60.0], dtype=torch.float64)):
+        log_r, m, v = prior.components(x_t, sigma)
+        evaluation = prior.posterior(obs, method="exact").evaluate(x_t, sigma)
+        for i in range(4):
+            A = matrix[i]
+            log_w, means = [], []
+            for k in range(5):
+                S = 0.25 * torch.eye(2, dtype=torch.float64) + v[i, k] * A @ A.T
+                residual = obs.y[i] - A @ m[i, k]
+                log_w.append(log_r[i, k] - 0.5 * (residual @ torch.linalg.solve(S, residual) + torch.logdet(S)))
+                means.append(m[i, k] + v[i, k] * A.T @ torch.linalg.solve(S, residual))
+            log_w, means = torch.stack(log_w), torch.stack(means)
+            assert torch.allclose(evaluation.x_hat[i], torch.softmax(log_w, 0) @ means, atol=1e-10)
+            assert torch.allclose(evaluation.prior[i], log_r[i].exp() @ m[i], atol=1e-10)
+            # up to the determinant of Σ_y, which is the same for every x_t
+            constant = math.log(0.25)
+            assert torch.allclose(evaluation.log_likelihood[i] - constant, torch.logsumexp(log_w, 0), atol=1e-10)

@@ -111,6 +111,20 @@ def test_batches_change_nothing():
         assert torch.allclose(a.mean, b.mean, atol=1e-10)
 
 
+def test_going_on_from_a_fit():
+    """Rounds can be split: ten and ten more are twenty, up to the rounding of a prior in between."""
+    for kind in ("mask", "dense"):
+        obs = problem(0, kind=kind)
+        whole, part, rest = priors.FitHistory(), priors.FitHistory(), priors.FitHistory()
+        priors.fit_gaussian(obs, rounds=19, tolerance=-1.0, history=whole)
+        first = priors.fit_gaussian(obs, rounds=10, tolerance=-1.0, history=part)
+        priors.fit_gaussian(obs, rounds=10, tolerance=-1.0, start=first, history=rest)
+        assert rest.log_likelihood[0] == pytest.approx(part.log_likelihood[-1], abs=1e-10)
+        assert rest.log_likelihood[-1] >= part.log_likelihood[-1]
+    with pytest.raises(ValueError, match=r"start must be a Gaussian over \(2, 3\)"):
+        priors.fit_gaussian(obs, rank=2, start=first)
+
+
 def test_bad_input():
     obs = problem(0)
     with pytest.raises(ValueError, match="rank must lie between 1 and 5, got 6"):

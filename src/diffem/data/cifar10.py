@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import memory
 from ..errors import InputError
 from ..operators import Mask
 from ..randomness import Stream
+from ..runs.reading import opened, size_of
 from .observations import Observations
 from .pixels import read_npz
 from .sources import Problem
@@ -78,15 +80,17 @@ def _joined(batches: list[tuple[str, Tensor]], folder: Path) -> Tensor:
 
 def read_batch(path: Path) -> Tensor:
     """One binary batch, uint8 `(n, 3, 32, 32)`; the labels are checked and left out."""
-    try:
-        raw = np.fromfile(path, dtype=np.uint8)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    if len(raw) == 0 or len(raw) % RECORD:
-        raise InputError(
-            f"{path} is truncated or something else: {len(raw)} bytes, a batch of CIFAR-10 is a multiple of {RECORD} "
-            f"(the original ones are {10_000 * RECORD})"
-        )
+    with opened(path) as file:
+        size = size_of(file)
+        if size == 0 or size % RECORD:
+            raise InputError(
+                f"{path} is truncated or something else: {size} bytes, a batch of CIFAR-10 is a multiple of {RECORD} "
+                f"(the original ones are {10_000 * RECORD})"
+            )
+        memory.require(size, str(path))
+        raw = np.frombuffer(bytearray(file.read(size)), dtype=np.uint8)
+    if len(raw) != size:
+        raise InputError(f"{path} cannot be read: it ends after {len(raw)} of {size} bytes")
     records = raw.reshape(-1, RECORD)
     if records[:, 0].max() > 9:
         raise InputError(f"{path} is not a batch of CIFAR-10: it holds label {records[:, 0].max()}, labels are 0 … 9")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..operators.fourier import centred_fft2, centred_ifft2
+from ..runs.arrays import read_array, read_arrays
 
 
 def measured_columns(kspace: Tensor, stated: np.ndarray | None) -> Tensor:
@@ -107,10 +108,9 @@ def read_maps(path: str, stem: str, first: int, last: int) -> Tensor:
         candidates = [file / f"{stem}{suffix}" for suffix in (".npy", ".npz")]
         file = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
     try:
-        loaded = np.load(file, allow_pickle=False)
-        array = loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
-    except (OSError, ValueError, EOFError, IndexError) as error:
-        raise InputError(f"data.coils: {file} cannot be read as an array of maps: {error}") from None
+        array = next(iter(read_arrays(file).values())) if file.suffix == ".npz" else read_array(file)
+    except InputError as error:
+        raise InputError(f"data.coils: {error}") from None
     return as_maps(array, str(file), first, last)
 
 

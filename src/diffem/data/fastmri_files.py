@@ -7,6 +7,7 @@ volume's reconstruction; files measured with a mask hold it as `mask` `(W,)`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import memory
 from ..errors import InputError
+from ..runs import reading
 
+ENTRIES = 256  # of a file, at most
 RECONSTRUCTIONS = ("reconstruction_rss", "reconstruction_esc")
 
 
@@ -26,16 +30,41 @@ def opened(path: Path) -> Iterator[Any]:
         import h5py
     except ImportError:
         raise InputError("reading fastMRI files needs h5py: pip install 'diffem[data]'") from None
+    with reading.opened(path):
+        pass  # a regular file, and not one of holes
     try:
         file = h5py.File(path, "r")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         reason = "it is truncated" if "truncated" in str(error) else f"it is not an HDF5 file ({error})"
         raise InputError(f"{path} cannot be read: {reason}") from None
     with file:
         try:
             yield file
-        except (OSError, RuntimeError, KeyError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from None
+        except InputError:
+            raise
+        except (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError) as error:
+            raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def datasets(file: Any, path: Path) -> dict[str, Any]:
+    """The file's own datasets by name. HDF5 lets a file name others as its contents: those are refused."""
+    import h5py
+
+    if len(file) > ENTRIES:
+        raise InputError(f"{path} holds {len(file)} entries, at most {ENTRIES} make sense here")
+    found = {}
+    for name in list(file):
+        if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+            raise InputError(f"{path}: {name} is a link to another place; only data inside the file are read")
+        item = file[name]
+        if not isinstance(item, h5py.Dataset) or item.shape is None:
+            continue
+        if item.external or item.is_virtual:
+            raise InputError(f"{path}: {name} keeps its data in other files; only data inside the file are read")
+        # chunks that were never written take no room in the file, and all they claim in memory
+        reading.require_substance(item.size * item.dtype.itemsize, item.id.get_storage_size(), f"{path}: {name}")
+        found[name] = item
+    return found
 
 
 class Volume:
@@ -44,15 +73,19 @@ class Volume:
     def __init__(self, path: Path, slices: tuple[int, int | None]) -> None:
         self.path = path
         with opened(path) as file:
-            self.names = {name: tuple(item.shape) for name, item in file.items() if hasattr(item, "shape")}
+            items = datasets(file, path)
+            self.names = {name: tuple(item.shape) for name, item in items.items()}
             maximum = file.attrs.get("max")
-            kinds = {name: file[name].dtype.kind for name in self.names}
+            kinds = {name: item.dtype.kind for name, item in items.items()}
         if not {"kspace", *RECONSTRUCTIONS} & self.names.keys():
             found = ", ".join(self.names) or "nothing"
             raise InputError(
                 f"{path} is not a fastMRI file: it holds {found}, and neither kspace nor {' nor '.join(RECONSTRUCTIONS)}"
             )
-        self.maximum = None if maximum is None else float(maximum)
+        try:
+            self.maximum = None if maximum is None else float(maximum)
+        except (TypeError, ValueError):
+            raise InputError(f"{path}: attribute max must be a number, got {str(maximum)[:80]!r}") from None
         if self.maximum is not None and not (np.isfinite(self.maximum) and self.maximum > 0):
             raise InputError(f"{path}: attribute max must be positive and finite, got {self.maximum}")
         if "kspace" in self.names and (kinds["kspace"] != "c" or len(self.names["kspace"]) not in (3, 4)):
@@ -94,7 +127,11 @@ class Volume:
     def read(self, name: str, first: int, last: int) -> np.ndarray:
         """Slices first … last − 1 of a dataset, finite or refused."""
         with opened(self.path) as file:
-            array = np.asarray(file[name][first:last])
+            item = datasets(file, self.path)[name]
+            if item.dtype.kind not in "fc":
+                raise InputError(f"{self.path}: {name} holds {item.dtype}, not numbers")
+            memory.require(math.prod(item.shape[1:]) * (last - first) * item.dtype.itemsize, f"{self.path}: {name}")
+            array = np.asarray(item[first:last])
         if not np.isfinite(array).all():
             raise InputError(f"{self.path}: {name} holds values that are not finite, in slices {first} to {last - 1}")
         return array
@@ -104,10 +141,12 @@ class Volume:
         if "mask" not in self.names:
             return None
         with opened(self.path) as file:
-            mask = np.asarray(file["mask"]).reshape(-1).astype(bool)
-        if mask.size != self.names["kspace"][-1]:
-            raise InputError(f"{self.path}: mask has {mask.size} columns, kspace {self.names['kspace'][-1]}")
-        return mask
+            item = datasets(file, self.path)["mask"]
+            if item.size != self.names["kspace"][-1] or item.dtype.kind not in "biuf":
+                raise InputError(
+                    f"{self.path}: mask has {item.size} columns of {item.dtype}, kspace {self.names['kspace'][-1]}"
+                )
+            return np.asarray(item).reshape(-1).astype(bool)
 
     def identity(self) -> list[Any]:
         """Name, size and time of the file: what a cache of it depends on."""

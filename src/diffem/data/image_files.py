@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
 import io
 import tarfile
-import zipfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from .. import memory
 from ..errors import InputError
+from ..runs.arrays import read_arrays
+from ..runs.reading import opened, require_substance, size_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
+PIXELS = 1 << 25  # of an image, at most
+FILE_BYTES = 1 << 28  # of an image's file, at most
+MEMBERS = 20_000  # of an archive, and one more for every kilobyte of it
+ROOM, UNPACKED = 1 << 24, 10  # a compressed archive of images, which are compressed themselves, grows by little
 
 
 @dataclass
@@ -50,30 +60,111 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
     file = Path(path)
     if file.is_dir():
         names = sorted(str(p.relative_to(file).as_posix()) for p in file.rglob("*") if p.suffix.lower() in SUFFIXES)
-        return _decode(((name, (file / name).read_bytes()) for name in names), path, size)
+        return _decode(((name, _file_bytes(file / name)) for name in names), path, size)
     if not file.is_file():
         raise InputError(f"data.path: no folder, tar archive or .npz file at {path!r}")
     if file.suffix == ".npz":
         return _npz(file)
-    if not tarfile.is_tarfile(file):
-        raise InputError(f"data.path: {path!r} is neither a folder, a tar archive nor an .npz file")
-    try:
-        with tarfile.open(file) as archive:
-            members = [m for m in archive if m.isfile() and PurePosixPath(m.name).suffix.lower() in SUFFIXES]
-            members.sort(key=lambda m: m.name)
-            return _decode(((m.name, archive.extractfile(m).read()) for m in members), path, size)  # type: ignore[union-attr]
-    except (tarfile.TarError, EOFError) as error:
-        raise InputError(f"data.path: {path!r} cannot be read as a tar archive: {error}") from None
+    with opened(file) as handle:
+        try:
+            with tarfile.open(fileobj=_unpacked(handle, path), mode="r:") as archive:  # nothing is extracted to disk
+                members = []
+                for count, member in enumerate(archive):
+                    if count > MEMBERS + size_of(handle) // 1024:
+                        raise InputError(f"data.path: {path!r} holds more files than there is room for")
+                    if member.isfile() and PurePosixPath(member.name).suffix.lower() in SUFFIXES:
+                        members.append(member)
+                members.sort(key=lambda m: m.name)
+                return _decode(((m.name, _member_bytes(archive, m, path)) for m in members), path, size)
+        except InputError:
+            raise
+        except tarfile.ReadError:
+            raise InputError(
+                f"data.path: {path!r} is neither a folder, a tar archive nor an .npz file, or it is damaged"
+            ) from None
+        except Exception as error:  # decompressors fail in ways of their own, and every one is about the file
+            raise InputError(f"data.path: {path!r} cannot be read as a tar archive: {error}") from None
+
+
+def _file_bytes(file: Path) -> bytes:
+    with opened(file) as handle:
+        if size_of(handle) > FILE_BYTES:
+            raise InputError(f"{file} is too large for an image: {size_of(handle)} bytes, at most {FILE_BYTES}")
+        return handle.read()
+
+
+def _member_bytes(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes:
+    if member.size > FILE_BYTES or member.issparse():
+        raise InputError(f"{path}: {member.name} is too large for an image: {member.size} bytes, at most {FILE_BYTES}")
+    handle = archive.extractfile(member)
+    data = handle.read() if handle is not None else b""
+    if len(data) != member.size:
+        raise InputError(f"{path}: {member.name} is cut off after {len(data)} of {member.size} bytes")
+    return data
+
+
+def _unpacked(file: BinaryIO, path: str) -> Any:
+    """The tar archive behind a compression, if there is one, which may not grow out of proportion."""
+    start, size = file.read(6), size_of(file)
+    file.seek(0)
+    if start.startswith(b"\xfd7zXZ"):
+        raise InputError(f"data.path: {path!r} is compressed by xz; unpack it, or use .tar or .tar.gz")
+    if start.startswith(b"\x1f\x8b"):
+        return _Bounded(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
+    if start.startswith(b"BZh"):
+        return _Bounded(bz2.BZ2File(file), ROOM + UNPACKED * size, path)
+    return file
+
+
+class _Bounded:
+    """A file for reading that may not be longer than `most` bytes."""
+
+    def __init__(self, file: Any, most: int, path: str) -> None:
+        self.file, self.most, self.path = file, most, path
+
+    def read(self, count: int = -1) -> bytes:
+        self._require(self.file.tell() + max(count, 0))
+        return self.file.read(min(count, self.most) if count >= 0 else self.most)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        if whence == 0:
+            self._require(place)
+        return self.file.seek(place, whence)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def _require(self, place: int) -> None:
+        if place > self.most:
+            raise InputError(
+                f"data.path: {self.path!r} unpacks to more than {self.most} bytes, which images in an archive do not"
+            )
 
 
 def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> ImageSet:
     from PIL import Image, UnidentifiedImageError
 
     pixels, groups, folders = [], [], {}  # type: ignore[var-annotated]
+    claimed = held = 0  # bytes: of the pictures so far, and of their files
     for name, data in files:
         try:
-            image = Image.open(io.BytesIO(data)).convert("L")
-        except (UnidentifiedImageError, OSError) as error:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our bound is lower
+                # no other formats: what is called .png may be anything
+                stored = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+            with stored:
+                if stored.width * stored.height > PIXELS:
+                    raise InputError(
+                        f"{path}: {name} claims {stored.width}×{stored.height} pixels, at most {PIXELS} are read"
+                    )
+                claimed, held = claimed + stored.width * stored.height, held + len(data)
+                require_substance(claimed, held, f"{path} up to {name}")
+                image = stored.convert("L")
+        except InputError:
+            raise
+        except UnidentifiedImageError:
+            raise InputError(f"{path}: {name} cannot be read as an image: it is neither JPEG nor PNG") from None
+        except Exception as error:  # decoders fail in ways of their own, and every one is about the file
             raise InputError(f"{path}: {name} cannot be read as an image: {error}") from None
         if size is not None and image.size != (size, size):
             image.thumbnail((size, size), Image.Resampling.BICUBIC)
@@ -86,6 +177,7 @@ def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> 
                 f"{path}: images differ in size, {array.shape} of {name} and {pixels[0].shape}; prepare them with a size: "
                 "diffem prepare PATH --size 160 -o images.npz"
             )
+        memory.require(2 * (len(pixels) + 1) * array.nbytes if len(pixels) % 64 == 0 else 0, path)
         pixels.append(array)
         groups.append(folders.setdefault(str(PurePosixPath(name).parent), len(folders)))
     if not pixels:
@@ -94,27 +186,17 @@ def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> 
 
 
 def _npz(file: Path) -> ImageSet:
-    try:
-        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
-            name = next((name for name in ("images", "image") if name in arrays), None)
-            if name is None:
-                raise InputError(
-                    f"{file} holds {', '.join(arrays) or 'nothing'}; an array 'images' or 'image' is needed"
-                )
-            pixels = arrays[name]
-            groups = arrays["groups"] if "groups" in arrays else np.zeros(len(pixels), dtype=np.int64)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file} cannot be read: {error}") from None
+    arrays = read_arrays(file, "images", "image", also=("groups",))
+    pixels = arrays["images"] if "images" in arrays else arrays["image"]
+    groups = arrays.get("groups", np.zeros(len(pixels) if pixels.ndim else 0, dtype=np.int64))
     if pixels.dtype.kind == "c":
         pixels = np.stack([pixels.real, pixels.imag], 1)
     if pixels.dtype.kind not in "uif" or not (pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[1] == 2)):
         raise InputError(
             f"{file}: images must be (n, H, W), or complex as (n, 2, H, W), got {pixels.dtype} {pixels.shape}"
         )
-    if len(groups) != len(pixels) or not np.isfinite(pixels).all():
-        raise InputError(f"{file}: groups must name one group per image, and images be finite")
+    if groups.shape != (len(pixels),) or 0 in pixels.shape or not np.isfinite(pixels).all():
+        raise InputError(f"{file}: groups must name one group per image, and images exist and be finite")
     return ImageSet(pixels, groups)
 
 

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from .. import memory
+from ..errors import InputError
 from ..operators import Dense
 from ..randomness import Stream
 from .observations import Observations
@@ -40,6 +42,11 @@ def truth(n: int, seed: int, dimension: int = 5, purpose: str = "manifold test p
 
 def manifold(seed: int, n: int = 1 << 16, dimension: int = 5, measured: int = 2, sigma: float = 1e-2) -> Problem:
     """n observations, `measured` rows of A uniform on the sphere each, noise of standard deviation `sigma`."""
+    for name, size in (("n", n), ("dimension", dimension), ("measured", measured)):
+        if not isinstance(size, int) or size < 1:
+            raise InputError(f"data.{name} must be a positive integer, got {size!r}")
+    # the curve's terms in float64 are the largest thing on the way
+    memory.require(8 * n * dimension * (10 + measured), f"data.n = {n} points in {dimension} dimensions")
     index = torch.arange(n)
     x = truth(n, seed, dimension, "manifold points")
     rows = Stream(seed, "manifold operators").normal(index, (measured, dimension))

@@ -27,6 +27,7 @@ from .sources import Problem
 
 CHUNK = 32  # slices handled at a time
 THUMB = 56
+LARGEST = 8192  # side of a slice
 
 
 def mri_images(
@@ -54,6 +55,8 @@ def mri_images(
     """
     if size is not None and not (isinstance(size, int) and size > 0):
         raise InputError(f"data.size must be a positive integer, got {size!r}")
+    if size is not None and size > LARGEST:
+        raise InputError(f"data.size: slices are resized to at most {LARGEST}×{LARGEST}, got {size}")
     protocol = Protocol(accel, sigma, seed)
     stamp = Path(path).stat().st_mtime_ns if Path(path).exists() else 0
     images, division = _divided(path, stamp, heldout, gap, resemblance)

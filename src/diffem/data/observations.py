@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import memory
 from ..batched import Index, as_index
 from ..errors import InputError
-from ..linalg import COVARIANCES, Covariance, Diagonal, Isotropic
+from ..linalg import Covariance, Diagonal, Isotropic
+from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import OPERATORS, Mask, Operator
+from ..operators.implied import implied
 from ..shapes import require_batch
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
+PARTS, NESTING = 256, 16  # operators an operator in a file is made of, and how deep
+SAMPLE, GROWTH = 1 << 24, 1024  # numbers of samples that a file may imply: so many, or so many times those it holds
 
 
 class Observations:
@@ -137,7 +141,9 @@ class Observations:
         from ..runs.files import write_tensors
 
         tensors = {"y": self.y}
-        structure = {"format": FORMAT, "A": _describe(self.A, "A", tensors), "cov": _describe_cov(self.cov, tensors)}
+        cov, parts = describe_covariance(self.cov)
+        structure = {"format": FORMAT, "A": _describe(self.A, "A", tensors), "cov": cov}
+        tensors |= parts
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_tensors(Path(path), tensors, structure)
 
@@ -150,26 +156,32 @@ class Observations:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observations:
         """Read what `save` wrote; nothing in the file is executed."""
-        from safetensors import SafetensorError, safe_open
+        from ..runs.tensors import explain, read_tensors, require_finite
 
+        tensors, structure = read_tensors(path, "an observations file")
+        if structure.get("format") != FORMAT:
+            raise InputError(
+                f"{path} is not an observations file of this library: it has format {structure.get('format')!r}, "
+                f"this version reads {FORMAT!r}"
+            )
+        # y alone may hold anything where nothing was measured
+        require_finite({name: tensor for name, tensor in tensors.items() if name != "y"}, path)
         try:
-            with safe_open(os.fspath(path), "pt") as file:
-                header = (file.metadata() or {}).get("diffem")
-                # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-        except (SafetensorError, OSError) as error:
-            raise InputError(f"{path} cannot be read as an observations file: {error}") from None
-        try:
-            structure = json.loads(header or "")
-            if structure["format"] != FORMAT:
-                raise InputError(f"{path} has format {structure['format']!r}, this version reads {FORMAT!r}")
-            A = _rebuild(structure["A"], "A", tensors)
-            cov = _rebuild_cov(structure["cov"], tensors)
-        except InputError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not an observations file of this library: {error!r}") from None
-        return cls(tensors["y"], A, cov=cov)
+            y, A = require_batch(tensors["y"], "y"), _rebuild(structure["A"], "A", tensors)
+            _require_affordable(A, y)
+            return cls(y, A, cov=rebuild_covariance(structure["cov"], tensors))
+        except Exception as error:  # whatever a stranger's description provokes is about the file
+            raise InputError(
+                f"{path} is not an observations file of this library, or is damaged: {explain(error)}"
+            ) from error
+
+
+def _require_affordable(A: Operator, y: Tensor) -> None:
+    """Refuse an operator whose settings ask for samples out of all proportion to the data."""
+    _, numbers = implied(A, tuple(y.shape))
+    if numbers > max(SAMPLE, GROWTH * y.numel()):
+        raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
+    memory.require(numbers * y.element_size(), "the operator")
 
 
 def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
@@ -216,6 +228,8 @@ def _describe(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> dict[str,
 
 def _rebuild(structure: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Operator:
     """The operator again, through its constructor and therefore its checks."""
+    if not isinstance(structure, dict) or prefix.count(".") > NESTING or len(structure["children"]) > PARTS:
+        raise InputError(f"{prefix}: an operator has at most {PARTS} parts, nested at most {NESTING} deep")
     kind = structure["kind"]
     if kind not in OPERATORS:
         raise InputError(f"unknown operator {kind!r}; known: {', '.join(OPERATORS)}")
@@ -224,16 +238,3 @@ def _rebuild(structure: dict[str, Any], prefix: str, tensors: dict[str, Tensor])
     for name in structure["complex"]:
         own[name] = torch.view_as_complex(own[name])
     return OPERATORS[kind](*children, **own, **structure["config"])
-
-
-def _describe_cov(cov: Covariance, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    kind = next(name for name, type_ in COVARIANCES.items() if type_ is type(cov))
-    tensors.update({f"cov.{name}": tensor for name, tensor in cov._tensors.items()})
-    return {"kind": kind, "axes": cov._shared_ndim}
-
-
-def _rebuild_cov(structure: dict[str, Any], tensors: dict[str, Tensor]) -> Covariance:
-    kind = structure["kind"]
-    if kind not in COVARIANCES:
-        raise InputError(f"unknown covariance {kind!r}; known: {', '.join(COVARIANCES)}")
-    return COVARIANCES[kind]._raw(**{name: (tensors[f"cov.{name}"], axes) for name, axes in structure["axes"].items()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +9,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..runs.arrays import read_arrays
 
 
 def read_npz(path: Path) -> Tensor:
     """The array `images` of a `.npz`, uint8 `(n, c, h, w)` or `(n, h, w)`; channels may come last in the file."""
-    try:
-        with path.open("rb") as raw:  # opened here, because numpy leaves a file open that it cannot read
-            file = np.load(raw, allow_pickle=False)
-            names = getattr(file, "files", [])
-            array = file["images"] if "images" in names else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    if array is None:
-        raise InputError(f"{path} holds {', '.join(names) or 'no named arrays'}; needed: an array 'images'")
-    return channels_first(array, path)
+    return channels_first(read_arrays(path, "images")["images"], path)
 
 
 def channels_first(array: np.ndarray, path: Path) -> Tensor:

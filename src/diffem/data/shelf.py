@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..runs.files import read_json, write_json
+from ..runs.files import file_digest, read_json, write_json
 from .kspace import operator, put_columns
 from .observations import Observations
 from .stored import StoredObservations
@@ -167,10 +168,11 @@ def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dic
         for file in files.values():
             file.close()
         shutil.rmtree(partial, ignore_errors=True)
-    return _open(target)
+    return _open(target, fresh=True)
 
 
-def _open(folder: Path) -> KspaceShelf:
+def _open(folder: Path, fresh: bool = False) -> KspaceShelf:
+    """fresh: it was written just now; otherwise its files are compared with their checksums."""
     description = read_json(folder / "shelf.json")
     try:
         if description["format"] != FORMAT:
@@ -178,11 +180,15 @@ def _open(folder: Path) -> KspaceShelf:
         arrays = {}
         for name, shape in description["shapes"].items():
             file, dtype = folder / f"{name}.bin", np.dtype(DTYPES[name])
-            if file.stat().st_size != int(np.prod(shape)) * dtype.itemsize:
+            if not all(isinstance(size, int) and size > 0 for size in shape):
+                raise TypeError(f"shape {shape}")
+            if file.stat().st_size != math.prod(shape) * dtype.itemsize:
                 raise InputError(f"{file} is damaged: {file.stat().st_size} bytes for {shape}; remove {folder}")
+            if not fresh and file_digest(file) != description["sha256"][name]:
+                raise InputError(f"{file} is damaged: it does not match its checksum; remove {folder}")
             arrays[name] = np.asarray(np.memmap(file, dtype, "r", shape=tuple(shape)))
         return KspaceShelf(arrays, bool(description["complex"]), _combine(description["sha256"]), mapped=True)
-    except (KeyError, TypeError, OSError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OSError) as error:
         raise InputError(f"{folder} is not a folder of measurements ({error!r}); remove it") from None
 
 

@@ -81,5 +81,10 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
         raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")
     try:
         return SOURCES[source](seed, **options)
-    except TypeError as error:
-        raise InputError(f"data source {source!r} does not take these settings: {options} ({error})") from None
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        # settings may be a stranger's: a negative size fails deep inside, and is still a setting that is not taken
+        raise InputError(
+            f"data source {source!r} does not take these settings: {str(options)[:400]} ({error})"
+        ) from error

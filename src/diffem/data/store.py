@@ -1,4 +1,7 @@
-"""The draws of a lap on disk: one `.npy` per shard, with what making it took and its checksum in a `.json` beside it."""
+"""The draws of a lap on disk: one `.npy` per shard, with what making it took and its checksum in a `.json` beside it.
+
+Whatever is read is compared with its checksum first. A shard that is damaged counts as not made: `has` says so, names the file and why.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..runs.files import array_bytes, digest, read_array, read_json, write_bytes, write_json
+from ..errors import InputError
+from ..runs.files import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
+from ..runs.reading import require_inside
+
+NUMBERS = ("draws", "rejected", "redrawn", "kept", "replaced", "chi2", "guards", "evaluations")  # of a report
 
 
 class DrawStore:
@@ -25,14 +32,22 @@ class DrawStore:
         return k * self.shard, min((k + 1) * self.shard, self.observations)
 
     def _files(self, k: int) -> tuple[Path, Path]:
-        return self.folder / f"{k:05d}.npy", self.folder / f"{k:05d}.json"
+        """The array and the report; both lie in the lap's folder, whatever links may say."""
+        array, report = self.folder / f"{k:05d}.npy", self.folder / f"{k:05d}.json"
+        return require_inside(array, self.folder.parent), require_inside(report, self.folder.parent)
 
     def has(self, k: int) -> bool:
         """Whether shard k is on disk, whole and unchanged."""
         array, report = self._files(k)
         if not array.is_file() or not report.is_file():
             return False
-        return read_json(report).get("sha256") == digest(array.read_bytes())
+        try:
+            if self.report(k)["sha256"] != file_digest(array):
+                raise InputError(f"{array} is damaged: its contents do not match their checksum")
+        except InputError as error:
+            notice(f"{error}; the draws of observations {self.range(k)[0]} to {self.range(k)[1] - 1} are made again")
+            return False
+        return True
 
     def write(self, k: int, x: Tensor, report: dict[str, Any]) -> None:
         """The report goes first: a shard whose array is there has its checksum."""
@@ -42,11 +57,26 @@ class DrawStore:
         write_bytes(array_file, data)
 
     def read(self, k: int) -> Tensor:
-        return torch.from_numpy(read_array(self._files(k)[0]))
+        """The draws of shard k, compared with their checksum as they are read."""
+        file, (first, end) = self._files(k)[0], self.range(k)
+        array = read_array(file, self.report(k)["sha256"])
+        if array.dtype.kind != "f" or array.ndim < 2 or array.shape[1] != end - first or len(array) == 0:
+            raise InputError(f"{file} holds {array.dtype} {array.shape}; needed: draws of {end - first} observations")
+        return torch.from_numpy(array)
+
+    def report(self, k: int) -> dict[str, Any]:
+        """What making shard k took."""
+        file = self._files(k)[1]
+        report = read_json(file)
+        if not isinstance(report, dict) or not isinstance(report.get("sha256"), str):
+            raise InputError(f"{file} is not the report of a shard")
+        if not all(isinstance(report.get(name, 0), int | float) for name in NUMBERS):
+            raise InputError(f"{file} is not the report of a shard: {', '.join(NUMBERS)} should be numbers")
+        return report
 
     def reports(self) -> Iterator[dict[str, Any]]:
         for k in range(len(self)):
-            yield read_json(self._files(k)[1])
+            yield self.report(k)
 
     def all(self, device: torch.device | str = "cpu") -> Tensor:
         """Every draw, `(draws · observations, *event)`, read shard by shard: beside the result only one shard is in memory."""
@@ -54,7 +84,10 @@ class DrawStore:
         x = torch.empty(len(first) * self.observations, *first.shape[2:], dtype=first.dtype, device=device)
         start = 0
         for k in range(len(self)):
-            part = self.read(k).flatten(0, 1)
+            draws = self.read(k) if k else first
+            if (len(draws), *draws.shape[2:]) != (len(first), *first.shape[2:]):
+                raise InputError(f"{self._files(k)[0]} holds draws of another form than {self._files(0)[0]}")
+            part = draws.flatten(0, 1)
             x[start : start + len(part)] = part.to(device)
             start += len(part)
         return x

@@ -6,22 +6,21 @@ import math
 
 import torch
 
-from ..priors import DiffusionPrior, Prior
+from ..priors import DiffusionPrior
+from ..priors.diffusion import HALF
 
 NUMBERS = 1 << 22  # numbers in a batch of samples, beyond which a GPU gains nothing from more
 CPU_IMAGES = 64
-SHARE = 0.6  # of the free memory of the device
+SHARE = 0.8  # of the free memory of the device
 PROBE = 8
 
 
-def choose_batch(prior: Prior, most: int) -> int:
+def choose_batch(prior: DiffusionPrior, most: int, precision: str = "float32") -> int:
     """The micro-batch of posterior draws under `prior`, at most `most`."""
     size, device = math.prod(prior.event_shape), prior.mean.device
-    if not isinstance(prior, DiffusionPrior):
-        return most
     if device.type != "cuda":
         return min(most, CPU_IMAGES) if len(prior.event_shape) == 3 else most
-    fits = _free_bytes(device) * SHARE / _bytes_per_sample(prior)
+    fits = _free_bytes(device) * SHARE / _bytes_per_sample(prior, precision)
     return min(most, power_of_two_below(min(NUMBERS / size, fits)))
 
 
@@ -34,13 +33,19 @@ def _free_bytes(device: torch.device) -> int:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
-def _bytes_per_sample(prior: DiffusionPrior) -> float:
+def _bytes_per_sample(prior: DiffusionPrior, precision: str) -> float:
     """What one sample's forward pass and vector–Jacobian product hold at most, measured without compilation."""
     device = prior.mean.device
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    with torch.enable_grad():
+    half = HALF.get(precision)
+    with torch.enable_grad(), torch.autocast(device.type, half, enabled=half is not None):
         x = torch.zeros(PROBE, *prior.event_shape, device=device, dtype=prior.mean.dtype, requires_grad=True)
-        h = prior.network.forward(x, torch.zeros(PROBE, device=device))
+        h = prior.network.forward(x, torch.zeros(PROBE, device=device, dtype=x.dtype))
         torch.autograd.grad(h, x, torch.ones_like(h))
     return max(1.0, (torch.cuda.max_memory_allocated(device) - before) / PROBE)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether the device, or the host, ran out of memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

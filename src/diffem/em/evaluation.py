@@ -206,4 +206,10 @@ def _read(path: Path) -> Tensor:
     if path.suffix == ".npz":
         return read_npz(path)
     array = read_array(path)
-    return channels_first(array, path) if array.dtype == np.uint8 else torch.from_numpy(array).float()
+    if array.dtype == np.uint8:
+        return channels_first(array, path)
+    if array.dtype.kind not in "fiu" or array.ndim < 2 or 0 in array.shape or not np.isfinite(array).all():
+        raise InputError(
+            f"{path} holds {array.dtype} {array.shape}; needed: finite samples (n, *event), or uint8 pixels"
+        )
+    return torch.from_numpy(array).float()

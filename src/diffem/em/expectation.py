@@ -74,6 +74,7 @@ def draw_shard(
                     seed=seed,
                     lap=lap,
                     index=index[part],
+                    batch_size=batch_size,
                     first_draw=draw,
                     return_stats=True,
                     captured=captured,

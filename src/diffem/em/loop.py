@@ -27,11 +27,13 @@ from ..data import DrawStore, Observations
 from ..data.sources import make_problem
 from ..errors import InputError
 from ..fusion import compile_network
+from ..interruption import Interruption, Preempted
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
 from ..posterior import METHODS
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.files import load_prior, load_with_description, save_prior
+from ..processes import ALONE, Processes
 from ..progress import Progress
 from ..randomness import Stream
 from ..runs.files import write_array, write_json, write_tensors
@@ -39,8 +41,8 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir, fingerprint
 from ..samplers import get_sampler
 from .augment import Augment
-from .batching import choose_batch
-from .expectation import draw_shard
+from .batching import choose_batch, is_out_of_memory
+from .expectation import Shard, draw_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
 from .watch import split, warnings, watch
@@ -96,12 +98,16 @@ def fit(
     device: torch.device | str | None = None,
     progress: bool | None = None,
     say: Say | None = None,
+    processes: Processes = ALONE,
+    interruption: Interruption | None = None,
 ) -> Run:
     """Learn a prior from observations; calling again with the same arguments resumes, or returns at once if all is done.
 
     obs: the observations; None takes those of the recipe's own data source.
     recipe: a built-in name (`diffem recipes`), a YAML file, or a mapping; `changes` sets keys like `{"train.lr": 1e-4}`.
     out: the run's folder. seed: overrides the recipe's. start: a prior to start from instead of the Gaussian fit.
+    processes: this one among several (`diffem.processes.join()`), which all see the same folder. interruption: asks the run to stop
+        where it can be resumed; it then raises `Preempted`.
     """
     changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
     if obs is not None:
@@ -109,12 +115,39 @@ def fit(
     resolved = load_recipe(recipe, changes)
     if obs is None:
         obs = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source")).obs
-    device = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
-    _validate(resolved, obs)
+    return carry_out(
+        resolved,
+        obs,
+        out,
+        start=start,
+        device=device,
+        progress=progress,
+        say=say,
+        processes=processes,
+        interruption=interruption,
+    )
+
+
+def carry_out(
+    recipe: Recipe,
+    obs: Observations,
+    out: str | os.PathLike[str],
+    *,
+    start: Prior | None = None,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+    say: Say | None = None,
+    processes: Processes = ALONE,
+    interruption: Interruption | None = None,
+) -> Run:
+    """`fit` with the recipe resolved and the observations made."""
+    device = torch.device(device) if device is not None else processes.device()
+    _validate(recipe, obs)
     run = RunDir(out)
-    resolved = run.open(resolved, fingerprint(obs.tensors()))
+    observations = fingerprint(obs.tensors())
+    processes.first(lambda: run.open(recipe, observations) and None)
     try:
-        _Loop(run, resolved, obs, device, progress, say or (lambda event, data: None)).run_all(start)
+        _Loop(run, recipe, obs, device, progress, say, processes, interruption).run_all(start)
     finally:
         run.unlock()
     return Run(run.path)
@@ -138,9 +171,24 @@ def _validate(recipe: Recipe, obs: Observations) -> None:
 
 class _Loop:
     def __init__(
-        self, run: RunDir, recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None, say: Say
+        self,
+        run: RunDir,
+        recipe: Recipe,
+        obs: Observations,
+        device: torch.device,
+        progress: bool | None,
+        say: Say | None,
+        processes: Processes,
+        interruption: Interruption | None,
     ) -> None:
-        self.run, self.recipe, self.device, self.progress, self.say = run, recipe, device, progress, say
+        self.run, self.recipe, self.device, self.processes = run, recipe, device, processes
+        self.interruption = interruption or Interruption()
+        # one process speaks for all
+        self.say: Say = say if say is not None and processes.is_first else (lambda event, data: None)
+        self.progress = progress if processes.is_first else False
+        self.batch = 0  # draws made at a time
+        self.chosen: int | None = None  # so many of a network's
+        self.most = 1 << 62  # of those, as many as fit the device, as far as is known
         self.index, held = split(len(obs), recipe.watch.held_out)
         self.train_obs = obs[self.index] if len(held) else obs
         self.held_out = obs[held].to(device) if len(held) else None
@@ -149,22 +197,38 @@ class _Loop:
         self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
 
     def run_all(self, start: Prior | None) -> None:
-        done = self.run.laps_done()
+        done = self.processes.share(self.run.laps_done())
         self.say(
             "start",
-            {"laps": self.recipe.laps, "done": done, "observations": len(self.train_obs), "device": str(self.device)},
+            {
+                "laps": self.recipe.laps,
+                "done": done,
+                "observations": len(self.train_obs),
+                "device": str(self.device),
+                "processes": self.processes.count,
+            },
         )
         if done >= self.recipe.laps:
-            self.run.set_status("finished")
+            self.set_status("finished")
             return
-        self.run.set_status("running")
+        self.set_status("running")
         if done < 0:
-            self.lap_zero(start)
-        else:
-            self.laps_before = self.run.metrics()[0].get("laps_before", 0)
+            if self.processes.is_first:
+                self.lap_zero(start)
+            self.processes.meet()
+        self.laps_before = RunDir(self.run.path).metrics()[0].get("laps_before", 0)
         for lap in range(max(done, 0) + 1, self.recipe.laps + 1):
+            self.stop_if_asked(f"{lap - 1} laps are done")
             self.lap(lap)
-        self.run.set_status("finished")
+        self.set_status("finished")
+
+    def set_status(self, status: str) -> None:
+        if self.processes.is_first:
+            self.run.set_status(status)
+
+    def stop_if_asked(self, where: str) -> None:
+        if self.processes.any(self.interruption.asked):
+            raise Preempted(where)
 
     # lap 0 ---------------------------------------------------------------------------------------------------------------
 
@@ -189,21 +253,30 @@ class _Loop:
 
     def fit_gaussian(self, metrics: dict[str, Any]) -> GaussianPrior:
         options, history = self.recipe.gaussian, FitHistory()
-        obs = self.train_obs
-        if options.observations is not None and options.observations < len(obs):
-            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[: options.observations]
-            obs = obs[pick.sort().values]
-        prior = fit_gaussian(
-            obs.to(self.device),
-            options.rank,
-            rounds=options.rounds,
-            tolerance=options.tolerance,
-            seed=self.recipe.seed,
-            sigma_min=self.recipe.sigma_min,
-            sigma_max=self.recipe.sigma_max,
-            history=history,
-            progress=self.progress,
-        )
+        obs, some = self.train_obs, options.observations or len(self.train_obs)
+
+        def fitted(obs: Observations, rounds: int, start: GaussianPrior | None = None) -> GaussianPrior:
+            return fit_gaussian(
+                obs.to(self.device),
+                options.rank,
+                rounds=rounds,
+                tolerance=options.tolerance,
+                start=start,
+                seed=self.recipe.seed,
+                sigma_min=self.recipe.sigma_min,
+                sigma_max=self.recipe.sigma_max,
+                history=history,
+                progress=self.progress,
+            )
+
+        if some < len(obs):
+            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[:some]
+            prior = fitted(obs[pick.sort().values], options.rounds)
+            if options.final_rounds:
+                history.log_likelihood.clear()
+                prior = fitted(obs, options.final_rounds, prior)
+        else:
+            prior = fitted(obs, options.rounds)
         metrics["log_likelihood"] = history.log_likelihood[-1]
         metrics["rounds"] = len(history.log_likelihood)
         return prior
@@ -227,40 +300,37 @@ class _Loop:
 
     def prepare(self, prior: Prior) -> int:
         """Settle the micro-batch, and make the network fast at it."""
-        batch = self.recipe.e_step.batch or choose_batch(prior, min(self.recipe.e_step.shard, len(self.train_obs)))
-        if self.device.type == "cuda" and isinstance(prior, DiffusionPrior):
-            prior.accelerate(batch, precision=self.recipe.e_step.precision or self.recipe.precision)
+        options = self.recipe.e_step
+        most = min(options.shard, len(self.train_obs))
+        if not isinstance(prior, DiffusionPrior):
+            return min(options.batch or most, self.most)
+        precision = options.precision or self.recipe.precision
+        if self.chosen is None:  # once: a network is compiled for one size
+            self.chosen = options.batch or choose_batch(prior, most, precision)
+        batch = min(self.chosen, self.most)
+        if self.device.type == "cuda":
+            prior.accelerate(batch, precision=precision)
         return batch
 
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:
         began, options = time.monotonic(), self.recipe.e_step
-        batch = self.prepare(prior)
-        small = batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS
         store, last = self.store(lap), self.store(lap - 1)
-        todo = [k for k in range(len(store)) if not store.has(k)]
+        mine = range(self.processes.rank, len(store), self.processes.count)
+        todo = [k for k in mine if not store.has(k)]
         bound = self.bound()
         total = sum(b - a for a, b in map(store.range, todo)) * options.draws
         with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
             for k in todo:
-                first, end = store.range(k)
-                shard = draw_shard(
-                    prior,
-                    self.train_obs[first:end].to(self.device),
-                    options,
-                    index=self.index[first:end],
-                    seed=self.recipe.seed,
-                    lap=self.laps_before + lap,
-                    bound=bound,
-                    last=(lambda k=k: last.read(k)) if lap > 1 else None,  # type: ignore[misc]
-                    batch_size=batch,
-                    captured=self.device.type == "cuda" and small,
-                    progress=bar,
-                )
+                if self.interruption.asked:
+                    break
+                shard = self.draw(lap, prior, store, k, bound, (lambda k=k: last.read(k)) if lap > 1 else None, bar)  # type: ignore[misc]
                 store.write(k, shard.x, shard.report)
+        metrics["e_seconds"] = time.monotonic() - began
+        self.stop_if_asked(f"lap {lap}: drawing")
+        self.processes.meet()
+        metrics["e_batch"] = self.batch
         reports = list(store.reports())
         count = sum(r["draws"] for r in reports)
-        metrics["e_seconds"] = time.monotonic() - began
-        metrics["e_batch"] = batch
         metrics["draws"] = count
         for name in ("rejected", "redrawn", "kept", "replaced"):
             metrics[name] = sum(r[name] for r in reports) / count
@@ -270,9 +340,49 @@ class _Loop:
         self.say("expectation", {"lap": lap, **metrics})
         return store
 
+    def draw(
+        self,
+        lap: int,
+        prior: Prior,
+        store: DrawStore,
+        k: int,
+        bound: float,
+        last: Callable[[], torch.Tensor] | None,
+        bar: Progress,
+    ) -> Shard:
+        """Shard k; with smaller micro-batches if the device runs out of memory, which changes nothing in the draws."""
+        first, end = store.range(k)
+        tries = 0
+        while True:
+            self.batch = self.prepare(prior)
+            small = self.batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS
+            try:
+                return draw_shard(
+                    prior,
+                    self.train_obs[first:end].to(self.device),
+                    self.recipe.e_step,
+                    index=self.index[first:end],
+                    seed=self.recipe.seed,
+                    lap=self.laps_before + lap,
+                    bound=bound,
+                    last=last,
+                    batch_size=self.batch,
+                    captured=self.device.type == "cuda" and small,
+                    progress=bar,
+                )
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or self.batch == 1:
+                    raise
+            tries += 1
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if tries > 1:  # the first time something else may have taken the memory for a moment
+                self.most = self.batch // 2
+            self.say("memory", {"lap": lap, "shard": k, "batch": min(self.batch, self.most)})
+
     def maximise(self, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
         file, state_file = self.run.prior_file(lap), self.run.lap(lap) / "training.safetensors"
-        if file.is_file():  # trained, and interrupted before the lap was finished
+        if self.processes.share(file.is_file()):  # trained, and interrupted before the lap was finished
             prior, description = load_with_description(file)
             metrics |= description["training"]
             assert isinstance(prior, DiffusionPrior)
@@ -285,8 +395,15 @@ class _Loop:
         losses_file = self.run.lap(lap) / "losses.json"
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
-            tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-            write_tensors(state_file, tensors, {"done": done, "seconds": record.seconds, "losses": record.losses})
+            if self.processes.is_first:
+                tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
+                notes = {
+                    "done": done,
+                    "seconds": record.seconds,
+                    "losses": record.losses,
+                    "rollbacks": record.rollbacks,
+                }
+                write_tensors(state_file, tensors, notes)
 
         record = maximization(
             prior,
@@ -299,11 +416,15 @@ class _Loop:
             resume=_read_checkpoint(state_file),
             checkpoint=checkpoint,
             progress=self.progress,
+            processes=self.processes,
+            interruption=self.interruption,
         )
         training = {"m_seconds": record.seconds, "loss": _recent(record), "steps": record.steps}
-        write_json(losses_file, record.losses)
-        save_prior(prior, file, lap=self.laps_before + lap, training=training)
-        state_file.unlink(missing_ok=True)
+        training["rollbacks"] = record.rollbacks
+        if self.processes.is_first:
+            write_json(losses_file, record.losses)
+            save_prior(prior, file, lap=self.laps_before + lap, training=training)
+            state_file.unlink(missing_ok=True)
         metrics |= training
         self.say("maximization", {"lap": lap, **training})
         return prior
@@ -332,6 +453,14 @@ class _Loop:
         ).to(self.device)
 
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
+        """Watch, and write what makes the lap count; the other processes of a run wait."""
+        self.prior = prior
+        if self.processes.is_first:
+            self.conclude(lap, prior, metrics, began)
+        if lap:
+            self.processes.meet()
+
+    def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
         watched = watch(prior, self.held_out, self.shown, self.recipe, self.prepare(prior))
         metrics |= watched.metrics
         folder = self.run.lap(lap)
@@ -341,7 +470,6 @@ class _Loop:
         history = [*(self.run.metrics() if lap else []), metrics]
         metrics["warnings"] = warnings(history, self.recipe) if lap else []
         self.run.finish_lap(lap, metrics)
-        self.prior = prior
         keep = self.recipe.e_step.keep
         if keep is not None and lap > keep:
             shutil.rmtree(self.run.lap(lap - keep) / "draws", ignore_errors=True)
@@ -379,5 +507,5 @@ def _read_checkpoint(path: Path) -> tuple[int, dict[str, torch.Tensor], Training
         description = json.loads(file.metadata()["diffem"])
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
     losses = [(int(step), float(loss)) for step, loss in description["losses"]]
-    record = TrainingRecord(description["done"], description["seconds"], losses)
+    record = TrainingRecord(description["done"], description["seconds"], losses, description["rollbacks"])
     return description["done"], tensors, record

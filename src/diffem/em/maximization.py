@@ -22,11 +22,14 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..fusion import fast_products
+from ..interruption import Interruption, Preempted
 from ..priors import DiffusionPrior
+from ..processes import ALONE, Processes
 from ..progress import Progress
 from ..randomness import Stream
 from ..samplers.capture import capture
 from .augment import Augment
+from .batching import is_out_of_memory
 
 if TYPE_CHECKING:
     from ..runs.recipe import Train
@@ -41,6 +44,7 @@ class TrainingRecord:
     steps: int = 0
     seconds: float = 0.0
     losses: list[tuple[int, float]] = field(default_factory=list)  # (step, mean loss since the entry before)
+    rollbacks: int = 0  # times the training went astray and was taken back
 
     @property
     def last_loss(self) -> float:
@@ -62,10 +66,22 @@ def learning_rates(options: Train, steps: int) -> Tensor:
 
 
 class Batches:
-    """Which draws, noise levels and noise every training step uses: a function of the step alone."""
+    """Which draws, noise levels and noise every training step uses: a function of the step alone.
 
-    def __init__(self, draws: Tensor, batch: int, prior: DiffusionPrior, augment: Augment, stream: Stream) -> None:
+    Of several processes each takes its part of every batch, `[first, last)`.
+    """
+
+    def __init__(
+        self,
+        draws: Tensor,
+        batch: int,
+        prior: DiffusionPrior,
+        augment: Augment,
+        stream: Stream,
+        processes: Processes = ALONE,
+    ) -> None:
         self.draws, self.batch, self.augment, self.stream = draws, batch, augment, stream
+        self.first, self.last = (batch * r // processes.count for r in (processes.rank, processes.rank + 1))
         self.log_min, self.log_max = math.log(prior.sigma_min), math.log(prior.sigma_max)
         self._orders: dict[int, Tensor] = {}
 
@@ -85,13 +101,15 @@ class Batches:
         """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)`, z `(count, B, *event)`, augmentation uniforms."""
         device, shape = self.draws.device, tuple(self.draws.shape[1:])
         position = torch.arange(start * self.batch, (start + count) * self.batch, device=device)
+        mine = self.last - self.first
+        position = position.reshape(count, self.batch)[:, self.first : self.last].flatten()
         uniforms = self.stream.uniform(position, (5 + self.augment.uniforms,), step=1, dtype=self.draws.dtype)
         t = uniforms[:, :5].median(1).values
         log_sigma = self.log_min + (self.log_max - self.log_min) * t
         z = self.stream.normal(position, shape, step=2, dtype=self.draws.dtype)
 
         def split(v: Tensor) -> Tensor:
-            return v.reshape(count, self.batch, *v.shape[1:])
+            return v.reshape(count, mine, *v.shape[1:])
 
         return split(self.rows(position)), split(log_sigma), split(z), split(uniforms[:, 5:])
 
@@ -99,8 +117,18 @@ class Batches:
 class Trainer:
     """Network, optimizer and averaged weights, and one step of them."""
 
-    def __init__(self, prior: DiffusionPrior, options: Train, steps: int, precision: str = "float32") -> None:
+    def __init__(
+        self,
+        prior: DiffusionPrior,
+        options: Train,
+        steps: int,
+        precision: str = "float32",
+        processes: Processes = ALONE,
+    ) -> None:
         self.network: nn.Module = prior.network
+        self.processes = processes
+        self._tried_again = False
+        self.parts = 1  # pieces a batch is worked through in, when it does not fit the device at once
         self.options, self.device = options, prior.mean.device
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.rates = learning_rates(options, steps).to(device=self.device, dtype=torch.float32)
@@ -127,19 +155,44 @@ class Trainer:
         else:
             for group in self.optimizer.param_groups:
                 group["lr"] = float(self.rates[i])
-        sigma = log_sigma.exp().reshape(-1, *(1,) * (x.ndim - 1))
-        scale = torch.rsqrt(sigma**2 + 1)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            h = self.network(scale * (x + sigma * z), log_sigma)
-        loss = (h.float() - scale * (sigma * x - z)).square().mean()
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = x.new_zeros(())
+        share = 1 / (self.options.batch * x[0].numel())
+        for piece in torch.arange(len(x)).tensor_split(self.parts):
+            rows = slice(int(piece[0]), int(piece[-1]) + 1)
+            part = self._loss(x[rows], log_sigma[rows], z[rows]) * share
+            part.backward()
+            loss = loss + part.detach()
+        if self.processes.count > 1:
+            loss = self._sum_gradients(loss)
         nn.utils.clip_grad_norm_(self.parameters, self.options.clip, foreach=True)
         self.optimizer.step()
         if self.average:
             assert self.options.ema is not None
             torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self.options.ema)
-        return loss.detach()
+        return loss
+
+    def _loss(self, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
+        """The squared error of some examples, summed."""
+        sigma = log_sigma.exp().reshape(-1, *(1,) * (x.ndim - 1))
+        scale = torch.rsqrt(sigma**2 + 1)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            h = self.network(scale * (x + sigma * z), log_sigma)
+        return (h.to(x.dtype) - scale * (sigma * x - z)).square().sum()
+
+    def _sum_gradients(self, loss: Tensor) -> Tensor:
+        """Gradients and loss over all processes, in one message."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        message = torch.cat([loss.reshape(1), *(g.flatten() for g in gradients)])
+        self.processes.add_(message)
+        total, *sums = message.split([1, *(g.numel() for g in gradients)])
+        for gradient, summed in zip(gradients, sums, strict=True):
+            gradient.copy_(summed.reshape(gradient.shape))
+        return total[0]
+
+    def is_finite(self) -> bool:
+        """Whether every weight is a number."""
+        return bool(torch.isfinite(torch.stack(torch._foreach_norm([p.detach() for p in self.parameters]))).all())
 
     def state(self) -> dict[str, Tensor]:
         """Everything a resumed training needs, as tensors."""
@@ -151,6 +204,25 @@ class Trainer:
             for name, value in self.optimizer.state[p].items():
                 tensors[f"adam.{k}.{name}"] = value
         return tensors
+
+    @torch.no_grad()
+    def reset(self, state: dict[str, Tensor]) -> None:
+        """Back to an earlier state, in place: a captured step keeps its tensors. What was not there yet becomes 0."""
+        for name, t in self.state().items():
+            if name in state:
+                t.copy_(state[name])
+            else:
+                t.zero_()
+
+    def make_room(self, batch: int) -> bool:
+        """After running out of memory: free what is cached, then work through batches in more pieces; False if that is no use."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if not self._tried_again:  # perhaps something else took the memory for a moment
+            self._tried_again = True
+            return True
+        self.parts *= 2
+        return self.parts <= batch
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -174,6 +246,8 @@ class Trainer:
 
 
 Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]
+ROLLBACKS = 5  # of one training, before it is given up
+SNAPSHOT_STEPS = 256  # a training that goes astray is taken back at most so far, and a block more
 
 
 def maximization(
@@ -188,26 +262,33 @@ def maximization(
     resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
     checkpoint: Checkpoint | None = None,
     progress: bool | None = None,
+    processes: Processes = ALONE,
+    interruption: Interruption | None = None,
 ) -> TrainingRecord:
     """Train `prior.network` in place on draws `(n, *event)`; it is left in evaluation mode with its averaged weights.
 
     resume: (steps done, trainer state, record) of an interrupted training; checkpoint: called now and then with the same.
+    A loss or weights that are no numbers take the training back to where it was well, to go on with half the step size; a batch that
+    does not fit the device is worked through in pieces. When `interruption` asks, the training is saved and `Preempted` raised.
     """
     if draws.ndim < 2 or tuple(draws.shape[1:]) != prior.event_shape:
         raise InputError(f"draws of shape {tuple(draws.shape)} do not fit a prior over {prior.event_shape}")
     stream = Stream(seed, "training", lap)
     prior.requires_grad_(True).train()
-    trainer = Trainer(prior, options, steps, precision)
-    batches = Batches(draws, options.batch, prior, Augment(options.augment, prior.event_shape), stream)
+    trainer = Trainer(prior, options, steps, precision, processes)
+    augment = Augment(options.augment, prior.event_shape)
+    batches = Batches(draws, options.batch, prior, augment, stream, processes)
     done, record = 0, TrainingRecord()
     if resume is not None:
         done, state, record = resume
         trainer.restore(state)
+        trainer.rates *= 0.5**record.rollbacks
     per_step = options.batch * (math.prod(prior.event_shape) + 8) * 4
     block = max(1, min(256, BLOCK_BYTES // per_step))
     runner = _runner(trainer, batches, stream, block)
     saved = started = time.monotonic()
     before = record.seconds
+    good = (done, _copy(trainer.state()))
     devices = [prior.mean.device] if prior.mean.device.type == "cuda" else []
     # dropout draws from torch's own generator, seeded per block; it is left as it was found
     with torch.random.fork_rng(devices), Progress(f"lap {lap} M", steps * options.batch, "examples", progress) as bar:
@@ -215,27 +296,59 @@ def maximization(
         while done < steps:
             # blocks lie at fixed places, wherever a training was interrupted
             count = min(block - done % block, steps - done)
-            losses = runner(done, count)
+            try:
+                losses = runner(done, count)
+                loss = float(losses.mean())
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or processes.count > 1 or not trainer.make_room(options.batch):
+                    raise
+                done = _back(trainer, good, record)
+                runner = _runner(trainer, batches, stream, block)
+                continue
             done += count
-            loss = float(losses.mean())
             record.steps, record.seconds = done, before + time.monotonic() - started
+            if not math.isfinite(loss) or (done - good[0] >= SNAPSHOT_STEPS and not trainer.is_finite()):
+                record.rollbacks += 1
+                if record.rollbacks > ROLLBACKS:
+                    raise FloatingPointError(
+                        f"the loss of lap {lap} became {loss} near step {done}, {record.rollbacks} times in spite of halving the "
+                        "step size; lower train.lr or train.clip and resume"
+                    )
+                trainer.rates *= 0.5
+                done = _back(trainer, good, record)
+                continue
             record.losses.append((done, loss))
-            if not math.isfinite(loss):
-                raise FloatingPointError(
-                    f"the loss of lap {lap} became {loss} near step {done}; lower train.lr or train.clip and resume"
-                )
             bar.advance(count * options.batch, loss=f"{loss:.4f}")
-            if checkpoint is not None and done < steps and time.monotonic() - saved > options.checkpoint_seconds:
+            if done - good[0] >= SNAPSHOT_STEPS:
+                good = (done, _copy(trainer.state()))
+            stop = interruption is not None and processes.any(interruption.asked)
+            due = time.monotonic() - saved > options.checkpoint_seconds
+            if checkpoint is not None and done < steps and (stop or due) and trainer.is_finite():
                 checkpoint(done, trainer.state(), record)
                 saved = time.monotonic()
+            if stop and done < steps:
+                raise Preempted(f"lap {lap}: {done} of {steps} training steps are done")
     trainer.finish()
     prior.eval().requires_grad_(False)
     return record
 
 
+def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t.detach().clone() for name, t in state.items()}
+
+
+def _back(trainer: Trainer, good: tuple[int, dict[str, Tensor]], record: TrainingRecord) -> int:
+    """Put the trainer back to where it was well; returns the step."""
+    done, state = good
+    trainer.reset(state)
+    record.losses = [entry for entry in record.losses if entry[0] <= done]
+    return done
+
+
 def _runner(trainer: Trainer, batches: Batches, stream: Stream, block: int) -> Callable[[int, int], Tensor]:
     """A function (first step, count) → losses `(count,)`; on a GPU the step is captured once and replayed."""
-    dropout = Stream(stream.seed, "dropout", stream.lap)
+    processes = trainer.processes
+    dropout = Stream(stream.seed, f"dropout {processes.rank}" if processes.rank else "dropout", stream.lap)
 
     def eager(start: int, count: int) -> Tensor:
         torch.manual_seed(dropout.integer(start))
@@ -246,7 +359,7 @@ def _runner(trainer: Trainer, batches: Batches, stream: Stream, block: int) -> C
             losses.append(trainer.step(start + i, x, log_sigma[i], z[i]))
         return torch.stack(losses)
 
-    if trainer.device.type != "cuda":
+    if trainer.device.type != "cuda" or processes.count > 1:
         return eager
 
     buffers = [torch.empty_like(b) for b in batches.block(0, block)]
@@ -267,14 +380,10 @@ def _runner(trainer: Trainer, batches: Batches, stream: Stream, block: int) -> C
         overall.fill_(start)
 
     # Warming up and capturing take real steps; what they did is undone afterwards.
-    initial = {name: t.clone() for name, t in trainer.state().items()}
+    initial = _copy(trainer.state())
     fill(0, block)
     graph = capture(one_step, warmup=3)
-    for name, t in trainer.state().items():
-        if name in initial:
-            t.copy_(initial[name])
-        else:
-            t.zero_()
+    trainer.reset(initial)
 
     def replayed(start: int, count: int) -> Tensor:
         torch.manual_seed(dropout.integer(start))

@@ -49,15 +49,15 @@ def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) ->
     that has to travel along a curve moves by √reg at a time. Anderson's acceleration takes the square root of that.
     """
     x, y = _flat(x, y)
-    cross = _entropic_cost(x, y, reg)
-    return cross - 0.5 * (_entropic_cost(x, None, reg) + _entropic_cost(y, None, reg)) if debias else cross
+    cross = entropic_cost(x, y, reg)
+    return cross - 0.5 * (entropic_cost(x, None, reg) + entropic_cost(y, None, reg)) if debias else cross
 
 
 LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100
 MEMORY = 12  # iterates that an accelerated one combines
 
 
-def _entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
+def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
     """The dual value ⟨f, 1/n⟩ + ⟨g, 1/m⟩ at convergence; y = None compares x with itself, where f = g."""
     # squared distances in float64, where the expansion loses nothing, kept in the precision of the points
     a, b = x.double(), (x if y is None else y).double()

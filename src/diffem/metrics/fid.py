@@ -11,12 +11,12 @@ Features are computed once and serve all of them. Those of the reference are kep
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..randomness import Stream
-from ..runs.files import write_tensors
+from ..runs.files import read_tensors, write_tensors
+from ..runs.tensors import explain, require_finite
 from .inception import Extractor, as_images, outputs
 
 FORMAT = "diffem-reference-1"
@@ -71,17 +72,17 @@ class Reference:
     @classmethod
     def load(cls, path: Path) -> Reference:
         """Read what `save` wrote; nothing in the file is executed."""
-        from safetensors import SafetensorError, safe_open
-
+        tensors, description = read_tensors(path, "the statistics of a reference")
+        require_finite(tensors, path)
         try:
-            with safe_open(os.fspath(path), "pt") as file:
-                description = json.loads((file.metadata() or {}).get("diffem", "{}"))
-                if description.get("format") != FORMAT:
-                    raise InputError(f"{path} does not hold the statistics of a reference")
-                tensors = {name: file.get_tensor(name).clone() for name in ("total", "outer", "kept")}
-            return cls(str(description["key"]), int(description["count"]), **tensors)
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as the statistics of a reference: {error}") from None
+            if description["format"] != FORMAT or int(description["count"]) < 2:
+                raise ValueError(f"format {description['format']!r}, {description['count']} images")
+            total, outer, kept = (tensors[name] for name in ("total", "outer", "kept"))
+            if total.ndim != 1 or outer.shape != 2 * total.shape or kept.shape[1:] != total.shape:
+                raise ValueError(f"shapes {tuple(total.shape)}, {tuple(outer.shape)}, {tuple(kept.shape)}")
+            return cls(str(description["key"]), int(description["count"]), total, outer, kept)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} does not hold the statistics of a reference: {explain(error)}") from None
 
 
 def cache_folder() -> Path:
@@ -102,6 +103,7 @@ def make_reference(
 
     cache: a folder; True for `cache_folder()`; False to keep nothing. The file's name is a hash of the images and the extractor.
     """
+    _require_torchmetrics()
     images = as_images(images)
     key = _key(images, extractor)
     folder = cache_folder() if cache is True else cache
@@ -139,6 +141,7 @@ def image_quality(
 
     reference: a `Reference`, or the real images themselves. seed: of KID's random subsets and the score's splits.
     """
+    _require_torchmetrics()
     if isinstance(reference, Tensor):
         reference = make_reference(reference, extractor, batch_size=batch_size, progress=progress)
     values, logits = outputs(images, extractor, batch_size=batch_size, progress=progress)
@@ -239,6 +242,12 @@ def _addressed(seed: int, purpose: str) -> Iterator[None]:
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(Stream(seed, purpose).integer())
         yield
+
+
+def _require_torchmetrics() -> None:
+    """Said before the features are computed, not after."""
+    if find_spec("torchmetrics") is None:
+        raise InputError("image metrics need the package torchmetrics: pip install 'diffem[metrics]'")
 
 
 class _Given(nn.Module):

@@ -1,12 +1,18 @@
-"""Networks by name, as recipes and saved priors describe them; a new one is a line in `NETWORKS`."""
+"""Networks by name, as recipes and saved priors describe them; a new one is a line in `NETWORKS`.
+
+The description may be a stranger's: its numbers are checked, and the weights counted, before memory is taken for them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
+from .. import memory
 from ..errors import InputError
 from .embedding import NoiseEmbedding
 from .mlp import MLP
@@ -44,10 +50,43 @@ def unet(
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "unet": unet}
 
 
+# The largest number that makes sense, per setting; lists hold at most as many numbers.
+LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64}
+LEVELS = 256
+
+
 def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
     if kind not in NETWORKS:
         raise InputError(f"unknown network {kind!r}; known: {', '.join(NETWORKS)}")
+    _check(options)
     try:
+        with torch.device("meta"):  # no memory, only shapes
+            trial = NETWORKS[kind](tuple(event_shape), **options)
+        weights = sum(p.numel() for p in trial.parameters())
+        memory.require(4 * weights, f"network: {weights} weights ({str(options)[:200]})")
         return NETWORKS[kind](tuple(event_shape), **options)
-    except (TypeError, ValueError) as error:
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"network {kind!r} does not take these settings: {options} ({error})") from None
+
+
+def _check(options: dict[str, Any]) -> None:
+    for name, most in LARGEST.items():
+        given = options.get(name)
+        values = given if isinstance(given, list | tuple) else [] if given is None else [given]
+        least = 0 if name == "heads" else 1
+        if len(values) > LEVELS or not all(type(v) is int and least <= v <= most for v in values):
+            raise InputError(
+                f"network.{name} must be whole numbers from {least} to {most}, {LEVELS} of them at most, got {str(given)[:80]}"
+            )
+    frequencies = options.get("frequencies") or [0.25, 16.0]
+    dropout = options.get("dropout", 0.0)
+    if not isinstance(frequencies, list | tuple) or len(frequencies) != 2 or not all(map(_positive, frequencies)):
+        raise InputError(f"network.frequencies must be two positive numbers, got {str(frequencies)[:80]}")
+    if not (dropout == 0 or (_positive(dropout) and dropout < 1)):
+        raise InputError(f"network.dropout must lie in [0, 1), got {str(dropout)[:80]}")
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0

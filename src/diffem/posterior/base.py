@@ -21,7 +21,7 @@ from ..linalg import SOLVERS, Solution, System
 from ..priors.base import Prior, evaluation_mode
 from ..progress import Progress
 from ..randomness import Stream
-from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, draw, get_sampler
+from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
 from ..shapes import noise_level, require_batch, require_event, require_same_dtype
 
 
@@ -51,6 +51,11 @@ class Evaluation:
     solution: Solution | None = None
     forwards: int = 1
     vjps: int = 0
+    # what a weighted draw needs besides (see `likelihood.py`)
+    prior: Tensor | None = None  # (n, *event), the prior's x̂ = E[x | x_t]
+    system: System | None = None  # M = Σ_y + A V Aᵀ, where the method has one
+    vjps_per_product: int = 0  # vector–Jacobian products in a product with M
+    log_likelihood: Tensor | None = None  # (n,) log q(y | x_t), where the method knows it by itself
 
 
 @dataclass
@@ -63,6 +68,8 @@ class Statistics:
     iterations: Tensor  # solver iterations, summed over evaluations
     residuals: Tensor  # largest relative residual a solve ended with
     guards: Tensor  # curvature guards (or eigenvalues set to 0), summed over evaluations
+    effective: Tensor  # smallest effective number of particles on the way; 0 for a sampler without
+    resamplings: Tensor  # how often particles were resampled
 
     @classmethod
     def zeros(cls, n: int, device: torch.device) -> Statistics:
@@ -70,7 +77,7 @@ class Statistics:
             return torch.zeros(n, dtype=torch.int64, device=device)
 
         residuals = torch.zeros(n, dtype=torch.float32, device=device)
-        return cls(count(), count(), count(), count(), residuals, count())
+        return cls(count(), count(), count(), count(), residuals, count(), torch.zeros_like(residuals), count())
 
     def add(self, evaluation: Evaluation) -> None:
         """In place, so that a captured step counts at every replay."""
@@ -177,7 +184,7 @@ class Posterior:
     ) -> Tensor | tuple[Tensor, Statistics]:
         """One draw per observation, `(n, *event)`; with `draws=k`, k of them, `(k, n, *event)`.
 
-        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`).
+        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`, `particles`).
         lap, index: part of the address of the random numbers; `index` `(n,)` names the observations when these are some of
             a larger set, 0 … n−1 otherwise. batch_size changes neither. first_draw: the number of the first draw, likewise.
         return_stats: also return `Statistics`. captured: see `samplers.draw`.
@@ -189,6 +196,16 @@ class Posterior:
         if index.shape != (n,):
             raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
         method, sigmas = get_sampler(sampler, **options), self.prior.sigmas(steps)
+        if isinstance(method, TDS):
+            from .twisted import sample_twisted
+
+            x, total = sample_twisted(
+                self, method, k, steps, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
+                captured=captured, progress=progress,
+            )  # fmt: skip
+            if draws is not None:
+                x, total = x.reshape(k, n, *x.shape[1:]), total.map(lambda t: t.reshape(k, n))
+            return (x, total) if return_stats else x
         stream = Stream(seed, "posterior", lap)
         rows = torch.arange(k * n)
         parts, statistics = [], []

@@ -35,4 +35,4 @@ class DPS(Stepwise):
         norm = dot(residual, residual).sqrt().to(x_t.dtype)
         scale = torch.where(norm > 0, self.zeta / norm, 0) * (1 + sigma**2) / self.response
         gradient = prior.vjp(self.obs.A.adjoint(residual))
-        return Evaluation(prior.x_hat + per_sample(scale, x_t) * gradient, vjps=prior.vjps)
+        return Evaluation(prior.x_hat + per_sample(scale, x_t) * gradient, vjps=prior.vjps, prior=prior.x_hat)

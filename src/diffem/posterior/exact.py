@@ -27,6 +27,8 @@ class Exact(Posterior):
     method: ClassVar[str] = "exact"
 
     _svd: tuple[Tensor, Tensor, Tensor] = field(init=False, repr=False)
+    _along_means: Tensor = field(init=False, repr=False)  # Wᵀμ_k
+    _whitened_y: Tensor = field(init=False, repr=False)  # UᵀΣ_y^-½ y
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,26 +41,44 @@ class Exact(Posterior):
         sigma = self.obs.cov.diagonal(())[:, None, None].sqrt()
         u, s, wt = torch.linalg.svd(matrix / sigma, full_matrices=False)
         self._svd = (u, s, wt)
+        self._along_means = self.prior.means.flatten(1) @ wt.mT  # (n, K, q)
+        self._whitened_y = (u.mT @ (self.obs.y.flatten(1).unsqueeze(-1) / sigma)).squeeze(-1)  # (n, q)
 
     def __getitem__(self, index: Any) -> Self:
         return type(self)(self.prior, self.obs[index])
 
     def components(self, log_r: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The mixture after y: log weights `(n, K)`, means `(n, K, N)`, and v as given."""
-        u, s, wt = self._svd
-        scale = self.obs.cov.diagonal(()).sqrt().reshape(-1, 1)
-        y = (u.mT @ (self.obs.y.flatten(1) / scale).unsqueeze(-1)).squeeze(-1)  # (n, q), whitened and rotated
+        _, s, wt = self._svd
         projected = torch.einsum("nqi,nki->nkq", wt, m) * s.unsqueeze(1)
-        residual = y.unsqueeze(1) - projected
+        residual = self._whitened_y.unsqueeze(1) - projected
         spread = 1 + v.unsqueeze(-1) * s.unsqueeze(1) ** 2  # (n, K, q), eigenvalues of S_k in units of Σ_y
         log_w = log_r - 0.5 * (residual**2 / spread + spread.log()).sum(-1)
         gain = v.unsqueeze(-1) * s.unsqueeze(1) / spread * residual
         return torch.log_softmax(log_w, -1), m + torch.einsum("nkq,nqi->nki", gain, wt), v
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        assert isinstance(self.prior, MixturePrior)
-        log_w, means, _ = self.components(*self.prior.components(x_t, sigma))
-        return Evaluation(torch.einsum("nk,nki->ni", log_w.exp(), means).reshape(x_t.shape))
+        prior = self.prior
+        assert isinstance(prior, MixturePrior)
+        log_r, shrink = prior.responsibilities(x_t, sigma)
+        dtype = log_r.dtype
+        _, s, wt = (part.to(dtype) for part in self._svd)
+        x, variance = x_t.flatten(1).to(dtype), sigma.to(dtype).reshape(-1, 1) ** 2
+        # everything y says, it says in the q measured directions: m_k there, and its distance to y
+        along_x = (wt @ x.unsqueeze(-1)).mT  # (n, 1, q)
+        along = torch.lerp(self._along_means.to(dtype), along_x, shrink.unsqueeze(-1))  # (n, K, q)
+        residual = self._whitened_y.to(dtype).unsqueeze(1) - s.unsqueeze(1) * along
+        v = shrink * variance  # (1 or n, K)
+        spread = 1 + v.unsqueeze(-1) * s.unsqueeze(1) ** 2
+        log_w = log_r - 0.5 * (residual**2 / spread + spread.log()).sum(-1)
+        w = torch.softmax(log_w, -1)
+        gain = (w.unsqueeze(-1) * v.unsqueeze(-1) * s.unsqueeze(1) / spread * residual).sum(1)  # (n, q)
+        move = (gain.unsqueeze(1) @ wt).squeeze(1).to(x_t.dtype).reshape(x_t.shape)
+        return Evaluation(
+            prior.mix(w, shrink, x_t) + move,
+            prior=prior.mix(log_r.exp(), shrink, x_t),
+            log_likelihood=torch.logsumexp(log_w, -1),
+        )
 
     def exact_sample(self, draws: int, seed: int = 0) -> Tensor:
         """Draws of the posterior itself, without a diffusion: `(draws, n, *event)`."""

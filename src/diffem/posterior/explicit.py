@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..linalg import System
 from ..shapes import per_sample
 from .base import Evaluation, Linearised, SolvingPosterior
 
@@ -49,4 +50,5 @@ class ExplicitCovariance(SolvingPosterior):
 
         solution = self.solve(signal, self.obs.residual(prior.x_hat))
         x_hat = prior.x_hat + self.correction(prior, solution.pullback, sigma)
-        return Evaluation(x_hat, solution, vjps=prior.vjps)
+        system = System(signal, self.noise)
+        return Evaluation(x_hat, solution, vjps=prior.vjps, prior=prior.x_hat, system=system)

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ..linalg import System
 from ..shapes import per_sample
 from .base import Evaluation, Linearised, SolvingPosterior
 
@@ -35,4 +36,11 @@ class MMPS(SolvingPosterior):
             return A(variance * pullback), pullback
 
         solution = self.solve(signal, self.obs.residual(prior.x_hat))
-        return Evaluation(prior.x_hat + variance * solution.pullback, solution, vjps=prior.vjps)
+        return Evaluation(
+            prior.x_hat + variance * solution.pullback,
+            solution,
+            vjps=prior.vjps,
+            prior=prior.x_hat,
+            system=System(signal, self.noise),
+            vjps_per_product=1,
+        )

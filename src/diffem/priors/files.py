@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..linalg import COVARIANCES, Covariance
+from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..nn.networks import make_network
 from .base import Prior
 from .diffusion import DiffusionPrior
@@ -41,9 +41,8 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
         raise InputError(f"a {type(prior).__name__} cannot be saved; Gaussian and diffusion priors can")
     cov = prior.covariance()
     if cov is not None:
-        kind = next(name for name, type_ in COVARIANCES.items() if type_ is type(cov))
-        description["cov"] = {"kind": kind, "axes": cov._shared_ndim}
-        tensors |= {f"cov.{name}": tensor for name, tensor in cov._tensors.items()}
+        description["cov"], parts = describe_covariance(cov)
+        tensors |= parts
     return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, description
 
 
@@ -54,49 +53,69 @@ def load_prior(path: str | os.PathLike[str], device: torch.device | str = "cpu")
 
 
 def load_with_description(path: str | os.PathLike[str]) -> tuple[Prior, dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open
+    from ..runs.tensors import explain, read_tensors, require_finite
 
+    tensors, description = read_tensors(path, "a prior")
+    if description.get("format") != FORMAT:
+        raise InputError(
+            f"{path} is not a prior of this library: it has format {description.get('format')!r}, this version reads {FORMAT!r}"
+        )
+    require_finite(tensors, path)
     try:
-        with safe_open(os.fspath(path), "pt") as file:
-            header = (file.metadata() or {}).get("diffem")
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a prior: {error}") from None
-    try:
-        description = json.loads(header or "")
-        if description["format"] != FORMAT:
-            raise InputError(f"{path} has format {description['format']!r}, this version reads {FORMAT!r}")
         prior = _rebuild(description, tensors)
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-        raise InputError(f"{path} is not a prior of this library, or is damaged: {error}") from None
+    except Exception as error:  # whatever a stranger's description provokes is about the file
+        raise InputError(f"{path} is not a prior of this library, or is damaged: {explain(error)}") from error
     return prior.eval().requires_grad_(False), description
 
 
 def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
-    sigma_min, sigma_max = description["sigma"]
+    sigma_min, sigma_max = (float(sigma) for sigma in description["sigma"])
+    for name in ("lap", "laps_before"):
+        if not isinstance(lap := description.get(name, 0), int) or not 0 <= lap < 1 << 20:
+            raise InputError(f"the description says {name} = {lap!r}")
     mean = tensors["mean"]
-    if list(mean.shape) != description["event_shape"]:
-        raise InputError(f"the mean has shape {tuple(mean.shape)}, the description says {description['event_shape']}")
-    cov: Covariance | None = None
-    if "cov" in description:
-        entry = description["cov"]
-        axes = {name: (tensors[f"cov.{name}"], ndim) for name, ndim in entry["axes"].items()}
-        cov = COVARIANCES[entry["kind"]]._raw(**axes)
-    if description["kind"] == "GaussianPrior":
-        assert cov is not None
+    if not mean.is_floating_point() or list(mean.shape) != description["event_shape"]:
+        raise InputError(
+            f"the mean is {mean.dtype} of shape {tuple(mean.shape)}, the description says {description['event_shape']}"
+        )
+    kind = description["kind"]
+    cov = rebuild_covariance(description["cov"], tensors) if "cov" in description else None
+    if cov is not None:
+        # one product on zeros shows whether it fits; a dense one is a matrix over the flattened event
+        cov = cov.bind(mean.ndim)
+        if cov.batch is not None or cov.matvec(mean.unsqueeze(0) * 0).shape[1:] != mean.shape:
+            raise InputError(f"the covariance {cov} does not fit samples of shape {tuple(mean.shape)}")
+        if math.prod(cov.diagonal(tuple(mean.shape)).shape) != mean.numel():
+            raise InputError(f"the covariance {cov} does not fit samples of shape {tuple(mean.shape)}")
+    known = {"mean", *(name for name in tensors if name.startswith("cov.") and cov is not None)}
+    if kind == "GaussianPrior":
+        _require_names(tensors, known)
+        if cov is None:
+            raise InputError("a Gaussian prior has a covariance, the description names none")
         return GaussianPrior(mean, cov, sigma_min=sigma_min, sigma_max=sigma_max)
-    if description["kind"] != "DiffusionPrior":
-        raise InputError(f"unknown kind of prior {description['kind']!r}")
+    if kind != "DiffusionPrior":
+        raise InputError(f"unknown kind of prior {kind!r}")
     settings = dict(description["network"])
-    network = make_network(settings.pop("kind"), tuple(mean.shape), settings)
-    weights = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
-    network.load_state_dict(weights)
-    network.to(mean.dtype)
-    return DiffusionPrior(
-        network, mean=mean, cov=cov, settings=description["network"], sigma_min=sigma_min, sigma_max=sigma_max
-    )
+    options = {name: value for name, value in settings.items() if name != "kind"}
+    with torch.device("meta"):  # takes no memory: only weights that are in the file are made
+        expected = make_network(settings["kind"], tuple(mean.shape), options).state_dict()
+    _require_names(tensors, known | {f"network.{name}" for name in expected})
+    weights = {name: tensors[f"network.{name}"] for name in expected}
+    for name, tensor in expected.items():
+        if weights[name].shape != tensor.shape or weights[name].dtype != mean.dtype:
+            raise InputError(
+                f"network.{name} is {weights[name].dtype} of shape {tuple(weights[name].shape)}, "
+                f"the network has {tuple(tensor.shape)} there, the mean is {mean.dtype}"
+            )
+    network = make_network(settings["kind"], tuple(mean.shape), options)
+    network.to(mean.dtype).load_state_dict(weights)
+    return DiffusionPrior(network, mean=mean, cov=cov, settings=settings, sigma_min=sigma_min, sigma_max=sigma_max)
+
+
+def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:
+    if tensors.keys() != expected:
+        missing, further = sorted(expected - tensors.keys())[:4], sorted(tensors.keys() - expected)[:4]
+        raise InputError(f"missing tensors: {missing or 'none'}; unknown tensors: {further or 'none'}")
 
 
 def save_prior(prior: Prior, path: str | os.PathLike[str], **notes: Any) -> None:

@@ -42,6 +42,7 @@ def fit_gaussian(
     rounds: int = 512,
     tolerance: float = 1e-9,
     batch_size: int | None = None,
+    start: GaussianPrior | None = None,
     seed: int = 0,
     sigma_min: float = SIGMA_MIN,
     sigma_max: float = SIGMA_MAX,
@@ -54,6 +55,7 @@ def fit_gaussian(
     rounds, tolerance: stop after so many rounds, or when a round adds less than `tolerance` nats per measured value. (The
         likelihood of large images under an operator whose AAᵀ is not diagonal is not computed; then all rounds are run.)
     batch_size: observations handled at a time; chosen to need about a quarter of a gigabyte when not given.
+    start: a Gaussian with full covariance to go on from, say of a fit to some of the observations.
     history: filled with the log-likelihood of every round.
     """
     size = math.prod(obs.x_shape)
@@ -73,6 +75,13 @@ def fit_gaussian(
     size_of_one = 6 * int(obs.counts().max()) ** 2 if selected else size * width
     batch_size = batch_size or max(1, numbers // size_of_one)
     model: Full | LowRankModel = LowRankModel(obs, rank, seed) if rank else Selected(obs) if selected else Full(obs)
+    if start is not None:
+        if not isinstance(model, Full) or start.event_shape != obs.x_shape:
+            raise InputError(
+                f"start must be a Gaussian over {obs.x_shape} for a fit with full covariance, got one over "
+                f"{start.event_shape} for rank {rank}"
+            )
+        model.begin(start)
     if selected:  # blocks of one batch are padded to the largest: batches of like size waste least
         obs = obs[obs.counts().argsort(stable=True).cpu()]
     with Progress("Gaussian fit", rounds * len(obs), "observations", progress) as bar:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..data import Observations
 from ..linalg import Dense
 from ..linalg.selected import SelectedBlocks
+from .gaussian import GaussianPrior
 
 CACHE_BYTES = 1 << 30
 ENOUGH_PAIRS = 30  # pairs of entries seen together, below which their moments are not worth starting from
@@ -51,6 +52,13 @@ class Full:
         self._keep = len(obs) * obs.y[0].numel() * (size + obs.y[0].numel()) * 8 < CACHE_BYTES
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.cov = torch.eye(size, dtype=torch.float64, device=device)
+        self._reset()
+
+    def begin(self, prior: GaussianPrior) -> None:
+        self.mean = prior.mean.flatten().to(self.mean)
+        size = len(self.mean)
+        eye = torch.eye(size, dtype=self.mean.dtype, device=self.mean.device).reshape(size, *prior.event_shape)
+        self.cov = prior.covariance().to(self.mean).matvec(eye).flatten(1)
         self._reset()
 
     def _reset(self) -> None:

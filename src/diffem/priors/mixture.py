@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..linalg import Covariance, Dense
+from ..linalg.inner import accumulate_dtype
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import noise_level
 from .base import Prior
@@ -61,9 +62,27 @@ class MixturePrior(Prior):
         v = (self.stds**2 * variance / spread).expand(len(x_t), -1)
         return torch.log_softmax(log_r, -1), m, v
 
+    def responsibilities(self, x_t: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
+        """log r `(n, K)` and s_k²/(s_k²+σ²) `(1 or n, K)`, from matrix products: nothing of size `(n, K, N)` is made.
+
+        In float64 where the device has it, because ‖x‖² − 2xᵀμ + ‖μ‖² cancels.
+        """
+        dtype = accumulate_dtype(x_t.device)
+        x, means, variances = x_t.flatten(1).to(dtype), self.means.flatten(1).to(dtype), self.stds.to(dtype) ** 2
+        spread = variances + sigma.to(dtype).reshape(-1, 1) ** 2
+        distance = x.square().sum(-1, keepdim=True) - 2 * x @ means.T + means.square().sum(-1)
+        log_r = self.weights.to(dtype).log() - 0.5 * (distance / spread + x.shape[1] * spread.log())
+        return torch.log_softmax(log_r, -1), variances / spread
+
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
-        log_r, m, _ = self.components(x_t, sigma)
-        return torch.einsum("nk,nki->ni", log_r.exp(), m).reshape(x_t.shape)
+        log_r, shrink = self.responsibilities(x_t, sigma)
+        return self.mix(log_r.exp(), shrink, x_t)
+
+    def mix(self, r: Tensor, shrink: Tensor, x_t: Tensor) -> Tensor:
+        """Σ_k r_k m_k for weights r `(n, K)`, `(n, *event)`."""
+        keep = r * shrink
+        x = keep.sum(-1, keepdim=True) * x_t.flatten(1) + (r - keep) @ self.means.flatten(1).to(r.dtype)
+        return x.to(x_t.dtype).reshape(x_t.shape)
 
     def covariance_at(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """V[x | x_t], `(n, N, N)` over the flattened event."""

@@ -14,6 +14,7 @@ import torch
 from .. import __version__
 from ..data import Observations
 from ..em.watch import split
+from ..errors import InputError
 from ..runs.files import read_array, read_json, write_bytes, write_text
 from ..runs.rundir import RunDir
 from . import pictures
@@ -29,8 +30,6 @@ def write_report(path: str | Path, obs: Observations | None = None, reference: t
     run = RunDir(path)
     recipe, info, metrics = run.recipe(), run.info(), run.metrics()
     if not metrics:
-        from ..errors import InputError
-
         raise InputError(f"{path}: no lap of this run is finished yet, there is nothing to report")
     page = Environment(autoescape=True).from_string((files("diffem.report") / "page.html").read_text())
     shown = _shown(recipe, obs, reference)
@@ -122,26 +121,39 @@ def _shown(
 def _posterior(
     run: RunDir, lap: int, last: int, shown: tuple[np.ndarray, np.ndarray | None] | None, rows: int = 8
 ) -> str | None:
-    draws = read_array(run.lap(lap) / "posterior.npy")
+    draws = _array(run, lap, "posterior.npy", 3)
     if shown is None:
         seen, truth = np.full(draws.shape[1:], np.nan), None
     else:
         seen, truth = shown
     if not pictures.is_image(draws[0, 0]):
         return None
-    levels = pictures.limits(read_array(run.lap(last) / "posterior.npy"))
+    levels = pictures.limits(_array(run, last, "posterior.npy", 3))
     png = pictures.posterior(seen, draws, truth, levels, rows)
-    write_bytes(run.lap(lap) / "posterior.png", png)
+    write_bytes(run.file(lap, "posterior.png"), png)
     return _inline(png)
 
 
 def _samples(run: RunDir, lap: int, last: int) -> str:
-    x = read_array(run.lap(lap) / "samples.npy")
+    x = _array(run, lap, "samples.npy", 2)
     # one scale for all laps, that of the last, or differences between laps would not show
-    levels = pictures.limits(read_array(run.lap(last) / "samples.npy"))
+    levels = pictures.limits(_array(run, last, "samples.npy", 2))
     png = pictures.grid(x[:64] if pictures.is_image(x[0]) else x, columns=8, levels=levels)
-    write_bytes(run.lap(lap) / "samples.png", png)
+    write_bytes(run.file(lap, "samples.png"), png)
     return _inline(png)
+
+
+def _array(run: RunDir, lap: int, name: str, axes: int) -> np.ndarray:
+    """An array that a lap left for the report, with at least so many axes."""
+    file = run.file(lap, name)
+    array = read_array(file)
+    if array.dtype.kind != "f" or array.ndim < axes or 0 in array.shape:
+        raise InputError(f"{file} holds {array.dtype} {array.shape}; needed: numbers with {axes} axes or more")
+    return array
+
+
+def _is_point(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(value, int | float) for value in entry)
 
 
 def _curves(run: RunDir, metrics: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -155,9 +167,11 @@ def _curves(run: RunDir, metrics: list[dict[str, Any]]) -> list[tuple[str, str]]
         out.append(("Per lap", _inline(pictures.curves(series))))
     losses, offset = ([], []), 0  # type: tuple[list[float], list[float]], int
     for m in metrics:
-        file = run.lap(m["lap"]) / "losses.json"
+        file = run.file(m["lap"], "losses.json")
         if file.is_file():
             entries = read_json(file)
+            if not isinstance(entries, list) or not all(map(_is_point, entries)) or not entries:
+                raise InputError(f"{file} does not hold losses: pairs of step and loss")
             losses[0].extend(offset + step for step, _ in entries)
             losses[1].extend(loss for _, loss in entries)
             offset += entries[-1][0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -10,16 +12,21 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..errors import InputError
+from .plain_yaml import YAML_BYTES, parse_yaml
+from .reading import digest, read_text
+
+MANY = 10_000_000  # more steps, draws or observations at a time than any machine takes: a slip of the pen, or malice
+CHECKSUM = "# sha256 of the lines above: "
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Open(BaseModel):
     """A section whose further keys belong to what `kind` or `source` names, and are checked there."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     def options(self, *known: str) -> dict[str, Any]:
         return {name: value for name, value in self.model_dump().items() if name not in known}
@@ -30,10 +37,19 @@ class Data(Open):
 
 
 class Gaussian(Section):
-    rank: int | None = Field(None, ge=1, description="rank of the covariance; full when absent")
-    rounds: int = Field(512, ge=1)
-    tolerance: float = 1e-7
-    observations: int | None = Field(None, ge=1, description="fit to so many observations; all when absent")
+    rank: int | None = Field(None, ge=1, le=MANY, description="rank of the covariance; full when absent")
+    rounds: int = Field(512, ge=1, le=MANY)
+    tolerance: float = Field(1e-7, ge=0)
+    observations: int | None = Field(None, ge=1, le=1 << 40, description="fit to so many observations; all when absent")
+    final_rounds: int = Field(
+        0, ge=0, le=MANY, description="further rounds on all observations, after those on some; full covariance only"
+    )
+
+    @model_validator(mode="after")
+    def _final(self) -> Gaussian:
+        if self.final_rounds and self.rank is not None:
+            raise ValueError("final_rounds go with a full covariance: leave rank out, or final_rounds")
+        return self
 
 
 class Network(Open):
@@ -43,18 +59,20 @@ class Network(Open):
 class EStep(Section):
     method: str = "mmps"
     solver: str = "cg"
-    iterations: int = Field(3, ge=1)
+    iterations: int = Field(3, ge=1, le=100_000)
     sampler: str = "ddpm2"
     sampler_options: dict[str, float | int] = {}
-    steps: int = Field(64, ge=1)
-    draws: int = Field(1, ge=1, description="posterior draws per observation")
-    shard: int = Field(4096, ge=1, description="observations per file of draws")
-    batch: int | None = Field(None, ge=1, description="draws made at a time; chosen for the device when absent")
-    keep: int | None = Field(None, ge=1, description="laps whose draws stay on disk; all when absent")
+    steps: int = Field(64, ge=1, le=1_000_000)
+    draws: int = Field(1, ge=1, le=100_000, description="posterior draws per observation")
+    shard: int = Field(4096, ge=1, le=MANY, description="observations per file of draws")
+    batch: int | None = Field(
+        None, ge=1, le=MANY, description="draws made at a time; chosen for the device when absent"
+    )
+    keep: int | None = Field(None, ge=1, le=MANY, description="laps whose draws stay on disk; all when absent")
     precision: Literal["float32", "tf32", "bf16", "fp16"] | None = Field(
         None, description="of the network while drawing on a GPU; the recipe's when absent"
     )
-    redraws: int = Field(2, ge=0, description="further tries for a draw that was rejected")
+    redraws: int = Field(2, ge=0, le=1000, description="further tries for a draw that was rejected")
     chi2: float = Field(3.0, gt=0, description="reject above this residual per measured value")
     bound: float | None = Field(
         None, gt=0, description="reject where |x| exceeds this; 8 standard deviations when absent"
@@ -62,13 +80,15 @@ class EStep(Section):
 
 
 class Train(Section):
-    steps: int = Field(ge=1, description="optimizer steps per lap")
-    first_steps: int | None = Field(None, ge=1, description="steps of the first lap, whose network starts from nothing")
-    batch: int = Field(256, ge=1)
+    steps: int = Field(ge=1, le=MANY, description="optimizer steps per lap")
+    first_steps: int | None = Field(
+        None, ge=1, le=MANY, description="steps of the first lap, whose network starts from nothing"
+    )
+    batch: int = Field(256, ge=1, le=MANY)
     lr: float = Field(1e-3, gt=0)
     final_lr: float = Field(0.0, ge=0)
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    warmup: int = Field(0, ge=0)
+    warmup: int = Field(0, ge=0, le=MANY)
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights; none when absent")
     betas: tuple[float, float] = (0.9, 0.999)
@@ -78,12 +98,12 @@ class Train(Section):
 
 
 class Watch(Section):
-    held_out: int = Field(64, ge=0, description="observations kept from training, to watch the run with")
-    draws: int = Field(16, ge=2)
+    held_out: int = Field(64, ge=0, le=MANY, description="observations kept from training, to watch the run with")
+    draws: int = Field(16, ge=2, le=100_000)
     hidden: float = Field(
         0.1, gt=0, lt=1, description="fraction of the held-out observations' values hidden and predicted"
     )
-    samples: int = Field(256, ge=2, description="prior samples per lap")
+    samples: int = Field(256, ge=2, le=MANY, description="prior samples per lap")
     worse: float = Field(
         0.05, gt=0, description="warn when the predictive log-likelihood falls this far below its best"
     )
@@ -95,8 +115,8 @@ class Recipe(Section):
     about: str = ""
     data: Data
     start: str = Field("gaussian", description="'gaussian', or the path of a prior or run to start from")
-    laps: int = Field(ge=1)
-    seed: int = Field(0, ge=0)
+    laps: int = Field(ge=1, le=100_000)
+    seed: int = Field(0, ge=0, lt=1 << 63)
     sigma_min: float = Field(1e-3, gt=0)
     sigma_max: float = Field(1e2, gt=0)
     precision: Literal["float32", "tf32", "bf16"] = "float32"
@@ -112,8 +132,28 @@ class Recipe(Section):
             raise ValueError(f"sigma_min {self.sigma_min} must lie below sigma_max {self.sigma_max}")
         return self
 
+    @model_validator(mode="after")
+    def _name(self) -> Recipe:
+        # it names the folder of a run that is not told where to go
+        if not re.fullmatch(r"[^\W_][^/\\\x00-\x1f\x7f]{0,99}", self.name):
+            raise ValueError(
+                "name must begin with a letter or digit, hold no slashes and have up to 100 characters, "
+                f"got {reprlib.repr(self.name)}"
+            )
+        return self
+
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return yaml.dump(self.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+
+    def to_file(self) -> str:
+        """The recipe as a run keeps it: with a last line that tells whether the others are still what was written."""
+        text = self.to_yaml()
+        return f"{text}{CHECKSUM}{digest(text.encode())}\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:  # values that happen to be one object are written out each time
+        return True
 
 
 def names() -> list[str]:
@@ -141,22 +181,33 @@ def load_recipe(recipe: str | Path | dict[str, Any] | Recipe, changes: dict[str,
 def _read(recipe: str) -> dict[str, Any]:
     if recipe in names():
         text = (files("diffem.runs") / "recipes" / f"{recipe}.yaml").read_text()
-    elif Path(recipe).is_file():
-        try:
-            text = Path(recipe).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{recipe} cannot be read: {error}") from None
+    elif _is_file(recipe):
+        text = read_text(recipe, YAML_BYTES)
     else:
         raise InputError(
-            f"unknown recipe {recipe!r}: no file of that name, and the built-in ones are {', '.join(names())}"
+            f"unknown recipe {reprlib.repr(recipe)}: no file of that name, and the built-in ones are {', '.join(names())}"
         )
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{recipe} is not valid YAML: {error}") from None
+    above, mark, stated = text.rpartition(CHECKSUM)
+    if mark and stated.strip() != digest(above.encode()):
+        raise InputError(
+            f"{recipe} is damaged: its lines do not match the checksum in the last (if you changed it on purpose, remove that line)"
+        )
+    values = parse_yaml(text, recipe)
     if not isinstance(values, dict):
         raise InputError(f"{recipe}: a recipe is a mapping of keys to values, got {type(values).__name__}")
     return values
+
+
+def has_checksum(path: Path) -> bool:
+    """Whether a recipe's file ends with the line `to_file` adds; without it, a file cut off between two lines looks whole."""
+    return CHECKSUM in read_text(path, YAML_BYTES)
+
+
+def _is_file(recipe: str) -> bool:
+    try:
+        return Path(recipe).is_file()
+    except OSError:  # a name no file can have
+        return False
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -165,11 +216,11 @@ def parse_change(text: str) -> tuple[str, Any]:
     if not separator or not key:
         raise InputError(f"--set needs key=value, got {text!r}")
     try:
-        parsed = yaml.safe_load(value)
-        # YAML 1.1 reads 1e-4 as a word; people mean the number
-        return key, float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
-    except yaml.YAMLError:
-        raise InputError(f"--set {key}: {value!r} is not a valid value") from None
+        parsed = parse_yaml(value, f"--set {key}")
+    except InputError as error:
+        raise InputError(f"--set {key}: {reprlib.repr(value)} is not a valid value ({error})") from None
+    # YAML 1.1 reads 1e-4 as a word; people mean the number
+    return key, float(parsed) if isinstance(parsed, str) and _is_number(parsed) else parsed
 
 
 def _is_number(text: str) -> bool:
@@ -189,6 +240,10 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 120
+
+
 def _explain(item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"]) or "recipe"
     if item["type"] == "extra_forbidden":
@@ -199,7 +254,7 @@ def _explain(item: Any) -> str:
         return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
     if item["type"] == "missing":
         return f"{where!r} is missing"
-    return f"{where}: {item['msg'].lower()}, got {item['input']!r}"
+    return f"{where}: {item['msg'].lower()}, got {_SHORT.repr(item['input'])}"
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

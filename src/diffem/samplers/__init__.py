@@ -6,6 +6,7 @@ from .heun import Heun
 from .pc import PredictorCorrector
 from .run import DEFAULT_SAMPLER, DEFAULT_STEPS, SAMPLERS, draw, get_sampler
 from .schedule import SIGMA_MAX, SIGMA_MIN, schedule
+from .tds import TDS
 
 __all__ = [
     "DDIM",
@@ -14,6 +15,7 @@ __all__ = [
     "SAMPLERS",
     "SIGMA_MAX",
     "SIGMA_MIN",
+    "TDS",
     "Heun",
     "PredictorCorrector",
     "Sampler",

@@ -20,6 +20,7 @@ from .capture import replay
 from .ddim import DDIM
 from .heun import Heun
 from .pc import PredictorCorrector
+from .tds import TDS
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "ddim": lambda eta=0.0: DDIM(eta),
@@ -28,6 +29,7 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "ddpm2": lambda: DDIM(1.0, order=2),
     "heun": Heun,
     "pc": PredictorCorrector,
+    "tds": TDS,
 }
 DEFAULT_SAMPLER, DEFAULT_STEPS = "ddpm2", 128
 

@@ -51,7 +51,8 @@ def direct(
         smallest_noise = noise.diagonal(dim1=-2, dim2=-1).amin(-1, keepdim=True)
         guards = (values < -GUARD_SLACK * smallest_noise).sum(-1)
         gram = (vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT
-    u, info = torch.linalg.solve_ex(gram + noise, clean)
+    factors, pivots, info = torch.linalg.lu_factor_ex(gram + noise)
+    u = torch.linalg.lu_solve(factors, pivots, clean.unsqueeze(-1)).squeeze(-1)
     solved = finite & (info == 0)
     u = torch.where(solved.unsqueeze(1) & ~outside, u, 0)
 
@@ -63,5 +64,12 @@ def direct(
     status = torch.where(solved, torch.where(guards > 0, Status.GUARDED, Status.CONVERGED), Status.BREAKDOWN)
     count = torch.ones_like(guards)
     return Solution(
-        u.to(b.dtype).reshape(b.shape), pullback, count, relative(residual, clean.norm(dim=-1)), status, guards, size
+        u.to(b.dtype).reshape(b.shape),
+        pullback,
+        count,
+        relative(residual, clean.norm(dim=-1)),
+        status,
+        guards,
+        size,
+        factors.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1),
     )

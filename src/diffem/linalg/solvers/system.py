@@ -60,6 +60,7 @@ class Solution:
     status: Tensor  # (n,) Status
     guards: Tensor  # (n,) int, directions (or eigenvalues) refused
     products: int  # evaluations of `signal`, that is VJPs, for the whole batch at once
+    logdet: Tensor | None = None  # (n,) log |M| over the measured entries, from solvers that form M
 
 
 class Solver(Protocol):

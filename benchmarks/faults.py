@@ -1,0 +1,295 @@
+"""Faults at random instants, and what becomes of the run (`benchmarks.chaos` counts them).
+
+A small run is disturbed again and again: killed, asked to stop, one of two processes killed, the disk full, memory short in E or in M, a
+file truncated, a bit flipped. Each time the same command is given again, until the run ends. It must end with every weight and draw
+bit-identical to the undisturbed run, or be refused with a message that names what is wrong; anything else is counted as lost (no way
+to go on) or silently wrong.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import diffem
+from diffem import Observations, operators, processes
+from diffem.em import loop, maximization
+from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
+from diffem.runs import files
+
+RECIPE = {
+    "name": "chaos",
+    "data": {"source": "given"},
+    "laps": 2,
+    "sigma_min": 0.02,
+    "sigma_max": 20.0,
+    "gaussian": {"rounds": 8},
+    "network": {"kind": "mlp", "hidden": [24, 24], "embedding": 16},
+    "e_step": {"steps": 6, "iterations": 2, "shard": 20},
+    "train": {"steps": 500, "batch": 16, "lr": 2e-3, "ema": 0.98, "checkpoint_seconds": 0.05},
+    "watch": {"held_out": 16, "draws": 4, "samples": 32},
+}
+
+
+def observations() -> Observations:
+    generator = torch.Generator().manual_seed(0)
+    angle = 6.3 * torch.rand(136, generator=generator)
+    x = torch.stack([angle.cos(), angle.sin(), (2 * angle).cos(), angle.sin() ** 2], 1)
+    mask = torch.rand(136, 4, generator=generator) < 0.7
+    mask[:, 0] = True
+    return Observations(x + 0.1 * torch.randn(136, 4, generator=generator), operators.Mask(mask), sigma=0.1)
+
+
+def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: str) -> None:
+    """A few seconds of EM in a process of its own, and how it ends."""
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    lay(fault)
+    processes.BEAT, processes.PATIENCE, processes.GRACE = 0.25, 6.0, 2.0
+    Path(f"{out}.begun").touch()
+    with Interruption().listening() as interruption:
+        us = processes.join()
+        try:
+            diffem.fit(observations(), RECIPE, out, progress=False, processes=us, interruption=interruption)
+        except Preempted:
+            sys.exit(EXIT_PREEMPTED)
+        except Lost as error:
+            print(f"diffem: {error}", file=sys.stderr)
+            sys.exit(EXIT_LOST)
+        except (diffem.InputError, OSError) as error:
+            print(f"diffem: {error}", file=sys.stderr)
+            sys.exit(2)
+        finally:
+            us.leave()
+
+
+def lay(fault: dict[str, Any]) -> None:
+    """Faults from inside are laid over the library here, not built into it: the n-th call of something fails."""
+    calls = 0
+
+    def at_call(function: Callable[..., Any], fail: Callable[..., None]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fault["call"]:
+                fail(*args)
+            return function(*args, **options)
+
+        return wrapped
+
+    def no_memory(*args: Any) -> None:
+        raise torch.OutOfMemoryError("simulated")
+
+    def no_space(file: Path, data: bytes) -> None:
+        # half of the temporary file was written when the disk was full
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.with_name(f".{file.name}.0.partial").write_bytes(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+    if fault["kind"] == "memory-e":
+        loop.draw_shard = at_call(loop.draw_shard, no_memory)
+    if fault["kind"] == "memory-m":
+        maximization.Trainer._loss = at_call(maximization.Trainer._loss, no_memory)  # type: ignore[method-assign]
+    if fault["kind"] == "disk-full":
+        failing, write = at_call(files.write_bytes, no_space), files.write_bytes
+        for module in [m for m in list(sys.modules.values()) if getattr(m, "write_bytes", None) is write]:
+            module.write_bytes = failing  # type: ignore[attr-defined]
+
+
+class Child:
+    """A process forked from one that has imported everything: starting python anew would take longer than the run."""
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.faults"])
+
+    def __init__(self, out: Path, fault: dict[str, Any], environment: dict[str, str] | None = None) -> None:
+        rank = (environment or {}).get("RANK", "0")
+        self.errors = Path(f"{out}.{rank}.errors")
+        self.process = self.context.Process(target=run, args=(str(out), fault, environment or {}, str(self.errors)))
+        self.process.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it ended within so many seconds."""
+        self.process.join(timeout)
+        return self.process.exitcode is not None
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and what it said."""
+        if not self.wait(300):
+            self.process.kill()
+            self.process.join()
+            return -1, "it did not end within 300 s"
+        code = self.process.exitcode
+        assert code is not None
+        return code, self.errors.read_text() if self.errors.exists() else ""
+
+
+KINDS = ("kill", "stop", "kill-rank", "disk-full", "memory-e", "memory-m", "truncate", "flip")
+NONE = {"kind": "none"}
+TRIES = 8
+
+
+def contents(run: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Every weight and draw of a finished run as the library reads them, and the messages about what it refuses to read."""
+    from diffem import InputError
+    from diffem.data import DrawStore
+    from diffem.priors.files import load_with_description
+
+    out: dict[str, np.ndarray] = {}
+    refused = []
+    for folder in sorted(run.glob("laps/*")):
+        try:
+            prior, _ = load_with_description(folder / "prior.safetensors")
+            out |= {f"{folder.name}/{name}": t.numpy() for name, t in prior.state_dict().items()}
+        except InputError as error:
+            refused.append(str(error))
+        store = DrawStore(folder / "draws", 120, 20)
+        for k in range(len(store)) if (folder / "draws").is_dir() else ():
+            try:
+                out[f"{folder.name}/draws/{k:05d}"] = store.read(k).numpy()
+            except InputError as error:
+                refused.append(str(error))
+    return out, refused
+
+
+def compare(out: Path, reference: dict[str, np.ndarray], damaged: str) -> str:
+    """What became of a run that ended: a damaged file that nothing needed any more must still be refused by whoever reads it."""
+    found, refused = contents(out)
+    if not all(np.array_equal(found[name], reference[name]) for name in found):
+        return "silently wrong"
+    if found.keys() == reference.keys():
+        return "identical"
+    return "refused" if damaged and all(Path(damaged).stem in message for message in refused) else "silently wrong"
+
+
+def inject(kind: str, out: Path, seconds: float, rng: random.Random) -> str:
+    """One fault; what the run said about it."""
+    if kind in ("memory-e", "memory-m", "disk-full"):
+        most = {"memory-e": 12, "memory-m": 900, "disk-full": 60}[kind]
+        code, errors = Child(out, {"kind": kind, "call": rng.randint(1, most)}).end()
+        return errors if code in (0, 2) else f"UNCLEAR exit {code}: {errors[-500:]}"
+    if kind == "kill-rank":
+        return _kill_rank(out, seconds, rng)
+    child = Child(out, NONE)
+    _wait_until_begun(out, child)
+    if not child.wait(rng.uniform(0.0, 1.05) * seconds):
+        assert child.process.pid is not None
+        os.kill(child.process.pid, signal.SIGTERM if kind == "stop" else signal.SIGKILL)
+    code, errors = child.end()
+    if kind == "stop" and code not in (0, EXIT_PREEMPTED):
+        return f"UNCLEAR exit {code}: {errors[-500:]}"
+    return _damage(kind, out, rng) if kind in ("truncate", "flip") else errors
+
+
+def _wait_until_begun(out: Path, child: Child) -> None:
+    """Faults are to fall into the run, not before it."""
+    flag = Path(f"{out}.begun")
+    while not flag.exists() and not child.wait(0.005):
+        pass
+    flag.unlink(missing_ok=True)
+
+
+def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [Child(out, NONE, {**shared, "RANK": str(r)}) for r in range(2)]
+    _wait_until_begun(out, ranks[0])
+    time.sleep(rng.uniform(0.0, 1.5) * seconds)
+    victim = rng.randrange(2)
+    ranks[victim].process.kill()
+    killed = time.monotonic()
+    code, errors = ranks[1 - victim].end()
+    ranks[victim].end()
+    waited = time.monotonic() - killed
+    return (
+        errors
+        if code in (0, EXIT_LOST) and waited < 60
+        else f"UNCLEAR exit {code} after {waited:.0f} s: {errors[-500:]}"
+    )
+
+
+def _damage(kind: str, out: Path, rng: random.Random) -> str:
+    files = sorted(f for f in out.rglob("*") if f.is_file() and f.stat().st_size and f.name != ".lock")
+    if not files:
+        return ""
+    # draws first of all, since there are most of them; and any other file of the run
+    draws = [f for f in files if f.suffix == ".npy" and f.parent.name == "draws"]
+    victim = rng.choice(draws if draws and rng.random() < 0.5 else files)
+    data = bytearray(victim.read_bytes())
+    if kind == "truncate":
+        data = data[: rng.randrange(len(data))]
+    else:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    victim.write_bytes(data)
+    return f"damaged {victim.relative_to(out)}"
+
+
+def go_through(
+    number: int, seed: int, folder: Path, reference: dict[str, np.ndarray], seconds: float
+) -> dict[str, Any]:
+    """One run with one fault, resumed until it ends or is refused."""
+    rng = random.Random(f"{seed} {number}")
+    kind = KINDS[number % len(KINDS)]
+    out = folder / f"run{number}"
+    began = time.monotonic()
+    said = inject(kind, out, seconds, rng)
+    row: dict[str, Any] = {"fault": number, "kind": kind, "said": said.strip()[-200:].replace(str(folder), "…")}
+    if said.startswith("UNCLEAR"):
+        return {**row, "outcome": "lost", "said": said}
+    damaged = said.removeprefix("damaged ") if kind in ("truncate", "flip") else ""
+    for _ in range(TRIES):
+        code, errors = Child(out, NONE).end()
+        Path(f"{out}.begun").unlink(missing_ok=True)
+        if code == 0:
+            row["outcome"] = compare(out, reference, damaged)
+            break
+        if code == 2 and damaged and Path(damaged).name in errors:
+            row["outcome"] = "refused"
+            row["message"] = errors.strip()[-200:].replace(str(folder), "…")
+            break
+    else:
+        row["outcome"], row["said"] = "lost", errors[-800:]
+    row["seconds"] = time.monotonic() - began
+    shutil.rmtree(out, ignore_errors=True)
+    return row
+
+
+def chaos(faults: int, seed: int, workers: int, folder: Path) -> list[dict[str, Any]]:
+    began = time.monotonic()
+    child = Child(folder / "undisturbed", NONE)
+    _wait_until_begun(folder / "undisturbed", child)
+    begun = time.monotonic()
+    code, errors = child.end()
+    assert code == 0, errors
+    seconds = time.monotonic() - begun
+    reference, _ = contents(folder / "undisturbed")
+    print(f"undisturbed: {seconds:.1f} s and {begun - began:.1f} s to start", flush=True)
+    rows = []
+    with ThreadPoolExecutor(workers) as pool:
+        for row in pool.map(lambda k: go_through(k, seed, folder, reference, seconds), range(faults)):
+            rows.append(row)
+            if row["outcome"] not in ("identical", "refused"):
+                print(row, flush=True)
+            if len(rows) % 20 == 0:
+                print(
+                    f"{len(rows)} faults, {time.monotonic() - began:.0f} s: {dict(Counter(r['outcome'] for r in rows))}"
+                )
+    return rows

@@ -1,0 +1,211 @@
+"""A prior as a folder to give away, in the layout of the Hugging Face hub: `model.safetensors`, `config.json` and `README.md`.
+
+`config.json` is the card: what the prior is (network, noise levels, range of the data, lap), what it was trained on (operators, noise,
+observations), and the hash of the weights. Reading a folder fetches nothing and executes nothing: the weights are tensors, the card is
+JSON, and a network is built only from the kinds this library knows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import __version__
+from ..data import Observations
+from ..errors import InputError
+from ..nn.networks import make_network
+from ..operators import Operator
+from ..priors.base import Prior
+from ..priors.files import FORMAT, _rebuild, load_with_description, pack
+from ..runs.files import digest, read_json, write_json, write_tensors, write_text
+from ..runs.rundir import RunDir, fingerprint
+
+CARD = "diffem-card-1"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+MAX_CARD_BYTES = 1 << 22
+
+
+def describe_operator(A: Operator) -> dict[str, Any]:
+    """An operator in words: its kind, settings, and the shapes of its parameters; not the parameters themselves."""
+    return {
+        "kind": type(A).__name__,
+        "config": A.config(),
+        "parameters": {name: list(tensor.shape) for name, tensor in A.tensors().items()},
+        "parts": [describe_operator(child) for child in A.children()],
+    }
+
+
+def describe_observations(obs: Observations) -> dict[str, Any]:
+    return {
+        "observations": len(obs),
+        "measurement_shape": list(obs.y.shape[1:]),
+        "operators": describe_operator(obs.A),
+        "noise": {"kind": type(obs.cov).__name__, "mean_variance": float(obs.cov.diagonal(obs.y.shape[1:]).mean())},
+        "fingerprint": fingerprint(obs.tensors()),
+    }
+
+
+def export(
+    prior: Prior,
+    folder: str | os.PathLike[str],
+    *,
+    obs: Observations | None = None,
+    range: tuple[float, float] | None = None,
+    lap: int | None = None,
+    training: dict[str, Any] | None = None,
+    notes: str = "",
+) -> Path:
+    """Write a prior and its card; returns the folder.
+
+    obs: the observations it was trained on, described but not written. range: the values its data take, low and high.
+    lap: the lap of expectation–maximisation it comes from. training: more JSON values about its training. notes: free text.
+    """
+    folder = Path(folder)
+    if range is not None and not range[0] < range[1]:
+        raise InputError(f"range is (low, high) with low < high, got {range}")
+    tensors, description = pack(prior)
+    about = dict(training or {}) | ({} if obs is None else describe_observations(obs))
+    write_tensors(folder / WEIGHTS, tensors, description)
+    data = (folder / WEIGHTS).read_bytes()
+    card = {
+        "format": CARD,
+        "library_name": "diffem",
+        "library_version": __version__,
+        "prior": description,
+        "parameters": sum(math.prod(t.shape) for name, t in tensors.items() if name.startswith("network.")),
+        "dtype": str(prior.mean.dtype).removeprefix("torch."),
+        "range": None if range is None else [float(v) for v in range],
+        "lap": lap,
+        "training": about,
+        "notes": notes,
+        "tensors": fingerprint(tensors),
+        "files": {WEIGHTS: {"sha256": digest(data), "bytes": len(data)}},
+    }
+    write_json(folder / CONFIG, card)  # last of the two: a folder with a card is whole
+    write_text(folder / "README.md", _readme(card))
+    return folder
+
+
+def export_run(
+    run: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    lap: int | None = None,
+    obs: Observations | None = None,
+    range: tuple[float, float] | None = None,
+    notes: str = "",
+) -> Path:
+    """The same for a lap of a run, the last when not given: the recipe, the seed and the hash of its observations go into the card."""
+    directory = RunDir(run)
+    recipe, info, last = directory.recipe(), directory.info(), directory.laps_done()
+    lap = last if lap is None else lap
+    if not 0 <= lap <= last:
+        raise InputError(f"{run}: lap {lap} is not there; finished laps are 0 to {last}")
+    prior, description = load_with_description(directory.prior_file(lap))
+    training = {
+        "recipe": recipe.model_dump(mode="json"),
+        "seed": recipe.seed,
+        "run_version": info["version"],
+        "run_observations": info["observations"],
+    }
+    return export(prior, folder, obs=obs, range=range, lap=description.get("lap", lap), training=training, notes=notes)
+
+
+def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The card of a folder, checked for being one."""
+    path = Path(folder) / CONFIG
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"{folder} holds no exported prior: {error}") from None
+    if size > MAX_CARD_BYTES:
+        raise InputError(f"{path} has {size} bytes; a card has at most {MAX_CARD_BYTES}")
+    card = read_json(path)
+    if not isinstance(card, dict) or card.get("format") != CARD:
+        given = card.get("format") if isinstance(card, dict) else type(card).__name__
+        raise InputError(f"{path} has format {given!r}, this version reads {CARD!r}")
+    if not isinstance(card.get("prior"), dict) or card["prior"].get("format") != FORMAT:
+        raise InputError(f"{path} describes no prior of format {FORMAT!r}")
+    return card
+
+
+def load(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Prior:
+    """The prior of a folder made by `export`, or of the hub's local copy of one; refused when the weights are not those of the card."""
+    card, path = read_card(folder), Path(folder) / WEIGHTS
+    tensors = _read_weights(path, card)
+    try:
+        _require_network(card["prior"], tensors)
+        prior = _rebuild(card["prior"], tensors)
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError, AssertionError) as error:
+        raise InputError(f"{folder}: the card does not describe its weights: {error}") from None
+    return prior.eval().requires_grad_(False).to(device)
+
+
+def _read_weights(path: Path, card: dict[str, Any]) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as read
+
+    try:
+        data = path.read_bytes()
+        expected = card["files"][WEIGHTS]["sha256"]
+        if digest(data) != expected:
+            raise InputError(
+                f"{path} is not the file the card describes: its SHA-256 differs from {str(expected)[:16]}…"
+            )
+        return {name: tensor.clone() for name, tensor in read(data).items()}
+    except (KeyError, TypeError):
+        raise InputError(f"{path.parent}: the card names no hash for {WEIGHTS}") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+
+
+def _require_network(description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Compare the described network with the weights before any memory is spent on it."""
+    if description["kind"] != "DiffusionPrior":
+        return
+    settings = dict(description["network"])
+    with torch.device("meta"):
+        network = make_network(settings.pop("kind"), tuple(description["event_shape"]), settings)
+    expected = {f"network.{name}": tuple(t.shape) for name, t in network.state_dict().items()}
+    given = {name: tuple(t.shape) for name, t in tensors.items() if name.startswith("network.")}
+    if expected != given:
+        wrong = next(name for name in sorted({*expected, *given}) if expected.get(name) != given.get(name))
+        raise InputError(f"the card describes {wrong} as {expected.get(wrong)}, the weights hold {given.get(wrong)}")
+
+
+def _readme(card: dict[str, Any]) -> str:
+    prior = card["prior"]
+    lines = [
+        "---",
+        "library_name: diffem",
+        "tags: [diffusion, inverse-problems]",
+        "---",
+        "",
+        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
+        "",
+        *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
+        *([f"From lap {card['lap']} of expectation–maximisation.", ""] if card["lap"] is not None else []),
+        *([card["notes"], ""] if card["notes"] else []),
+        "```python",
+        "from diffem.interop import hub",
+        "",
+        'prior = hub.load(".")  # the folder of this file',
+        "samples = prior.sample(16)",
+        "```",
+        "",
+        "`config.json` holds what it was trained on and the hash of the weights:",
+        "",
+        "```json",
+        json.dumps({name: card[name] for name in ("training", "tensors", "files")}, indent=1),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)

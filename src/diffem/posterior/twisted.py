@@ -1,0 +1,78 @@
+"""Twisted draws of a posterior: the method as guide and twist, P rows per draw, the draws' statistics."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..priors.base import evaluation_mode
+from ..progress import Progress
+from ..randomness import Stream
+from ..samplers.tds import TDS, Guide, draw_weighted
+from .base import Posterior, SolvingPosterior, Statistics
+from .likelihood import log_likelihood
+
+
+def sample_twisted(
+    posterior: Posterior,
+    sampler: TDS,
+    draws: int,
+    steps: int,
+    seed: int,
+    *,
+    lap: int,
+    index: Tensor,
+    batch_size: int | None,
+    first_draw: int,
+    captured: bool,
+    progress: bool | None,
+) -> tuple[Tensor, Statistics]:
+    """`draws` draws for each of n observations, `(draws·n, *event)`, and their statistics; arguments as in `Posterior.sample`.
+
+    batch_size counts particles, for they are what fills the device; particles of a draw stay together.
+    """
+    n, count = len(posterior), sampler.particles
+    sigmas, stream = posterior.prior.sigmas(steps), Stream(seed, "posterior", lap)
+    prior, at_once = posterior.prior, max(1, (batch_size or draws * n * count) // count)
+    measurement, iterations = tuple(posterior.obs.y.shape[1:]), 1
+    if isinstance(posterior, SolvingPosterior):
+        iterations = posterior.iterations
+    parts, statistics = [], []
+    with (
+        evaluation_mode(prior),
+        Progress("posterior draws", draws * n * count * steps, "particle steps", progress) as bar,
+    ):
+        for row in torch.arange(draws * n).split(at_once):
+            some = posterior[(row % n).repeat_interleave(count)].for_steps(steps)
+            counted = Statistics.zeros(len(row) * count, prior.mean.device)
+            address, number = index[row % n].to(prior.mean.device), (first_draw + row // n).to(prior.mean.device)
+            u = Stream(seed, "posterior probe", lap).uniform(address, measurement, draw=number)
+            probe = torch.where(u < 0.5, -1, 1).to(prior.mean).repeat_interleave(count, 0)
+
+            def twist(
+                x_t: Tensor, sigma: Tensor, some: Posterior = some, counted: Statistics = counted, probe: Tensor = probe
+            ) -> Guide:
+                evaluation = some.evaluate(x_t, sigma)
+                log_twist = log_likelihood(evaluation, some.obs, probe, iterations)
+                counted.add(evaluation)
+                assert evaluation.prior is not None
+                return Guide(evaluation.prior, evaluation.x_hat, log_twist)
+
+            weighted = draw_weighted(
+                twist,
+                prior.mean,
+                address,
+                sigmas,
+                sampler,
+                stream,
+                draws=number,
+                progress=bar,
+                captured=captured,
+                restart=counted.zero,
+            )
+            parts.append(weighted.x)
+            gathered = counted.map(lambda t: t.reshape(-1, count).sum(-1))
+            gathered.residuals = counted.residuals.reshape(-1, count).amax(-1)
+            gathered.effective, gathered.resamplings = weighted.effective.float(), weighted.resamplings
+            statistics.append(gathered)
+    return torch.cat(parts), Statistics.concatenate(statistics)

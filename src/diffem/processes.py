@@ -1,0 +1,224 @@
+"""Several processes on one run: who they are, how they agree, and how they notice that one of them is gone.
+
+`accelerate launch -m diffem …`, `torchrun -m diffem …` and Slurm's launchers all set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT;
+`join()` reads them. Tensors are summed by torch.distributed (NCCL on GPUs, gloo on CPUs). What is small goes through a key–value store of
+our own, which also carries a heartbeat: a process that was killed says nothing, and waiting for it would take hours.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .interruption import EXIT_LOST, Lost
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+T = TypeVar("T")
+
+
+BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and without one before a process counts as gone
+GRACE = 10.0  # seconds the first process waits at the end for the others to be done with the store
+LONG = datetime.timedelta(days=7)
+
+
+@dataclass
+class Processes:
+    """This process among those of a run; alone unless `join` found others."""
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+    store: Store | None = None
+    _calls: int = field(default=0, repr=False)
+    _leaving: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes what all share."""
+        return self.rank == 0
+
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+
+    def share(self, value: T) -> T:
+        """The first process's value (anything JSON knows), to all of them."""
+        if self.store is None:
+            return value
+        key = self._next("share")
+        if self.is_first:
+            with _noticing():
+                self.store.set(key, json.dumps(value))
+            return value
+        return json.loads(self._wait(key))
+
+    def first(self, work: Callable[[], T]) -> T:
+        """Do something in the first process; all get what it returns (as JSON), or its `InputError`."""
+        if self.store is None:
+            return work()
+        outcome: dict[str, Any] = {}
+        if self.is_first:
+            try:
+                outcome["value"] = work()
+            except InputError as error:
+                outcome["error"] = str(error)
+        outcome = self.share(outcome)
+        if "error" in outcome:
+            raise InputError(outcome["error"])
+        return outcome["value"]
+
+    def meet(self) -> None:
+        """Wait until all processes are here."""
+        if self.store is None:
+            return
+        key = self._next("meet")
+        with _noticing():
+            if self.store.add(key, 1) == self.count:
+                self.store.set(f"{key}/all", "1")
+        self._wait(f"{key}/all")
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process; all of them ask together."""
+        if self.store is None:
+            return flag
+        key = self._next("any")
+        with _noticing():
+            if flag:
+                self.store.add(f"{key}/yes", 1)
+            if self.store.add(key, 1) == self.count:
+                self.store.set(f"{key}/all", str(self.store.add(f"{key}/yes", 0)))
+        return int(self._wait(f"{key}/all")) > 0
+
+    def add_(self, tensor: Tensor) -> None:
+        """Sum a tensor over the processes, in place."""
+        if self.count > 1:
+            with _noticing():
+                torch.distributed.all_reduce(tensor)
+
+    def leave(self) -> None:
+        """Say that this process ends, and wait a little for the others if they need it."""
+        self._leaving.set()
+        if self.store is None:
+            return
+        with suppress(RuntimeError):  # whoever keeps the store may be gone
+            self.store.set(f"left/{self.rank}", "1")
+            if self.is_first:  # the store may live in this process: it stays until nobody needs it
+                deadline = time.monotonic() + GRACE
+                others = [f"left/{r}" for r in range(1, self.count)]
+                while time.monotonic() < deadline and not self.store.check(others):
+                    time.sleep(0.05)
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
+
+    def _next(self, kind: str) -> str:
+        # every process makes the same calls in the same order: their number is a key
+        self._calls += 1
+        return f"{kind}/{self._calls}"
+
+    def _wait(self, key: str) -> str:
+        assert self.store is not None
+        pause = 0.001
+        with _noticing():
+            while not self.store.check([key]):
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+            return self.store.get(key).decode()
+
+
+@contextmanager
+def _noticing() -> Iterator[None]:
+    """A connection that breaks means that the other end is gone; torch.distributed's errors are RuntimeErrors."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Lost(f"another process is gone ({str(error).splitlines()[0][:100]})") from None
+
+
+ALONE = Processes()
+
+
+def join() -> Processes:
+    """This process's place among those that were started together; `ALONE` if it is the only one."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        return ALONE
+    try:
+        rank, host, port = int(os.environ["RANK"]), os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    except (KeyError, ValueError) as error:
+        raise InputError(
+            f"WORLD_SIZE is {count}, but RANK, MASTER_ADDR and MASTER_PORT do not say who is who ({error}); "
+            "start several processes with `accelerate launch` or `torchrun`"
+        ) from None
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # the launcher keeps the store
+    connect = _connector(host, port, count)
+    store = connect(rank == 0 and not hosted)
+    processes = Processes(rank, count, local, _prefixed(store))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(processes.device())
+    torch.distributed.init_process_group(
+        "nccl" if torch.cuda.is_available() else "gloo",
+        store=_prefixed(store, "group"),
+        rank=rank,
+        world_size=count,
+        timeout=LONG,
+    )
+    threading.Thread(target=_listen, args=(processes, _prefixed(connect(False))), daemon=True).start()
+    return processes
+
+
+def _prefixed(store: Store, name: str = "run") -> Store:
+    """Launchers that start a failed job again keep their store: every try has keys of its own."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    return PrefixStore(f"diffem/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}", store)
+
+
+def _connector(host: str, port: int, count: int) -> Callable[[bool], Store]:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    def connect(master: bool) -> Store:
+        return TCPStore(host, port, count, master, timeout=datetime.timedelta(minutes=5))
+
+    return connect
+
+
+def _listen(processes: Processes, store: Store) -> None:
+    """Beat, and hear whether the others do."""
+    heard = {r: (-1, time.monotonic()) for r in range(processes.count) if r != processes.rank}
+    while not processes._leaving.wait(BEAT):
+        try:
+            store.add(f"alive/{processes.rank}", 1)
+            for r, (beats, when) in list(heard.items()):
+                if store.check([f"left/{r}"]):
+                    del heard[r]
+                    continue
+                now = store.add(f"alive/{r}", 0)
+                heard[r] = (now, time.monotonic()) if now != beats else (beats, when)
+                if time.monotonic() - heard[r][1] > PATIENCE:
+                    _give_up(processes, f"process {r} of {processes.count} has not been heard of for {PATIENCE:.0f} s")
+        except RuntimeError:  # torch.distributed's own errors are RuntimeErrors
+            if not processes._leaving.wait(BEAT):
+                _give_up(processes, "the process that keeps the others in touch is gone")
+
+
+def _give_up(processes: Processes, cause: str) -> None:
+    print(
+        f"diffem: {cause}; process {processes.rank} stops too. Nothing is lost: the same command resumes.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(EXIT_LOST)  # other threads may be waiting for the lost process for ever

@@ -1,0 +1,90 @@
+"""Named tensors with a description, as one safetensors file: nothing in it is executed.
+
+The header's metadata holds the description as JSON under `diffem`, and in it, as `sha256`, a hash of all else it says and of every
+tensor's name, type, shape and bytes. Files without a hash, of other programs or written before there was one, are read too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import memory
+from ..errors import InputError
+from .reading import StrPath, opened, parse_json, size_of
+
+HEADER_BYTES, TENSORS = 24 << 20, 20_000
+
+
+def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
+    value = hashlib.sha256(json.dumps(description).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        value.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        if tensor.numel():
+            value.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return value.hexdigest()
+
+
+def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description in a file; what: what it should hold, for the error."""
+    from safetensors import safe_open
+
+    path = Path(path)
+    with opened(path) as file:
+        size, start = size_of(file), file.read(8)
+        header = int.from_bytes(start, "little")
+        if len(start) < 8 or not 2 <= header <= min(HEADER_BYTES, size - 8):
+            claim = f"it claims a header of {header} bytes in" if len(start) == 8 else "it has only"
+            raise InputError(f"{path} cannot be read as {what}: {claim} {size} bytes")
+        entries = file.read(header).count(b'"data_offsets"')
+    memory.require(size - 8 - header, str(path))
+    try:
+        _require_few(entries)  # before the parser makes something of each
+        with safe_open(str(path), "pt") as tensor_file:
+            names, notes = list(tensor_file.keys()), tensor_file.metadata() or {}
+            _require_few(len(names))  # the word may be written in other ways
+            # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
+            tensors = {name: tensor_file.get_tensor(name).clone() for name in names}
+    except Exception as error:  # the reader has errors of its own, and every one is about the file
+        raise InputError(f"{path} cannot be read as {what}: {explain(error)}") from None
+    description = parse_json(notes.get("diffem", "{}"), f"{path}: the description in the header")
+    if not isinstance(description, dict):
+        raise InputError(f"{path} cannot be read as {what}: its description is not a mapping")
+    if "sha256" in description and description.pop("sha256") != tensors_checksum(tensors, description):
+        raise InputError(f"{path} is damaged: its contents do not match its checksum")
+    return tensors, description
+
+
+def _require_few(count: int) -> None:
+    if count > TENSORS:
+        raise InputError(f"it holds {count} tensors, at most {TENSORS} make sense here")
+
+
+def explain(error: Exception) -> str:
+    """What went wrong, in a line: our own words as they are, others' with their kind."""
+    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return (text.splitlines() or [repr(error)])[0][:400]
+
+
+def require_finite(tensors: dict[str, Tensor], path: StrPath) -> None:
+    """Refuse floating-point tensors with NaN or infinite entries, and exotic types that little arithmetic exists for."""
+    for name, tensor in tensors.items():
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        if tensor.dtype not in (
+            torch.float16,
+            torch.bfloat16,
+            torch.float32,
+            torch.float64,
+            torch.complex64,
+            torch.complex128,
+        ):
+            raise InputError(f"{path}: {name} is {tensor.dtype}; needed: float32 or float64")
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"{path}: {name} holds values that are not finite")

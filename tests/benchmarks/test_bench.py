@@ -1,0 +1,75 @@
+"""The sampler bench: its problems are what they say, its distances know right from wrong, and a tiny run goes through."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from benchmarks import figure2, mixture
+
+
+def test_the_mixture_problem():
+    prior, obs = mixture.problem(8, 2, seed=3)
+    assert prior.means.shape == (25, 8)
+    assert set(prior.means.unique().tolist()) == {-16.0, -8.0, 0.0, 8.0, 16.0}
+    assert torch.equal(prior.means[:, :2], prior.means[:, 6:])  # the same place in every pair of coordinates
+    assert len(prior.means.unique(dim=0)) == 25
+    s = torch.linalg.svdvals(obs.A.tensors()["matrix"])
+    assert (s < 1).all()
+    assert (s[:-1] >= s[1:]).all()
+    assert float(obs.cov.diagonal(()).sqrt()) < float(s[0])
+    again, other = mixture.problem(8, 2, seed=3)[1], mixture.problem(8, 2, seed=4)[1]
+    assert torch.equal(obs.y, again.y)
+    assert not torch.equal(obs.y, other.y)
+
+
+def test_a_tiny_run_of_the_mixture(tmp_path):
+    words = ["--seeds", "1", "--samples", "40", "--steps", "12", "--measured", "2", "--particles", "4", "--results"]
+    mixture.main([*words, str(tmp_path)])
+    result = json.loads((tmp_path / "mixture.json").read_text())
+    rows = {(row["method"], row["sampler"]): row for row in result["rows"]}
+    assert {method for method, _ in rows} == {"floor", *mixture.METHODS}
+    assert all(math.isfinite(row["w1"]) for row in rows.values())
+    # even so few draws tell the exact denoiser from one that takes V for Σ_t
+    assert rows["exact", "ddpm2"]["w1"] < 0.5 * rows["sigma_t", "ddpm2"]["w1"]
+    assert result["figures"]["w1_8_2_tds"] == rows["mmps, full solve", "tds"]["w1"]
+
+
+def test_the_likelihoods_of_figure_2():
+    """One component is a Gaussian: there the exact covariance gives p(y | x_t) itself, and Σ_t does not."""
+    problem = figure2.Problem(0, "cpu")
+    one = torch.zeros(1, 3, dtype=torch.float64)
+    problem.prior = figure2.priors.MixturePrior(torch.ones(1, dtype=torch.float64), one, torch.ones(1) * 0.3)
+    x_t = torch.randn(50, 3, dtype=torch.float64)
+    found = problem.log_likelihoods(x_t, 0.5)
+    shift = found["exact"] - found["truth"]
+    assert torch.allclose(shift, shift[:1].expand_as(shift), atol=1e-10)
+    assert torch.allclose(found["sigma_x"], found["exact"], atol=1e-10)  # V of a Gaussian is (Σ_x⁻¹ + Σ_t⁻¹)⁻¹
+    assert (found["sigma_t"] - found["truth"]).std() > 0.1
+
+
+def test_points_picked_together():
+    """Each set follows its own weights; they share 1 − TV of their points."""
+    generator = torch.Generator().manual_seed(0)
+    w_p, w_q = (torch.rand(40, generator=generator, dtype=torch.float64) for _ in range(2))
+    w_p, w_q = w_p / w_p.sum(), w_q / w_q.sum()
+    n = 4000
+    p, q = figure2.picked_together(w_p, w_q, n, torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64))
+    for index, w in ((p, w_p), (q, w_q)):
+        counts = torch.bincount(index, minlength=40) / n
+        assert (
+            counts - w
+        ).abs().max() <= 3 / n  # systematic: each part is off by less than one point, and the split rounds
+    shared = float((p == q).double().mean())
+    assert shared == pytest.approx(1 - 0.5 * float((w_p - w_q).abs().sum()), abs=2 / n)
+
+
+def test_a_tiny_run_of_figure_2(tmp_path):
+    words = ["--seeds", "1", "--samples", "4096", "--points", "48", "--sigmas", "0.1"]
+    figure2.main([*words, "--results", str(tmp_path), "--picture", str(tmp_path / "figure2.png")])
+    result = json.loads((tmp_path / "figure2.json").read_text())
+    assert len(result["rows"]) == len(figure2.COVARIANCES)
+    assert (tmp_path / "figure2.png").read_bytes()[:4] == b"\x89PNG"
+    variation = {(row["covariance"], row["sigma_t"]): row["total_variation"] for row in result["rows"]}
+    assert variation["exact", 0.1] < variation["sigma_t", 0.1] < 1

@@ -1,0 +1,124 @@
+"""Running out of memory, losses that are no numbers, being asked to stop: the run goes on, or stops where it can be resumed."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import diffem
+from diffem import priors
+from diffem.em import loop
+from diffem.em.maximization import Trainer, maximization
+from diffem.interruption import Interruption, Preempted
+from diffem.nn import MLP
+from diffem.runs.recipe import Train
+
+from .small import RECIPE, observations
+from .test_resume import contents, same
+
+DRAWS = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+
+
+def train(steps=600, resume=None, **options):
+    torch.manual_seed(0)
+    prior = priors.DiffusionPrior(MLP((3,), (16,), 8), sigma_min=0.02, sigma_max=10.0)
+    settings = Train(steps=steps, batch=16, lr=1e-3, ema=0.9)
+    record = maximization(prior, DRAWS, settings, steps=steps, seed=0, lap=1, resume=resume, progress=False, **options)
+    return torch.cat([p.flatten() for p in prior.network.parameters()]), record
+
+
+def failing(monkeypatch, fails, result):
+    """Let the n-th loss be `result(loss, n, examples)` where `fails(n, examples)`."""
+    loss, calls = Trainer._loss, []
+
+    def broken(self, x, log_sigma, z):
+        calls.append(len(x))
+        value = loss(self, x, log_sigma, z)
+        return result(value) if fails(len(calls), len(x)) else value
+
+    monkeypatch.setattr(Trainer, "_loss", broken)
+    return calls
+
+
+def not_a_number(loss):
+    return loss * math.nan
+
+
+def out_of_memory(loss):
+    raise torch.OutOfMemoryError("simulated")
+
+
+def test_one_bad_loss_is_taken_back(monkeypatch):
+    failing(monkeypatch, lambda n, size: n == 400, not_a_number)
+    weights, record = train()
+    assert record.rollbacks == 1
+    assert record.steps == 600
+    assert torch.isfinite(weights).all()
+    assert all(math.isfinite(loss) for _, loss in record.losses)
+    steps = [step for step, _ in record.losses]
+    assert steps == sorted(set(steps))
+
+
+def test_a_loss_that_stays_bad_is_given_up(monkeypatch):
+    failing(monkeypatch, lambda n, size: n > 300, not_a_number)
+    with pytest.raises(FloatingPointError, match=r"near step .*lower train\.lr"):
+        train()
+
+
+def test_memory_that_is_short_for_a_moment_changes_nothing(monkeypatch):
+    undisturbed, _ = train()
+    failing(monkeypatch, lambda n, size: n == 300, out_of_memory)
+    weights, record = train()
+    assert torch.equal(weights, undisturbed)
+    assert record.rollbacks == 0
+
+
+def test_a_batch_that_does_not_fit_is_worked_through_in_pieces(monkeypatch):
+    undisturbed, _ = train(300)
+    sizes = failing(monkeypatch, lambda n, size: size > 4, out_of_memory)
+    weights, _ = train(300)
+    assert sizes[-1] == 4
+    # sums in another order: float32 rounding, grown by 300 steps
+    assert (weights - undisturbed).norm() < 1e-4 * undisturbed.norm()
+    failing(monkeypatch, lambda n, size: True, out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(300)
+
+
+def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(tmp_path, monkeypatch):
+    diffem.fit(observations(), RECIPE, tmp_path / "undisturbed", progress=False)
+    draw_shard, told = loop.draw_shard, []
+
+    def limited(*args, batch_size, **options):
+        if batch_size > 12:
+            raise torch.OutOfMemoryError("simulated")
+        return draw_shard(*args, batch_size=batch_size, **options)
+
+    monkeypatch.setattr(loop, "draw_shard", limited)
+    say = lambda event, data: told.append(data) if event == "memory" else None  # noqa: E731
+    run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, say=say)
+    assert [data["batch"] for data in told] == [40, 20, 10]
+    assert run.laps[-1]["e_batch"] == 10
+    one, other = contents(tmp_path / "undisturbed"), contents(tmp_path / "run")
+    assert all(np.allclose(one[name], other[name], rtol=1e-4, atol=1e-4) for name in one if "draws" in name)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 4, 7])
+def test_asked_to_stop_and_called_again(calls, tmp_path, monkeypatch):
+    """Asked at some point, the run raises `Preempted`; called again, it ends with the same bits."""
+    diffem.fit(observations(), RECIPE, tmp_path / "undisturbed", progress=False)
+
+    class Later(Interruption):
+        def __init__(self):
+            self.left = calls
+
+        @property
+        def asked(self):
+            self.left -= 1
+            return self.left < 0
+
+    with pytest.raises(Preempted):
+        diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, interruption=Later())
+    diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
+    assert same(contents(tmp_path / "undisturbed"), contents(tmp_path / "run"))

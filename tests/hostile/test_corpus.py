@@ -1,0 +1,33 @@
+"""Every hostile input is refused: exit code 2, a message that names file and cause, in 5 s and 500 MB, and nothing is executed or written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .corpus import COMMANDS, CORPUS, SOUND
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_corpus_is_large_and_every_command_has_a_control():
+    assert len(CORPUS) >= 130
+    assert {case.command for case in CORPUS.values()} == COMMANDS.keys()
+    assert {name.partition(",")[0] for name in COMMANDS} == {name.partition(",")[0] for name in SOUND}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux accounts for it")
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param(list(CORPUS)[::2], id="every other"), pytest.param(list(CORPUS), id="all", marks=pytest.mark.slow)],
+)
+def test_every_input_is_refused(names):
+    command = [sys.executable, "-m", "tests.hostile.measure", *names]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["name"] for row in rows if not row["control"]] == names, result.stderr
+    assert sum(row["control"] for row in rows) == len(SOUND)
+    wrong = [(row["name"], row["faults"], row.get("said", "")[-300:]) for row in rows if row["faults"]]
+    assert wrong == []

@@ -1,0 +1,231 @@
+"""Storage that fails: a full disk at every single write, a limit on file sizes, folders nobody may write to.
+
+Whatever fails, the message says what and why, nothing half-written is left, and the same call goes on to the same bits.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+import diffem
+from diffem.cli import main
+from diffem.errors import StorageError
+from diffem.runs import files
+from diffem.runs.rundir import RunDir
+
+from ..em.small import RECIPE, observations
+from ..em.test_resume import contents, same
+from .sound import write_run
+
+SMALL = {
+    **RECIPE,
+    "laps": 1,
+    "train": {**RECIPE["train"], "steps": 64, "checkpoint_seconds": 1e-6},
+    "watch": {"held_out": 8, "draws": 2, "samples": 16},
+}
+
+
+def fit(out):
+    torch.set_num_threads(1)
+    return diffem.fit(observations(), SMALL, out, progress=False)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("storage") / "undisturbed"
+    fit(out)
+    return contents(out)
+
+
+class Disk:
+    """A disk that is full at its n-th write, in the given step of writing."""
+
+    def __init__(self, monkeypatch, step, at):
+        self.step, self.left, self.writes = step, at, 0
+        for module, name in ((os, "fsync"), (os, "replace"), (os, "open")):
+            monkeypatch.setattr(module, name, self.wrap(name, getattr(module, name)))
+
+    def wrap(self, name, real):
+        def call(*arguments, **named):
+            if name == self.step and (name != "open" or str(arguments[0]).endswith(".partial")):
+                self.writes += 1
+                if self.writes == self.left:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*arguments, **named)
+
+        return call
+
+
+def partials(out):
+    return [path for path in out.rglob("*") if ".partial" in path.name]
+
+
+@pytest.mark.parametrize("step", ["open", "fsync", "replace"])
+def test_a_disk_full_again_and_again(step, undisturbed, tmp_path, monkeypatch):
+    """One run that meets a full disk at its first write, is called again, meets it at that call's second, and so on to the end."""
+    out, failures = tmp_path / "run", []
+    for at in range(1, 100):
+        with monkeypatch.context() as patch:
+            Disk(patch, step, at)
+            try:
+                fit(out)
+            except StorageError as error:
+                failures.append(error)
+            else:
+                break
+        assert not partials(out)
+    for error in failures:
+        assert "cannot be written: No space left on device" in str(error)
+        assert str(tmp_path) in str(error)
+        assert error.errno == errno.ENOSPC
+    assert len(failures) >= 5
+    assert same(contents(out), undisturbed)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_a_disk_full_at_every_single_write(undisturbed, tmp_path, monkeypatch):
+    """A run per write that fails, each called again once there is room."""
+    for at in range(1, 1000):
+        out = tmp_path / f"{at}"
+        with monkeypatch.context() as patch:
+            disk = Disk(patch, "open", at)
+            try:
+                fit(out)
+            except StorageError:
+                assert not partials(out)
+            else:
+                break
+        fit(out)
+        assert same(contents(out), undisturbed), f"write {at}"
+        assert len((out / "metrics.jsonl").read_text().splitlines()) == 2, f"write {at}"
+    assert disk.writes == at - 1 >= 20
+
+
+def limited(size, action):
+    """The action in a child process whose files may have so many bytes; what it said."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        try:
+            action()
+            text = "done"
+        except BaseException as error:
+            text = f"{type(error).__name__}: {error}"
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    _, status = os.waitpid(child, 0)
+    said = os.read(read, 1 << 16).decode()
+    os.close(read)
+    assert not os.WIFSIGNALED(status), f"ended by signal {os.WTERMSIG(status)}"
+    return said
+
+
+def test_a_limit_on_the_size_of_files(tmp_path):
+    """A real write that fails half-way: the kernel answers EFBIG, and SIGXFSZ does not end Python."""
+    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN
+    target = tmp_path / "x.npy"
+    files.write_array(target, np.arange(10.0))
+    before = target.read_bytes()
+    said = limited(1 << 16, lambda: files.write_array(target, np.zeros(1 << 20)))
+    assert said.startswith("StorageError: ")
+    assert "x.npy cannot be written: File too large" in said
+    assert target.read_bytes() == before
+    assert not partials(tmp_path)
+
+
+def test_a_run_under_a_limit_goes_on_without_it(undisturbed, tmp_path):
+    out = tmp_path / "run"
+    said = limited(2500, lambda: fit(out))
+    assert "StorageError" in said
+    assert "File too large" in said
+    assert not partials(out)
+    fit(out)
+    assert same(contents(out), undisturbed)
+
+
+@contextlib.contextmanager
+def mounted(folder, size):
+    """A small disk of its own."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs more rights than this process has")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(undisturbed, tmp_path):
+    with mounted(tmp_path / "disk", "64k") as disk:
+        with pytest.raises(StorageError, match="No space left on device"):
+            fit(disk / "run")
+        assert not partials(disk)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        fit(disk / "run")
+        assert same(contents(disk / "run"), undisturbed)
+
+
+@contextlib.contextmanager
+def read_only(folder):
+    """A folder with a run in it that nobody may write to: permissions do not bind root, a disk mounted read-only does."""
+    with contextlib.ExitStack() as stack:
+        home = stack.enter_context(mounted(folder, "4m")) if os.geteuid() == 0 else folder
+        run = write_run(home / "run")
+        if os.geteuid() == 0:
+            subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
+            yield run
+            return
+        folders = [path for path in [run, *run.rglob("*")] if path.is_dir()]
+        for path in folders:
+            path.chmod(0o555)
+        yield run
+        for path in folders:
+            path.chmod(0o755)
+
+
+def command(*arguments):
+    """The command line in this process: exit code and what it said."""
+    said = io.StringIO()
+    argv = ["diffem", *map(str, arguments)]
+    with (
+        mock.patch.object(sys, "argv", argv),
+        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(io.StringIO()),
+        pytest.raises(SystemExit) as end,
+    ):
+        main()
+    return end.value.code or 0, said.getvalue()
+
+
+def test_a_read_only_run(tmp_path):
+    """What only reads works; what must write says that it cannot, and where."""
+    why = "(Read-only file system|Permission denied)"
+    with read_only(tmp_path / "disk") as run:
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(RunDir(run).recipe().to_yaml())
+        assert command("sample", run, "-n", 2, "--steps", 2, "-o", tmp_path / "x.npy") == (0, "")
+        code, said = command("report", run)
+        assert code == 74
+        assert re.match(rf"diffem: {run}/.* cannot be written: {why}", said), said
+        code, said = command("fit", recipe, "-o", run)
+        assert code == 2
+        assert re.match(rf"diffem: cannot work in {run}: {why}", said), said
+        code, said = command("fit", recipe, "-o", run / "new")
+        assert code == 2
+        assert re.match(rf"diffem: cannot create {run}/new: .*{why}", said), said
+        assert not partials(run)

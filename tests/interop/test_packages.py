@@ -1,0 +1,15 @@
+"""A package that is missing is named; that nothing else imports them is said in tests/test_import.py."""
+
+import pytest
+
+from benchmarks.peers import available
+
+PEERS = ("deepinv", "azula", "diffusers")
+
+
+@pytest.mark.parametrize("package", PEERS)
+def test_a_missing_package_is_named(package):
+    if available(package):
+        pytest.skip(f"{package} is installed")
+    with pytest.raises(ImportError, match=rf"{package}.*pip install"):
+        __import__(f"diffem.interop.{package}")

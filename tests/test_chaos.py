@@ -1,0 +1,10 @@
+"""Twenty faults at random instants; `make chaos` makes two hundred."""
+
+from benchmarks.faults import chaos
+
+
+def test_twenty_faults(tmp_path):
+    rows = chaos(20, seed=1, workers=1, folder=tmp_path)
+    assert len(rows) == 20
+    bad = [row for row in rows if row["outcome"] not in ("identical", "refused")]
+    assert not bad, bad
