@@ -108,7 +108,6 @@ def mri(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(header, rows), source(result)])
 
 
-<<<<<<< HEAD
 def speed(result: dict[str, Any]) -> str:
     f = result["figures"]
     rows = [
@@ -181,7 +180,9 @@ def hostile(result: dict[str, Any]) -> str:
         f"{figures['not_refused']} not; the slowest took {figures['worst_seconds']:.1f} s, the largest {figures['worst_mib']} MiB beyond the "
         f"import of torch. {figures['sound_inputs']} sound inputs for the same commands, {figures['sound_inputs_refused']} refused.\n\n"
         + source(result)
-=======
+    )
+
+
 def mixture(result: dict[str, Any]) -> str:
     from diffem.samplers import DEFAULT_SAMPLER
 
@@ -241,13 +242,11 @@ def figure2(result: dict[str, Any]) -> str:
             table(header, lines("total_variation")),
             source(result),
         ]
->>>>>>> bench
     )
 
 
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": digits,
-<<<<<<< HEAD
     "samplers": samplers,
     "mri-fast": mri,
     "mri-complex": mri,
@@ -256,13 +255,8 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "chaos": chaos,
     "hostile": hostile,
     "cost": cost,
-=======
-    "figure2": figure2,
     "mixture": mixture,
-    "mri-complex": mri,
-    "mri-fast": mri,
-    "samplers": samplers,
->>>>>>> bench
+    "figure2": figure2,
 }
 
 
