@@ -1,7 +1,6 @@
 """What the page computes, without the page."""
 
 import io
-import json
 import math
 import shutil
 
@@ -13,6 +12,8 @@ import diffem
 from diffem import InputError, Observations, operators
 from diffem.app import actions, panels
 from diffem.app.actions import Viewer
+from diffem.runs.recipe import load_recipe
+from diffem.runs.rundir import RunDir
 
 from .conftest import png
 
@@ -181,8 +182,7 @@ class TestRuns:
         copy = tmp_path / "digits"
         shutil.copytree(run, copy)
         lap = copy / "laps/002"
-        info = json.loads((copy / "run.json").read_text())
-        (copy / "run.json").write_text(json.dumps({**info, "status": "running"}))
+        RunDir(copy).set_status("running")
         viewer = Viewer(copy, device="cpu")
         (lap / "metrics.json").unlink()
         assert actions.progress(viewer).stage == "lap 2: measuring the prior"
@@ -200,9 +200,8 @@ class TestRuns:
     def test_a_run_that_was_given_its_observations(self, run, tmp_path):
         copy = tmp_path / "given"
         shutil.copytree(run, copy)
-        text = (copy / "recipe.yaml").read_text()
-        start = text.index("data:")
-        (copy / "recipe.yaml").write_text(text[:start] + "data:\n  source: given\n" + text[text.index("start:") :])
+        recipe = load_recipe(RunDir(copy).recipe(), {"data": {"source": "given"}})
+        (copy / "recipe.yaml").write_text(recipe.to_file())
         with pytest.raises(InputError, match="--observations"):
             actions.observation(Viewer(copy), 0)
         obs = Observations(torch.randn(5, 8, 8), operators.Mask(torch.rand(5, 8, 8) < 0.5), sigma=0.1)
