@@ -205,12 +205,25 @@ def _wait_until_begun(out: Path, child: Child) -> None:
     flag.unlink(missing_ok=True)
 
 
-def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
+def _pair(out: Path) -> list[Child]:
+    """Two processes on one run."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [Child(out, NONE, {**shared, "RANK": str(r)}) for r in range(2)]
+    return [Child(out, NONE, {**shared, "RANK": str(r)}) for r in range(2)]
+
+
+def undisturbed(kind: str, out: Path) -> tuple[int, str]:
+    """Run or resume without a fault, on as many processes as this kind of fault is about: sums over two round differently."""
+    children = _pair(out) if kind == "kill-rank" else [Child(out, NONE)]
+    ends = [child.end() for child in children]
+    Path(f"{out}.begun").unlink(missing_ok=True)
+    return max(ends)
+
+
+def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
+    ranks = _pair(out)
     _wait_until_begun(out, ranks[0])
     time.sleep(rng.uniform(0.0, 1.5) * seconds)
     victim = rng.randrange(2)
@@ -219,11 +232,9 @@ def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
     code, errors = ranks[1 - victim].end()
     ranks[victim].end()
     waited = time.monotonic() - killed
-    return (
-        errors
-        if code in (0, EXIT_LOST) and waited < 60
-        else f"UNCLEAR exit {code} after {waited:.0f} s: {errors[-500:]}"
-    )
+    if code in (0, EXIT_LOST) and waited < 60:
+        return errors
+    return f"UNCLEAR exit {code} after {waited:.0f} s: {errors[-500:]}"
 
 
 def _damage(kind: str, out: Path, rng: random.Random) -> str:
@@ -243,7 +254,7 @@ def _damage(kind: str, out: Path, rng: random.Random) -> str:
 
 
 def go_through(
-    number: int, seed: int, folder: Path, reference: dict[str, np.ndarray], seconds: float
+    number: int, seed: int, folder: Path, references: dict[str, dict[str, np.ndarray]], seconds: float
 ) -> dict[str, Any]:
     """One run with one fault, resumed until it ends or is refused."""
     rng = random.Random(f"{seed} {number}")
@@ -256,10 +267,9 @@ def go_through(
         return {**row, "outcome": "lost", "said": said}
     damaged = said.removeprefix("damaged ") if kind in ("truncate", "flip") else ""
     for _ in range(TRIES):
-        code, errors = Child(out, NONE).end()
-        Path(f"{out}.begun").unlink(missing_ok=True)
+        code, errors = undisturbed(kind, out)
         if code == 0:
-            row["outcome"] = compare(out, reference, damaged)
+            row["outcome"] = compare(out, references.get(kind, references[""]), damaged)
             break
         if code == 2 and damaged and Path(damaged).name in errors:
             row["outcome"] = "refused"
@@ -280,11 +290,13 @@ def chaos(faults: int, seed: int, workers: int, folder: Path) -> list[dict[str, 
     code, errors = child.end()
     assert code == 0, errors
     seconds = time.monotonic() - begun
-    reference, _ = contents(folder / "undisturbed")
+    references = {"": contents(folder / "undisturbed")[0]}
+    assert undisturbed("kill-rank", folder / "pair")[0] == 0
+    references["kill-rank"] = contents(folder / "pair")[0]
     print(f"undisturbed: {seconds:.1f} s and {begun - began:.1f} s to start", flush=True)
     rows = []
     with ThreadPoolExecutor(workers) as pool:
-        for row in pool.map(lambda k: go_through(k, seed, folder, reference, seconds), range(faults)):
+        for row in pool.map(lambda k: go_through(k, seed, folder, references, seconds), range(faults)):
             rows.append(row)
             if row["outcome"] not in ("identical", "refused"):
                 print(row, flush=True)
