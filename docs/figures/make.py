@@ -1,4 +1,4 @@
-"""The figures of the explanation, by the library itself: `python docs/figures/make.py` (about ten minutes on one core).
+"""The figures of the explanation, by the library itself: `python docs/figures/make.py` (twelve minutes on one core).
 
 A curve in the plane, of which every observation knows a point well in one direction and badly in the other: small enough to see everything at once.
 """
@@ -151,7 +151,7 @@ def methods() -> None:
 
 
 def trouble(folder: Path) -> None:
-    """The same data four ways: as it should be, and with three things wrong. Figures below are each run's own measures."""
+    """The same data four ways: as it should be, and with three things wrong; each run's own measures go to trouble.json."""
     x = clover(2048)
     cases: dict[str, tuple[Observations, dict[str, Any]]] = {
         "as it should be": (observe(x), {}),
@@ -170,8 +170,6 @@ def trouble(folder: Path) -> None:
             for k in ("heldout_chi2", "predictive_log_likelihood", "observation_distance", "rejected", "guards")
         }
         table[name]["warnings"] = len([w for m in run.laps for w in m["warnings"]])
-        chi2, rejected = last["heldout_chi2"], last["rejected"]
-        axis.set_xlabel(f"χ² {chi2:.2f}, rejected {rejected:.1%}", fontsize=8, color="#333333")
     save(figure, "trouble")
     (HERE / "trouble.json").write_text(json.dumps(table, indent=1) + "\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -32,6 +33,14 @@ def test_public_names_are_in_the_reference(room):
     listed = set(re.findall(rf"^::: diffem\.{room}\.(\w+)", text, re.MULTILINE))
     public = set(getattr(diffem, room).__all__)
     assert public - listed - ELSEWHERE.get(room, set()) == set()
+
+
+def test_the_troubles_are_those_that_were_measured():
+    page = (ROOT / "docs/trouble.md").read_text()
+    for name, m in json.loads((ROOT / "docs/figures/trouble.json").read_text()).items():
+        predictive = f"{m['predictive_log_likelihood']:.2f}".replace("-", "−")
+        row = f"| {name} | {m['heldout_chi2']:.2f} | {predictive} | {m['observation_distance']:.3f} | {m['warnings']} |"
+        assert row in page
 
 
 class Links(HTMLParser):
