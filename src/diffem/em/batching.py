@@ -34,16 +34,24 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _bytes_per_sample(prior: DiffusionPrior, precision: str) -> float:
-    """What one sample's forward pass and vector–Jacobian product hold at most, measured without compilation."""
+    """What one more sample adds to the memory that a forward pass and a vector–Jacobian product hold, without compilation.
+
+    The difference of two batches: what libraries set aside whatever the batch is no sample's share.
+    """
+    _, few, many = (_peak_bytes(prior, precision, count) for count in (PROBE, PROBE, 8 * PROBE))
+    return max(1.0, (many - few) / (7 * PROBE))
+
+
+def _peak_bytes(prior: DiffusionPrior, precision: str, count: int) -> int:
     device = prior.mean.device
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     half = HALF.get(precision)
     with torch.enable_grad(), torch.autocast(device.type, half, enabled=half is not None):
-        x = torch.zeros(PROBE, *prior.event_shape, device=device, dtype=prior.mean.dtype, requires_grad=True)
-        h = prior.network.forward(x, torch.zeros(PROBE, device=device, dtype=x.dtype))
+        x = torch.zeros(count, *prior.event_shape, device=device, dtype=prior.mean.dtype, requires_grad=True)
+        h = prior.network.forward(x, torch.zeros(count, device=device, dtype=x.dtype))
         torch.autograd.grad(h, x, torch.ones_like(h))
-    return max(1.0, (torch.cuda.max_memory_allocated(device) - before) / PROBE)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
