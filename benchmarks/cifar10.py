@@ -20,6 +20,7 @@ import torch
 import diffem
 from diffem.data import DrawStore, cifar10
 from diffem.data.sources import make_problem
+from diffem.em.loop import carry_out
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
 from diffem.report.pictures import grid
@@ -55,7 +56,7 @@ def main() -> None:
     truth = problem.reference
     assert truth is not None
     measured = _Measured(RunDir(arguments.out), problem, recipe)
-    run = diffem.fit(None, recipe, arguments.out, device=device, say=measured)
+    run = carry_out(recipe, problem.obs, arguments.out, device=device, say=measured)
     folder = RunDir(run.path)
 
     extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)

@@ -62,12 +62,24 @@ def watch(
     if held_out is not None:
         x = draws(held_out)
         metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())
+        metrics["expected_chi2"] = 1.0 if isinstance(prior, GaussianPrior) else expected_chi2(held_out, prior.sigma_min)
         partial, hidden = hide(held_out, recipe.watch.hidden, seed)
         metrics["predictive_log_likelihood"] = predictive_log_likelihood(draws(partial), held_out, hidden)
     compared = held_out if held_out is not None and len(held_out) >= 64 else shown
     some = compared[: min(count, len(compared))]
     metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
     return Watched(metrics, samples, draws(shown[: min(8, len(shown))]))
+
+
+def expected_chi2(obs: Observations, sigma_min: float) -> float:
+    """χ² per measured value of draws as they should be: 1, less what their last denoising at σ_min takes away.
+
+    It returns the mean instead of a draw, and with that halves the residual of a value whose noise is as small as σ_min.
+    """
+    ones = torch.ones_like(obs.y)
+    measured = obs.measured
+    precision = obs.noise.mahalanobis(ones if measured is None else torch.where(measured, ones, 0)) / obs.counts()
+    return float((1 / (1 + sigma_min**2 * precision)).mean())
 
 
 def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
@@ -81,9 +93,10 @@ def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
             "use the best lap (diffem.load(run, lap=k)), train longer per lap, or raise e_step.steps or e_step.iterations"
         )
     chi2 = lap.get("heldout_chi2")
-    if chi2 is not None and not 0.5 < chi2 < 2:
+    expected = lap.get("expected_chi2", 1.0)
+    if chi2 is not None and not 0.5 * expected < chi2 < 2 * expected:
         out.append(
-            f"draws miss their observations: χ² per measured value is {chi2:.2f}, it should be about 1; "
+            f"draws miss their observations: χ² per measured value is {chi2:.2f}, it should be about {expected:.2g}; "
             "raise e_step.steps or e_step.iterations, and check the noise level given with the observations"
         )
     rejected = lap.get("rejected", 0.0)
