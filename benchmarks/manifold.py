@@ -22,7 +22,7 @@ from diffem.metrics.distances import entropic_cost
 from diffem.report.pictures import marginals
 from diffem.runs.rundir import RunDir
 
-from .record import RESULTS, record
+from .record import RESULTS, ROOT, record
 
 REG, FLOORS = 1e-3, 3
 
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=16384)
     parser.add_argument("--prior-steps", type=int, default=256)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "manifold.png")
     parser.add_argument("--set", nargs="*", default=[])
     arguments = parser.parse_args()
     from diffem.runs.recipe import parse_change
@@ -102,7 +103,7 @@ def main() -> None:
     print(figures)
     print(record("manifold", figures, rows, arguments.results))
     pictures["truth"] = points[0].numpy()
-    (arguments.results / "manifold.png").write_bytes(marginals(pictures))
+    arguments.picture.write_bytes(marginals(pictures))
 
 
 if __name__ == "__main__":
