@@ -78,10 +78,10 @@ def digits(result: dict[str, Any]) -> str:
 def manifold(result: dict[str, Any]) -> str:
     f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
 
-    def line(label: str, key: str) -> list[str]:
-        return [label, *(f"{row[key]:.3f}" if key in row else "" for row in laps)]
-
-    rows = [line("posterior draws, pooled", "sinkhorn_draws"), line("prior samples", "sinkhorn_prior")]
+    rows = [
+        [str(row["lap"]), *(f"{row[key]:.3f}" if key in row else "" for key in ("sinkhorn_draws", "sinkhorn_prior"))]
+        for row in laps
+    ]
     lowest = min(row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row)
     text = (
         f"Sinkhorn divergence from the truth (squared distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in "
@@ -92,7 +92,7 @@ def manifold(result: dict[str, Any]) -> str:
         f"would give {f['perfect_draws']:.4f}. The lowest value of the draws is {lowest:.3f}; the worst rise of a lap over the best one "
         f"before it is {100 * f['worst_rise']:.0f} %."
     )
-    return "\n\n".join([text, table(["lap", *(str(row["lap"]) for row in laps)], rows), floors, source(result)])
+    return "\n\n".join([text, table(["lap", "posterior draws, pooled", "prior samples"], rows), floors, source(result)])
 
 
 def mri(result: dict[str, Any]) -> str:

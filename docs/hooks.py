@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SECTION = "Details and results"
+SECTION = "Results"
 ELSEWHERE = {"interop.md": "How to"}
 
 

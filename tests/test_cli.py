@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffem import Observations, operators
+from diffem import Observations, load, operators
 from diffem.data.sources import make_problem
 from diffem.metrics import to_uint8
 from diffem.runs.rundir import RunDir
@@ -73,6 +73,19 @@ def test_sample(run, tmp_path):
         assert result.returncode == 0, result.stderr
     assert np.load(tmp_path / "x.npy").shape == (9, 8, 8)
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_export(run, tmp_path):
+    from diffem.interop import hub
+
+    folder, _ = run
+    result = diffem("export", folder, "-o", tmp_path / "prior", "--notes", "Digits.")
+    assert result.returncode == 0, result.stderr
+    card = hub.read_card(tmp_path / "prior")
+    assert card["training"]["operators"]["kind"] == "Mask"
+    assert card["range"] == [-2, 2]
+    x_t = torch.randn(2, 8, 8)
+    assert torch.equal(hub.load(tmp_path / "prior")(x_t, 1.0), load(folder)(x_t, 1.0))
 
 
 def test_posterior(run, tmp_path):

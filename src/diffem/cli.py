@@ -278,6 +278,26 @@ def report(run: RunArgument) -> None:
     typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
 
 
+@app.command()
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="the folder to write")],
+    lap: Annotated[int | None, typer.Option("--lap", help="the last when absent")] = None,
+    notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
+) -> None:
+    """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
+    from .data.sources import make_problem
+    from .interop import hub
+    from .runs.rundir import RunDir
+
+    recipe = RunDir(run).recipe()
+    obs, pixel_range = None, None
+    if recipe.data.source != "given":
+        problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+        obs, pixel_range = problem.obs, problem.range
+    typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
+
+
 @app.command("app")
 def look(
     run: RunArgument,

@@ -143,7 +143,7 @@ def carry_out(
 ) -> Run:
     """`fit` with the recipe resolved and the observations made."""
     device = torch.device(device) if device is not None else processes.device()
-    _validate(recipe, obs)
+    _validate(recipe, obs, start)
     run = RunDir(out)
     observations = fingerprint(obs.tensors())
     processes.first(lambda: run.open(recipe, observations) and None)
@@ -154,7 +154,7 @@ def carry_out(
     return Run(run.path)
 
 
-def _validate(recipe: Recipe, obs: Observations) -> None:
+def _validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     """What the schema cannot know, before anything is written: names and settings that belong to other rooms."""
     get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
     for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
@@ -165,7 +165,7 @@ def _validate(recipe: Recipe, obs: Observations) -> None:
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
         )
-    if recipe.start == "gaussian":
+    if recipe.start == "gaussian" and start is None:
         with torch.device("meta"):
             make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
 
