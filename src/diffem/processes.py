@@ -8,6 +8,7 @@ our own, which also carries a heartbeat: a process that was killed says nothing,
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import sys
@@ -101,6 +102,21 @@ class Processes:
             if self.store.add(key, 1) == self.count:
                 self.store.set(f"{key}/all", str(self.store.add(f"{key}/yes", 0)))
         return int(self._wait(f"{key}/all")) > 0
+
+    def share_out(self, n: int, asked: Callable[[], bool]) -> Iterator[int]:
+        """0 … n−1, each to one process: whoever is free takes the next. Ends early, for all, once a process is `asked` to stop."""
+        if self.store is None:
+            yield from itertools.takewhile(lambda k: not asked(), range(n))
+            return
+        key = self._next("claims")
+        while True:
+            with _noticing():
+                if self.store.add(f"{key}/stop", int(asked())):
+                    return
+                k = self.store.add(key, 1) - 1
+            if k >= n:
+                return
+            yield k
 
     def add_(self, tensor: Tensor) -> None:
         """Sum a tensor over the processes, in place."""

@@ -219,7 +219,6 @@ class _Loop:
             self.processes.meet()
         self.laps_before = RunDir(self.run.path).metrics()[0].get("laps_before", 0)
         for lap in range(max(done, 0) + 1, self.recipe.laps + 1):
-            self.stop_if_asked(f"{lap - 1} laps are done")
             self.lap(lap)
         self.set_status("finished")
 
@@ -316,14 +315,14 @@ class _Loop:
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:
         began, options = time.monotonic(), self.recipe.e_step
         store, last = self.store(lap), self.store(lap - 1)
-        mine = range(self.processes.rank, len(store), self.processes.count)
-        todo = [k for k in mine if not store.has(k)]
         bound = self.bound()
-        total = sum(b - a for a, b in map(store.range, todo)) * options.draws
+        total = len(self.train_obs) * options.draws // self.processes.count
         with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
-            for k in todo:
-                if self.interruption.asked:
-                    break
+            for k in self.processes.share_out(len(store), lambda: self.interruption.asked):
+                if store.has(k):
+                    first, end = store.range(k)
+                    bar.total -= (end - first) * options.draws
+                    continue
                 shard = self.draw(lap, prior, store, k, bound, (lambda k=k: last.read(k)) if lap > 1 else None, bar)  # type: ignore[misc]
                 store.write(k, shard.x, shard.report)
         metrics["e_seconds"] = time.monotonic() - began
@@ -454,11 +453,11 @@ class _Loop:
         ).to(self.device)
 
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
-        """Watch, and write what makes the lap count; the other processes of a run wait."""
+        """Watch, and write what makes the lap count; the other processes of a run already draw for the next."""
         self.prior = prior
         if self.processes.is_first:
             self.conclude(lap, prior, metrics, began)
-        if lap:
+        if lap == self.recipe.laps:
             self.processes.meet()
 
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
