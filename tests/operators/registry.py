@@ -42,6 +42,7 @@ REGISTRY = {
     "dense complex each": (lambda n: ops.Dense(torch.view_as_complex(_random(n, 5, 6, 2))), (6, 2)),
     "fourier, real image": (lambda n: ops.Fourier(_bits(6, 8)), (6, 8)),
     "fourier, columns": (lambda n: ops.Fourier(_bits(8)), (6, 8)),
+    "fourier, everything": (lambda n: ops.Fourier(), (5, 8)),
     "fourier each, complex image": (lambda n: ops.Fourier(_bits(n, 1, 8), complex=True), (6, 8, 2)),
     "fourier, odd sizes, channel": (lambda n: ops.Fourier(_bits(n, 5, 7)), (1, 5, 7)),
     "fourier, coils, real image": (lambda n: ops.Fourier(_bits(n, 1, 8), coils=_coils(3, 6, 8)), (6, 8)),

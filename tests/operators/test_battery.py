@@ -60,6 +60,34 @@ def test_gram_diagonal_is_that_of_the_matrix(name):
 
 
 @EACH
+@pytest.mark.parametrize("sigma", [0.3, torch.linspace(0.1, 0.9, N)], ids=["shared noise", "each its noise"])
+def test_reduced_observations_say_the_same(name, sigma):
+    """AᵀΣ⁻¹A and AᵀΣ⁻¹y are all that a likelihood knows of x; the rows of the reduced operator are orthonormal."""
+    A, x, y, v = build(name)
+    obs = Observations(y + v, A, sigma=sigma)
+    reduced = obs.reduced()
+    if reduced is obs:
+        return
+    known = []
+    for o in (obs, reduced):
+        matrix, noise = matrix_of(o.A, tuple(x.shape[1:]), N), o.noise.diagonal(tuple(o.y.shape[1:])).flatten(1)
+        precision = torch.where(noise > 0, 1 / noise, 0).expand(N, -1).unsqueeze(-1)
+        known.append((matrix.mT @ (precision * matrix), matrix.mT @ (precision * o.y.flatten(1).unsqueeze(-1))))
+    for one, other in zip(*known, strict=True):
+        assert relative(other, one) < 1e-12
+    gram = matrix @ matrix.mT
+    assert torch.allclose(gram, torch.diag_embed(reduced.A.gram_diagonal(reduced.y).expand_as(y).flatten(1)))
+    assert torch.equal(obs[1:3].reduced().y, reduced[1:3].y)
+
+
+def test_k_space_of_real_images_is_reduced():
+    for name, (make, _) in REGISTRY.items():
+        A, _x, y, _v = build(name)
+        real = isinstance(A, operators.Fourier) and not A.complex and "coils" not in make(N).tensors()
+        assert (A.reduced(y) is not None) == real, name
+
+
+@EACH
 def test_linearity(name):
     A, x, y, _ = build(name)
     other = torch.randn_like(x)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffem import Observations, priors
+from diffem import Observations, operators, priors
 from diffem.linalg import Diagonal, LowRank
 
 from ..exact import gaussian_posterior_mean, matrix_of, random_covariance, textbook_cg
@@ -158,3 +158,21 @@ def test_truncated_cg_is_textbook_cg_on_the_dense_system(name, k):
         u = textbook_cg(system, y - rows @ x_hat[i], k)
         expected = x_hat[i] + sigma**2 * jacobian.T @ rows.T @ u
         assert torch.allclose(got[i], expected, atol=1e-9)
+
+
+def test_few_iterations_go_far_on_k_space_of_real_images():
+    """Both halves of a Hermitian spectrum measure one thing; left in, they cost conjugate gradients their first iterations (25 % here)."""
+    generator = torch.Generator().manual_seed(0)
+    place = torch.cartesian_prod(torch.arange(12.0), torch.arange(12.0)).double()
+    cov = torch.exp(-torch.cdist(place, place) / 3)
+    prior = priors.GaussianPrior(torch.zeros(12, 12, dtype=torch.float64), cov)
+    mask = torch.rand(4, 1, 12, generator=generator) < 0.3
+    mask[:, :, 5:8] = True
+    x = (torch.randn(4, 144, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(cov).T).reshape(4, 12, 12)
+    A = operators.Fourier(mask)
+    y = A(x) + 0.01 * torch.randn(4, 12, 12, 2, generator=generator, dtype=torch.float64)
+    obs = Observations(y, A, sigma=0.01)
+    x_t = x + 0.1 * torch.randn(4, 12, 12, generator=generator, dtype=torch.float64)
+    exact = prior.posterior(obs, solver="direct")(x_t, 0.1)
+    few = prior.posterior(obs, iterations=2)(x_t, 0.1)
+    assert (few - exact).norm() < 2e-3 * (exact - prior(x_t, 0.1)).norm()

@@ -117,6 +117,20 @@ class Observations:
             return None
         return self.A.measured(self.y).expand_as(self.y).flatten(1)
 
+    def reduced(self) -> Observations:
+        """Observations that say the same about x with orthonormal rows, where the operator knows such; otherwise these.
+
+        What is dropped does not depend on x: posteriors are the same, and likelihoods up to a factor.
+        """
+        reduced = self.A.reduced(self.y) if isinstance(self.cov, Isotropic) else None
+        if reduced is None:
+            return self
+        new = copy.copy(self)
+        new.A, new.y, variance = reduced
+        noise = self.cov.diagonal(tuple(self.y.shape[1:]))
+        new.cov = Diagonal._raw(variances=((noise * variance).expand_as(self.y), self.y.ndim - 1))
+        return new
+
     def counts(self) -> Tensor:
         """How many values each observation measures, `(n,)`."""
         measured = self.measured

@@ -64,6 +64,9 @@ class StoredObservations(Observations):
         # not kept: what is moved is used there
         return (self._read or self._shelf.read(self._rows)).to(*args, **kwargs)
 
+    def reduced(self) -> Observations:
+        return self.read().reduced()
+
     def tensors(self) -> dict[str, Tensor]:
         """What tells these observations from others: the shelf's digest and the rows, not the measurements themselves."""
         digest = torch.tensor(list(bytes.fromhex(self._shelf.digest)), dtype=torch.uint8)

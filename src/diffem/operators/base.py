@@ -52,6 +52,13 @@ class Operator(Batched):
         """The diagonal of AAᵀ, broadcastable to y `(n, *measurement)`, when AAᵀ is exactly diagonal; None when it is not."""
         return None
 
+    def reduced(self, y: Tensor) -> tuple[Operator, Tensor, Tensor] | None:
+        """A measurement that says the same about x in orthonormal rows, for noise that is alike and independent on all entries.
+
+        The operator, its measurements, and their variances in units of y's, broadcastable to them; None where there is none.
+        """
+        return None
+
     def bound(self, x: Tensor) -> Self:
         """The operator with undecided parameters settled, for samples like that of `x` `(1, *event)`."""
         return self

@@ -118,6 +118,18 @@ class Fourier(Operator):
         mask = self._mask(y)
         return torch.ones_like(y[:1]) if mask is None else mask.to(y.dtype)
 
+    def reduced(self, y: Tensor) -> tuple[Operator, Tensor, Tensor] | None:
+        from .hermitian import RealFourier, folded
+
+        if self.complex or "coils" in self._tensors:
+            return None
+        height, width = y.shape[-3:-1]
+        every = torch.ones(1, height, width, dtype=torch.bool, device=y.device)
+        mask = self._read("mask").expand(-1, height, width) if "mask" in self._tensors else every
+        values, weights, variance = folded(y, mask)
+        shared = "mask" not in self._tensors or self.batch is None
+        return RealFourier(weights[0] if shared else weights), values, lift(variance, y, 3)
+
 
 def centred_fft2(image: Tensor) -> Tensor:
     axes = (-2, -1)

@@ -246,7 +246,7 @@ class Posterior:
 
 @dataclass
 class SolvingPosterior(Posterior):
-    """A method that solves (Σ_y + A V Aᵀ) u = y − A x̂.
+    """A method that solves (Σ_y + A V Aᵀ) u = y − A x̂, with the observations reduced (see `Observations.reduced`) where they can be.
 
     solver: a name of `linalg.SOLVERS`; it stops after `iterations`, or earlier at a relative residual of `tolerance`;
     guard: whether the curvature guard is on.
@@ -259,6 +259,8 @@ class SolvingPosterior(Posterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.obs = self.obs.reduced()
+        self.noise = self.obs.noise
         if self.solver not in SOLVERS:
             raise InputError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")
         if not isinstance(self.iterations, int) or self.iterations < 1:

@@ -90,7 +90,7 @@ def fit_gaussian(
             log_likelihood = 0.0
             for start in range(0, len(obs), batch_size):
                 part = obs[start : start + batch_size]
-                log_likelihood += model.expect(part)
+                log_likelihood += model.expect(part.reduced())
                 bar.advance(len(part))
             return log_likelihood / total
 

@@ -12,6 +12,7 @@ from ..linalg import Diagonal, Isotropic, LowRank, System, cg
 from ..randomness import Stream
 from .fit_full import measurement_matrices, noise_matrices
 
+STARTED_FROM = 1024  # observations
 MAX_DENSE = 4096  # measured values up to which the likelihood of an operator with a full AAᵀ is computed
 
 
@@ -30,15 +31,25 @@ class LowRankModel:
     def __init__(self, obs: Observations, rank: int, seed: int) -> None:
         self.obs, self.rank, self.size = obs, rank, math.prod(obs.x_shape)
         self.seed = seed
-        like = torch.zeros(self.size, dtype=torch.float64, device=obs.y.device)
-        self.mean = like
-        index = torch.arange(rank, device=like.device)
-        self.u = Stream(seed, "gaussian fit").normal(index, (self.size,), dtype=torch.float64) / math.sqrt(
-            rank
-        )  # (r, N)
-        self.d = torch.ones((), dtype=torch.float64, device=like.device)
+        self.mean, self.u, self.d = self._backprojected()
         self.position = 0
         self._reset()
+
+    def _backprojected(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Where to start: mean and principal directions of Aᵀy, with random ones where there are too few observations."""
+        some = self.obs[: min(len(self.obs), STARTED_FROM)].to(torch.float64).reduced()
+        x = some.A.adjoint(some.y).flatten(1)  # (n, N)
+        mean = x.mean(0)
+        x = x - mean
+        index = torch.arange(self.rank, device=x.device)
+        u = Stream(self.seed, "gaussian fit").normal(index, (self.size,), dtype=torch.float64)
+        u = u * (1e-2 * x.square().mean().sqrt() / math.sqrt(self.rank))
+        values, vectors = torch.linalg.eigh(x @ x.T / len(x))  # of n × n: the same spectrum as of N × N
+        found = min(self.rank, len(x) - 1)
+        top = values[-found:].clamp(min=0) if found else values[:0]
+        u[:found] += (vectors[:, len(x) - found :].T @ x) / math.sqrt(len(x))
+        left = (x.square().sum() / len(x) - top.sum()) / self.size
+        return mean, u, left.clamp(min=1e-3 * x.square().mean() + 1e-12)
 
     def _reset(self) -> None:
         r = self.rank + 1

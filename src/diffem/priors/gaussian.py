@@ -59,18 +59,18 @@ class GaussianPrior(Prior):
         """
         index = torch.arange(len(obs)) if index is None else index
         index = index.to(self.mean.device)
+        # In float64: the directions with the least variance decide whether a draw explains a precise measurement.
+        obs = obs.to(torch.float64).reduced()
         stream = Stream(seed, "gaussian posterior", lap)
         number = torch.full_like(index, draw)
         z = stream.normal(index, self.event_shape, draw=number, dtype=self.mean.dtype).double()
         e = stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number, dtype=self.mean.dtype).double()
-        # In float64: the directions with the least variance decide whether a draw explains a precise measurement.
-        obs = obs.to(torch.float64)
         x = self.mean + self._cov.to(torch.float64).sqrt(z)
         return (x + self._gain(obs, obs.residual(x) - obs.noise.sqrt(e))).to(self.mean.dtype)
 
     def posterior_mean(self, obs: Observations) -> Tensor:
         """E[x | y] per observation, `(n, *event)`."""
-        obs = obs.to(torch.float64)
+        obs = obs.to(torch.float64).reduced()
         mean = self.mean.double().expand(len(obs), *self.event_shape).contiguous()
         return (mean + self._gain(obs, obs.residual(mean))).to(self.mean.dtype)
 
