@@ -82,8 +82,10 @@ class GaussianPrior(Prior):
             return self._selected_gain(obs, selected, residual)
         cov = self._cov.to(torch.float64)
         if isinstance(obs.A, Identity) and isinstance(obs.cov, Isotropic):
+            # Σ(Σ + s)⁻¹r as r − s(Σ + s)⁻¹r: one factor, so that eigenvectors in float32 need not be orthogonal to more than that
             variance = obs.cov.diagonal(())
-            return cov.matvec(cov.plus(variance if obs.cov.batch else variance[0]).solve(residual))
+            shifted = cov.plus(variance if obs.cov.batch else variance[0])
+            return residual - obs.cov.matvec(shifted.solve(residual))
 
         def signal(p: Tensor) -> tuple[Tensor, Tensor]:
             pullback = cov.matvec(obs.A.adjoint(p))
