@@ -51,7 +51,6 @@ from .screening import default_bound
 from .watch import split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
-
 CLEAN = 0.01  # noise that is no more than this share of the data's spread is none
 
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them

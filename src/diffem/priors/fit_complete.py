@@ -1,6 +1,7 @@
 r"""Observations of everything, all with the same white noise: the Gaussian of maximum likelihood in closed form.
 
-With ȳ and S = QΛQᵀ the mean and covariance of the observations, Σ + σ_y²I = S up to the sign of what the noise explains:
+With ȳ and S = QΛQᵀ the mean and covariance of the observations, Σ + σ_y²I equals S in the directions that vary more than the noise; the
+others have no variance of their own (Tipping & Bishop 1999):
 
     μ = ȳ,      Σ = Q max(Λ − σ_y², 0) Qᵀ.
 """
