@@ -103,7 +103,9 @@ def test_first_or_tied():
 
     rows = [row("box", "dps", 0.2), row("box", "mmps3", 0.1), row("random", "dps", 0.2), row("random", "mmps3", 0.205)]
     rows += [row("motion", "dps", 0.2), row("motion", "mmps3", 0.22)]
-    assert images.first_or_tied(rows) == {"mmps3_first_or_tied_100": 2}
+    assert images.first_or_tied(rows) == {"mmps3_first_or_tied_100": 2, "mmps3_first_or_tied_others_100": 2}
+    rows += [row("box", "mmps5", 0.05)]
+    assert images.first_or_tied(rows) == {"mmps3_first_or_tied_100": 1, "mmps3_first_or_tied_others_100": 2}
 
 
 def test_a_tiny_run(assets, prior_file, tmp_path):
@@ -114,7 +116,7 @@ def test_a_tiny_run(assets, prior_file, tmp_path):
     rows = {(row["task"], row["method"]): row for row in result["rows"]}
     names = ["dps", "pigdm", "tmpd", "diffpir", "mmps1", "mmps3", "mmps5"]
     assert list(rows) == [(task, name) for task in images.TASKS for name in names]
-    assert rows["box", "dps"]["options"] == {"method": "dps", "zeta": 0.5}
+    assert rows["box", "dps"]["options"] == {"method": "dps", "zeta": 1.0}
     # four steps and the last denoising
     assert [rows["motion", name]["vjps"] for name in names] == [5, 5, 10, 0, 5, 15, 25]
     assert result["figures"]["lpips_random_mmps3_4"] == rows["random", "mmps3"]["lpips"]
