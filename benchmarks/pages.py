@@ -265,6 +265,77 @@ def figure2(result: dict[str, Any]) -> str:
     )
 
 
+def images(result: dict[str, Any]) -> str:
+    from .images import MAIN, NAMES, TASKS
+
+    rows = result["rows"]
+    steps = sorted({row["steps"] for row in rows})
+    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    names = [name for name in NAMES if any(row["method"] == name for row in rows)]
+    cells = {(row["task"], row["method"], row["steps"]): row for row in rows}
+    main = MAIN if MAIN in steps else steps[-1]
+    row = next(row for row in rows if row["steps"] == main)
+
+    def figure(task: str, name: str, count: int, key: str, digits: int) -> str:
+        found = cells.get((task, name, count))
+        return "" if found is None else f"{found[key]:.{digits}f} ± {found[f'{key}_se']:.{digits}f}"
+
+    columns = [(task, count) for task in tasks for count in steps]
+    parts = [
+        f"LPIPS by problem and number of steps ({row['images']} images, {row['draws']} draws each, `{row['sampler']}`, mean ± standard error):",
+        table(
+            ["", *(f"{task}, {count}" for task, count in columns)],
+            [[name, *(figure(task, name, count, "lpips", 3) for task, count in columns)] for name in names],
+        ),
+    ]
+    header = [
+        "",
+        "LPIPS",
+        "LPIPS, 64×64",
+        "PSNR",
+        "PSNR of the mean",
+        "SSIM",
+        "χ²",
+        "coverage",
+        "CRPS",
+        "failed",
+        "VJPs",
+        "s",
+    ]
+    shown = [
+        ("lpips", 3),
+        ("lpips_64", 3),
+        ("psnr", 2),
+        ("psnr_mean", 2),
+        ("ssim", 3),
+        ("chi2", 2),
+        ("coverage90", 3),
+        ("crps", 3),
+    ]
+    for task in tasks:
+        lines = [
+            [
+                name,
+                *(figure(task, name, main, key, digits) for key, digits in shown),
+                f"{100 * found['failed']:.1f} %",
+                f"{found['vjps']:.0f}",
+                f"{found['seconds']:.1f}",
+            ]
+            for name in names
+            if (found := cells.get((task, name, main))) is not None
+        ]
+        parts += [f"{task}, {main} steps:", table(header, lines)]
+    settings = {row["method"]: ", ".join(f"{key} {value}" for key, value in row["options"].items()) for row in rows}
+    levels = {row["task"]: f"{row['task']} {row['sigma_y']:g}" for row in rows}
+    parts.append(
+        f"Settings: {'; '.join(settings[name] for name in names)}; network in {row['precision']}. σ_y: {', '.join(levels.values())}."
+    )
+    parts.append(source(result))
+    earlier = {row["command"]: row for row in rows if "command" in row}  # rows kept from an earlier run
+    parts += [f"Rows kept from a run before: {source(row)}" for row in earlier.values()]
+    return "\n\n".join(parts)
+
+
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": digits,
     "samplers": samplers,
@@ -278,6 +349,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "cost": cost,
     "mixture": mixture,
     "figure2": figure2,
+    "images": images,
 }
 
 

@@ -133,6 +133,11 @@ class TestSource:
         test = make_problem("cifar10", 3, {**settings, "split": "test"})
         assert not torch.equal(test.obs.measured, whole.obs.measured[:4])
 
+    def test_clean_images(self, folder):
+        obs = make_problem("cifar10", 0, {"folder": str(folder), "missing": 0, "sigma": 0, "n": 7}).obs
+        assert torch.equal(cifar10.to_uint8(obs.y), pixels(30)[:7])
+        assert obs.measured is None
+
     def test_bad_settings(self, folder):
         for settings, words in (
             ({"missing": 1.0}, r"\[0, 1\), got 1.0"),

@@ -168,7 +168,9 @@ def test_few_iterations_go_far_on_k_space_of_real_images():
     prior = priors.GaussianPrior(torch.zeros(12, 12, dtype=torch.float64), cov)
     mask = torch.rand(4, 1, 12, generator=generator) < 0.3
     mask[:, :, 5:8] = True
-    x = (torch.randn(4, 144, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(cov).T).reshape(4, 12, 12)
+    x = (torch.randn(4, 144, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(cov).T).reshape(
+        4, 12, 12
+    )
     A = operators.Fourier(mask)
     y = A(x) + 0.01 * torch.randn(4, 12, 12, 2, generator=generator, dtype=torch.float64)
     obs = Observations(y, A, sigma=0.01)

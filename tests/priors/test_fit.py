@@ -125,6 +125,31 @@ def test_going_on_from_a_fit():
         priors.fit_gaussian(obs, rank=2, start=first)
 
 
+def test_everything_measured_needs_no_rounds():
+    """The closed form for A = I is what iterating ends with for a mask that hides nothing, and its likelihood is the likelihood."""
+    y = problem(0, n=60).y + torch.randn(60, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    obs, history = Observations(y, operators.Identity(), sigma=0.2), priors.FitHistory()
+    closed = priors.fit_gaussian(obs, history=history)
+    masked = Observations(y, operators.Mask(torch.ones(2, 3, dtype=torch.bool)), sigma=0.2)
+    iterated = priors.fit_gaussian(masked, rounds=2000, tolerance=1e-14)
+    assert torch.allclose(closed.mean, iterated.mean, atol=1e-8)
+    a, b = (p.covariance().matrix()[0] for p in (closed, iterated))
+    assert torch.allclose(a, b, atol=1e-5)  # where iterating stops
+    assert history.log_likelihood == [pytest.approx(log_likelihood(closed.mean.flatten(), a, obs), abs=1e-10)]
+    # and so are its posterior draws, from the same random numbers, also with a noise level of each observation's own
+    for sigma in (0.2, torch.linspace(0.1, 0.3, 60, dtype=torch.float64)):
+        x, z = (closed.draw_posterior(Observations(y, A, sigma=sigma)) for A in (operators.Identity(), masked.A))
+        assert torch.allclose(x, z, atol=1e-10)
+
+
+def test_directions_below_the_noise_have_no_variance():
+    y = torch.zeros(50, 3, dtype=torch.float64)
+    y[:, 0] = torch.linspace(-1, 1, 50)
+    prior = priors.fit_gaussian(Observations(y, operators.Identity(), sigma=0.1))
+    expected = torch.diag(torch.tensor([float(y[:, 0].square().mean()) - 0.01, 0, 0], dtype=torch.float64))
+    assert torch.allclose(prior.covariance().matrix()[0], expected, atol=1e-12)
+
+
 def test_bad_input():
     obs = problem(0)
     with pytest.raises(ValueError, match="rank must lie between 1 and 5, got 6"):

@@ -18,7 +18,16 @@ def test_built_in_recipes_are_valid_and_survive_writing(name, tmp_path):
 
 
 def test_the_promised_recipes_are_there():
-    assert {"digits", "manifold", "manifold-quick", "cifar10", "cifar10-fast", "fastmri", "mri-fast"} <= set(names())
+    assert {
+        "digits",
+        "manifold",
+        "manifold-quick",
+        "cifar10",
+        "cifar10-fast",
+        "cifar10-clean",
+        "fastmri",
+        "mri-fast",
+    } <= set(names())
 
 
 @pytest.mark.parametrize(
@@ -27,6 +36,7 @@ def test_the_promised_recipes_are_there():
         ("manifold", (5,), 150_789),
         ("cifar10", (3, 32, 32), 57_560_451),
         ("cifar10-fast", (3, 32, 32), None),
+        ("cifar10-clean", (3, 32, 32), None),
         ("fastmri", (1, 320, 320), 77_648_912),
         ("mri-fast", (1, 160, 160), None),
     ],

@@ -110,6 +110,7 @@ def cifar10(
     """Every pixel is missing, all channels together, with probability `missing`; the others carry noise of std `sigma`.
 
     n: only the first n images. Mask and noise of image i are functions of (seed, split, i).
+    With `missing` and `sigma` both 0, the images themselves.
     """
     if not 0 <= missing < 1:
         raise InputError(f"data.missing must lie in [0, 1), got {missing}")
@@ -117,6 +118,8 @@ def cifar10(
     if n is not None and not (isinstance(n, int) and 1 <= n <= len(pixels)):
         raise InputError(f"data.n must be an integer from 1 to {len(pixels)}, the images of {split!r}; got {n}")
     x = from_uint8(pixels[:n])
+    if missing == sigma == 0:
+        return Problem(Observations.clean(x), x, range=RANGE)
     # the split is part of the address: the masks of the test images are not those of the first training images
     masks, noise = Stream(seed, f"cifar10 {split} mask"), Stream(seed, f"cifar10 {split} noise")
     mask = torch.empty(len(x), 1, *EVENT[1:], dtype=torch.bool)

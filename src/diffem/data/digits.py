@@ -26,10 +26,15 @@ def images() -> Tensor:
 
 
 def digits(seed: int, missing: float = 0.5, sigma: float = 0.1) -> Problem:
-    """Every pixel is missing with probability `missing`; the others carry noise of standard deviation `sigma`."""
+    """Every pixel is missing with probability `missing`; the others carry noise of standard deviation `sigma`.
+
+    With `missing` and `sigma` both 0, the digits themselves.
+    """
     if not 0 <= missing < 1:
         raise InputError(f"data.missing must lie in [0, 1), got {missing}")
     x = images()
+    if missing == sigma == 0:
+        return Problem(Observations.clean(x), x, range=(-2.0, 2.0))
     index = torch.arange(len(x))
     mask = Stream(seed, "digits mask").uniform(index, tuple(x.shape[1:])) >= missing
     noise = Stream(seed, "digits noise").normal(index, tuple(x.shape[1:]))

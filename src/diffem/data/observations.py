@@ -15,7 +15,7 @@ from ..batched import Index, as_index
 from ..errors import InputError
 from ..linalg import Covariance, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
-from ..operators import OPERATORS, Mask, Operator
+from ..operators import OPERATORS, Identity, Mask, Operator
 from ..operators.implied import implied
 from ..shapes import require_batch
 
@@ -58,6 +58,14 @@ class Observations:
         self.y = clean.detach()
         self.A = A.bound(x)
         self.cov = self._covariance(sigma, cov)
+
+    @classmethod
+    def clean(cls, x: Tensor, sigma: float = 1e-3) -> Observations:
+        """Samples seen as they are, y = x `(n, *event)`, for a recipe with `e_step.clean`.
+
+        sigma: the accuracy stated for them, which counts where a posterior is conditioned on them; nothing is added to x.
+        """
+        return cls(x, Identity(), sigma=sigma)
 
     def _covariance(self, sigma: float | Tensor | None, cov: Covariance | None) -> Covariance:
         if (sigma is None) == (cov is None):

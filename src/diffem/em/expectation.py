@@ -128,6 +128,12 @@ def draw_shard(
     return Shard(torch.stack(draws), report)
 
 
+def given_shard(obs: Observations) -> Shard:
+    """The draws of clean observations: themselves."""
+    none = dict.fromkeys(("rejected", "redrawn", "kept", "replaced", "chi2", "guards", "evaluations", "vjps"), 0.0)
+    return Shard(obs.y.unsqueeze(0), {"observations": len(obs), "draws": len(obs), **none})
+
+
 def condition_like(prior: Prior, obs: Observations, options: EStep) -> Posterior:
     """The posterior as a recipe's E-step conditions; the solver's settings are those of mmps, the others have their own."""
     solver: dict[str, Any] = {}

@@ -2,6 +2,7 @@ r"""The whole loop: observations in, prior out, lap after lap, restartable at an
 
     lap 0      the start: a Gaussian fitted to the observations, or a prior that is given
     lap k      E  draw x ~ q_{k−1}(x | y, A) for every observation      → laps/k/draws
+                  (clean observations are their own draws)
                M  train the denoiser on the draws, warm-started           → laps/k/prior.safetensors
                watch                                                      → laps/k/metrics.json
 
@@ -30,6 +31,7 @@ from ..fusion import compile_network
 from ..interruption import Interruption, Preempted
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
+from ..operators import Identity
 from ..posterior import METHODS
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.files import load_prior, load_with_description, save_prior
@@ -43,12 +45,13 @@ from ..runs.tensors import read_tensors
 from ..samplers import get_sampler
 from .augment import Augment
 from .batching import choose_batch, is_out_of_memory
-from .expectation import Shard, draw_shard
+from .expectation import Shard, draw_shard, given_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
 from .watch import split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
+CLEAN = 0.01  # noise that is no more than this share of the data's spread is none
 
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
 
@@ -165,9 +168,27 @@ def _validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
         )
+    if recipe.e_step.clean:
+        _require_clean(obs)
     if recipe.start == "gaussian" and start is None:
         with torch.device("meta"):
             make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
+
+
+def _require_clean(obs: Observations, samples: int = 1024) -> None:
+    some = obs[: min(samples, len(obs))]
+    if not isinstance(some.A, Identity):
+        raise InputError(
+            f"e_step.clean takes observations that are the samples themselves, these were measured through {some.A}; see "
+            "Observations.clean, or for the sources digits and cifar10 set data.missing and data.sigma to 0"
+        )
+    noise = float(some.cov.diagonal(tuple(some.y.shape[1:])).max().sqrt())
+    spread = float(some.y.std(0).square().mean().sqrt())
+    if noise > CLEAN * spread:
+        raise InputError(
+            f"e_step.clean takes observations without noise; these state a noise of {noise:.2g} beside a spread of {spread:.2g}, "
+            f"more than {CLEAN:.0%}: the prior would learn the noise too. Leave e_step.clean out"
+        )
 
 
 class _Loop:
@@ -352,6 +373,9 @@ class _Loop:
     ) -> Shard:
         """Shard k; with smaller micro-batches if the device runs out of memory, which changes nothing in the draws."""
         first, end = store.range(k)
+        if self.recipe.e_step.clean:
+            bar.advance(end - first)
+            return given_shard(self.train_obs[first:end])
         tries = 0
         while True:
             self.batch = self.prepare(prior)

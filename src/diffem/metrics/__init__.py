@@ -1,6 +1,6 @@
 """Measures: distances between sets, quality of images, errors against a truth, calibration, evidence that needs no truth."""
 
-from .calibration import coverage, ranks
+from .calibration import coverage, crps, predictive_coverage, ranks
 from .distances import frechet, sinkhorn, sliced_wasserstein
 from .evidence import hide, observation_distance, predictive_log_likelihood, simulate
 from .fid import (
@@ -13,11 +13,14 @@ from .fid import (
 )
 from .images import mse, mse_unmeasured, psnr
 from .inception import Extractor, features, load_extractor, to_uint8
+from .lpips import LPIPS, load_lpips
 
 __all__ = [
+    "LPIPS",
     "Extractor",
     "Reference",
     "coverage",
+    "crps",
     "features",
     "frechet",
     "frechet_distance",
@@ -26,10 +29,12 @@ __all__ = [
     "inception_score",
     "kernel_distance",
     "load_extractor",
+    "load_lpips",
     "make_reference",
     "mse",
     "mse_unmeasured",
     "observation_distance",
+    "predictive_coverage",
     "predictive_log_likelihood",
     "psnr",
     "ranks",

@@ -3,7 +3,7 @@ r"""The Gaussian prior of maximum likelihood given observations alone, by expect
 `fit_gaussian(obs)` keeps the full covariance and is exact; `fit_gaussian(obs, rank=r)` fits Σ = UUᵀ + dI (probabilistic PCA,
 Tipping & Bishop 1999) without forming anything of size N². Both use the exact posterior moments of x given y: no sampler, no
 Monte-Carlo error. Every second round is extrapolated and kept only if that helped, so the observed-data log-likelihood
-never decreases.
+never decreases. Where everything is measured there is nothing to iterate (`fit_complete.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..data import Observations
 from ..errors import InputError
 from ..progress import Progress
 from ..samplers import SIGMA_MAX, SIGMA_MIN
+from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected
 from .fit_low_rank import LowRankModel
 from .gaussian import GaussianPrior
@@ -67,6 +68,10 @@ def fit_gaussian(
     if rank is not None and not 1 <= rank < size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
     history = FitHistory() if history is None else history
+    if rank is None and is_complete(obs):
+        mean, cov, log_likelihood = fit_complete(obs)
+        history.log_likelihood.append(log_likelihood)
+        return GaussianPrior(mean, cov, sigma_min=sigma_min, sigma_max=sigma_max)
     total = int(obs.counts().sum())
     selected = rank is None and obs[:1].selection() is not None
     width = obs.y[0].numel() if rank is None else rank

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..linalg import Covariance, Dense, System, as_covariance, cg
+from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
+from ..operators import Identity
 from ..randomness import Stream
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import require_same_dtype
@@ -80,6 +81,11 @@ class GaussianPrior(Prior):
         if selected is not None:
             return self._selected_gain(obs, selected, residual)
         cov = self._cov.to(torch.float64)
+        if isinstance(obs.A, Identity) and isinstance(obs.cov, Isotropic):
+            # Σ(Σ + s)⁻¹r as r − s(Σ + s)⁻¹r: one factor, so that eigenvectors in float32 need not be orthogonal to more than that
+            variance = obs.cov.diagonal(())
+            shifted = cov.plus(variance if obs.cov.batch else variance[0])
+            return residual - obs.cov.matvec(shifted.solve(residual))
 
         def signal(p: Tensor) -> tuple[Tensor, Tensor]:
             pullback = cov.matvec(obs.A.adjoint(p))

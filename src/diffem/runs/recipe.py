@@ -57,6 +57,10 @@ class Network(Open):
 
 
 class EStep(Section):
+    clean: bool = Field(
+        False,
+        description="the observations are samples of x themselves: nothing is drawn, M is trained on them as they are",
+    )
     method: str = "mmps"
     solver: str = "cg"
     iterations: int = Field(3, ge=1, le=100_000)
@@ -77,6 +81,12 @@ class EStep(Section):
     bound: float | None = Field(
         None, gt=0, description="reject where |x| exceeds this; 8 standard deviations when absent"
     )
+
+    @model_validator(mode="after")
+    def _one(self) -> EStep:
+        if self.clean and self.draws > 1:
+            raise ValueError("with clean observations there is one draw of each, the observation: leave draws out")
+        return self
 
 
 class Train(Section):
