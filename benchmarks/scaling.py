@@ -1,8 +1,8 @@
 """What a run costs beside computing: `python -m benchmarks.scaling [--processes 2] [--observations 1000 100000]`.
 
-Processes: a run of several on this machine, each in a thread of its own; the seconds each of them spent waiting for the others (messages
-included) and writing files, as a share of the run. Memory: the E-step over few and over many observations that lie on disk; the most
-memory it held, beyond what the process held before.
+Processes: a run of several on this machine, with one thread each; the seconds each of them spent waiting for the others, summing
+gradients (which waits too) and writing files, as a share of the run, its start included, which one process makes while the others wait.
+Memory: the E-step over few and over many observations that lie on disk; the most memory it held, beyond what the process held before.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from diffem.runs import files
 
 from .record import RESULTS, record
 
-SIZE, EVENT = 2048, (3, 16, 16)
+SIZE, EVENT = 1536, (3, 16, 16)
 RECIPE: dict[str, Any] = {
     "name": "scaling",
     "data": {"source": "given"},
-    "laps": 2,
+    "laps": 4,
     "gaussian": {"rank": 8, "rounds": 4, "observations": 256},
     "network": {"kind": "unet", "hidden": [24, 48], "blocks": 2, "heads": [0, 0], "embedding": 64},
-    "e_step": {"steps": 16, "iterations": 1, "shard": 256},
-    "train": {"steps": 400, "batch": 128, "lr": 1e-3, "ema": 0.99},
+    "e_step": {"steps": 16, "iterations": 1, "shard": 64},
+    "train": {"steps": 150, "batch": 256, "lr": 1e-3, "ema": 0.99},
     "watch": {"held_out": 16, "draws": 2, "samples": 16},
 }
 
@@ -76,8 +76,8 @@ def one_of_several(rank: int, count: int, port: int, out: str) -> None:
     for module in [m for m in list(sys.modules.values()) if getattr(m, "write_bytes", None) is write]:
         module.write_bytes = timed(seconds, "writing", write)  # type: ignore[attr-defined]
     obs, us = images(), processes.join()
-    for name in ("_wait", "add_"):
-        setattr(us, name, timed(seconds, "waiting", getattr(us, name)))
+    for method, name in (("_wait", "waiting"), ("add_", "summing")):
+        setattr(us, method, timed(seconds, name, getattr(us, method)))
     us.meet()
     seconds.clear()
     began = time.monotonic()
@@ -99,7 +99,7 @@ def outside_compute(count: int, folder: Path) -> list[dict[str, Any]]:
         child.join()
     rows = [json.loads((folder / f"{r}.json").read_text()) for r in range(count)]
     for row in rows:
-        row["outside"] = (row.get("waiting", 0.0) + row.get("writing", 0.0)) / row["seconds"]
+        row["outside"] = sum(row.get(name, 0.0) for name in ("waiting", "summing", "writing")) / row["seconds"]
     return rows
 
 

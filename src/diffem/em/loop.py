@@ -235,10 +235,9 @@ class _Loop:
             return
         self.set_status("running")
         if done < 0:
-            if self.processes.is_first:
-                self.lap_zero(start)
-            self.processes.meet()
-        self.laps_before = RunDir(self.run.path).metrics()[0].get("laps_before", 0)
+            self.lap_zero(start)
+        else:
+            self.laps_before = self.run.metrics()[0].get("laps_before", 0)
         for lap in range(max(done, 0) + 1, self.recipe.laps + 1):
             self.lap(lap)
         self.set_status("finished")
@@ -254,8 +253,15 @@ class _Loop:
     # lap 0 ---------------------------------------------------------------------------------------------------------------
 
     def lap_zero(self, start: Prior | None) -> None:
+        """The first process makes the start; the others wait for it."""
         began = time.monotonic()
         metrics: dict[str, Any] = {"lap": 0}
+        prior = self.make_start(start, metrics) if self.processes.is_first else None
+        self.laps_before = self.processes.share(self.laps_before)
+        if prior is not None:
+            self.finish(0, prior, metrics, began)
+
+    def make_start(self, start: Prior | None, metrics: dict[str, Any]) -> Prior:
         if start is not None or self.recipe.start != "gaussian":
             if start is not None:
                 prior = copy.deepcopy(start)  # its network is trained in place
@@ -270,7 +276,7 @@ class _Loop:
             prior = self.fit_gaussian(metrics)
         prior = prior.to(self.device)
         save_prior(prior, self.run.prior_file(0), lap=self.laps_before)
-        self.finish(0, prior, metrics, began)
+        return prior
 
     def fit_gaussian(self, metrics: dict[str, Any]) -> GaussianPrior:
         options, history = self.recipe.gaussian, FitHistory()
