@@ -171,6 +171,29 @@ def chaos(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(["fault", *outcomes], rows), source(result)])
 
 
+def scaling(result: dict[str, Any]) -> str:
+    shares = [row for row in result["rows"] if "process" in row]
+    held = [row for row in result["rows"] if "observations" in row]
+    rows = [
+        [
+            str(row["process"]),
+            f"{row['seconds']:.0f} s",
+            *(f"{row.get(name, 0.0):.1f} s" for name in ("waiting", "summing", "writing")),
+            f"{100 * row['outside']:.1f} %",
+        ]
+        for row in shares
+    ]
+    memory = ", ".join(f"{row['mib']:.0f} MiB for {row['observations']:,}" for row in held)
+    return "\n\n".join(
+        [
+            f"A run of {len(shares)} processes, one core each, from the start's fit to the last lap:",
+            table(["process", "run", "waiting", "summing gradients", "writing", "beside computing"], rows),
+            f"Memory of an E-step whose observations lie on disk, beyond what the process held before: {memory} observations.",
+            source(result),
+        ]
+    )
+
+
 def cost(result: dict[str, Any]) -> str:
     parts = []
     for device in dict.fromkeys(row["device"] for row in result["rows"]):
@@ -345,6 +368,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "speed": speed,
     "fid-sanity": fid_sanity,
     "chaos": chaos,
+    "scaling": scaling,
     "hostile": hostile,
     "cost": cost,
     "mixture": mixture,
