@@ -207,7 +207,7 @@ def posterior(
         f"{len(obs)} observations, {draws} draws each; residual χ² per measured value {float(chi2.median()):.2f} (median)"
     )
     if out.suffix == ".png":
-        write_bytes(out, pictures.posterior(obs.A.adjoint(obs.y).numpy(), x.numpy()))
+        write_bytes(out, pictures.posterior(obs.backprojected().numpy(), x.numpy()))
     else:
         write_posterior(out, x, chi2)
     typer.echo(out)

@@ -230,7 +230,8 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
         m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * recipe.train.steps)
         seconds = (e_step + m_step) * forward / (SHARE_OF_PEAK * rate)
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
-    why = f"about {duration(seconds)} here" if seconds is not None else "fits"
+    why = f"{duration(seconds)} here" if seconds is not None else "fits"
+    why = why if seconds is None or seconds < 57 else f"about {why}"  # below, the words say so
     if not quick and device.kind == "cpu":
         why += "; needs a GPU"
     elif not small:

@@ -337,10 +337,8 @@ def condition(
 
 def seen(obs: Observations) -> Tensor:
     """One observation as a picture: y itself where it is an image, else Aᵀy; NaN where nothing was measured."""
-    image, y, measured = obs.A.adjoint(obs.y), obs.y, obs.measured
-    if measured is not None and y.shape == image.shape:
-        return torch.where(measured, image, torch.nan)[0]
-    return y[0] if measured is None and pictures.is_image(y[0].cpu().numpy()) else image[0]
+    y = obs.y[0]
+    return y if obs.measured is None and pictures.is_image(y.cpu().numpy()) else obs.backprojected()[0]
 
 
 # the run as it goes --------------------------------------------------------------------------------------------------

@@ -125,6 +125,11 @@ class Observations:
             return None
         return self.A.measured(self.y).expand_as(self.y).flatten(1)
 
+    def backprojected(self) -> Tensor:
+        """Aᵀy, `(n, *event)`, to look at: NaN where nothing was measured, if the operator measures entries of x."""
+        x, measured = self.A.adjoint(self.y), self.measured
+        return torch.where(measured, x, torch.nan) if measured is not None and x.shape == self.y.shape else x
+
     def reduced(self) -> Observations:
         """Observations that say the same about x with orthonormal rows, where the operator knows such; otherwise these.
 

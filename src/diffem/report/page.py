@@ -110,12 +110,7 @@ def _shown(
         return None
     train, held = split(len(obs), recipe.watch.held_out)
     index = (held if len(held) else train)[:8]
-    some = obs[index]
-    seen = some.A.adjoint(some.y)
-    measured = some.measured
-    if measured is not None and measured.expand_as(some.y).shape == seen.shape:
-        seen = torch.where(measured, seen, torch.nan)
-    return seen.numpy(), None if reference is None else reference[index].numpy()
+    return obs[index].backprojected().numpy(), None if reference is None else reference[index].numpy()
 
 
 def _posterior(
