@@ -12,7 +12,6 @@ those of an earlier run that are not measured now.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import time
@@ -33,7 +32,7 @@ from diffem.metrics.ssim import ssim
 from diffem.priors import DiffusionPrior
 from diffem.randomness import Stream
 
-from .record import RESULTS, ROOT, record
+from .record import RESULTS, ROOT, earlier, record
 
 WIDTH = 2.0  # the paper's noise levels are for pixels on [−1, 1], ours lie on [−2, 2]
 SIZE, BOX, MISSING, KERNEL, FACTOR = 32, 16, 0.9, 9, 4
@@ -231,15 +230,6 @@ def measurement(obs: Observations) -> Tensor:
     return obs.y if measured is None else torch.where(measured, obs.y, torch.nan)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Rows of the last result; each says where it came from."""
-    if not path.is_file():
-        return []
-    old = json.loads(path.read_text())
-    origin = {key: old[key] for key in ("command", "commit", "machine", "date")}
-    return [origin | row for row in old["rows"]]
-
-
 def place(row: dict[str, Any]) -> tuple[int, int, int]:
     return row["steps"], list(TASKS).index(row["task"]), NAMES.index(row["method"])
 
@@ -301,7 +291,7 @@ def main(words: list[str] | None = None) -> None:
     shown = MAIN if MAIN in arguments.steps else arguments.steps[-1]
     rows: list[dict[str, Any]] = []
     columns: dict[str, dict[str, Tensor]] = {}
-    earlier = read(arguments.results / "images.json") if arguments.keep else []
+    before = earlier("images", arguments.results) if arguments.keep else []
     for steps in arguments.steps:
         for task, obs in problems.items():
             panels = {"truth": truth[:SHOWN], "measured": measurement(obs)[:SHOWN].cpu()}
@@ -313,7 +303,7 @@ def main(words: list[str] | None = None) -> None:
                 rest = "  ".join(f"{key} {row[key]:.3g}" for key in ("chi2", "coverage90", "crps", "failed"))
                 print(f"{steps:5} {task:17} {name:8} {text}  {rest}  ({row['seconds']:.1f} s)", flush=True)
             done = {place(row) for row in rows}
-            old = [row for row in earlier if place(row) not in done]
+            old = [row for row in before if place(row) not in done]
             path = write([*old, *rows], arguments.prior, arguments.results)
             if steps == shown:
                 columns[task] = panels

@@ -9,7 +9,6 @@ W₁ distance to exact draws, beside the floor: that of a second set of exact dr
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import multiprocessing
 import time
@@ -25,7 +24,7 @@ from diffem.posterior import Exact
 from diffem.randomness import Stream
 from diffem.samplers import DEFAULT_SAMPLER, SAMPLERS
 
-from .record import RESULTS, commit, machine, record
+from .record import RESULTS, commit, earlier, machine, record
 
 SIGMA_MAX = {8: 1e2, 80: 1e3, 800: 5e3}  # must exceed the norm of the data
 Entry: TypeAlias = tuple[str, str]  # method, sampler
@@ -134,16 +133,6 @@ def rows_of(
     return rows
 
 
-def kept(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the last result that were not measured now; each says where it came from."""
-    if not path.is_file():
-        return []
-    old = json.loads(path.read_text())
-    measured = {_place(row) for row in rows}
-    origin = {key: old[key] for key in ("command", "commit", "machine", "date")}
-    return [origin | row for row in old["rows"] if _place(row) not in measured]
-
-
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -179,7 +168,9 @@ def main(words: list[str] | None = None) -> None:
     rows = [row for (d, m), seeds in pairs for row in rows_of(d, m, seeds, arguments.steps)]
     if arguments.keep:
         here = {"commit": commit(), "machine": machine()}
-        rows = [*kept(arguments.results / "mixture.json", rows), *(here | row for row in rows)]
+        measured = {_place(row) for row in rows}
+        kept = [row for row in earlier("mixture", arguments.results) if _place(row) not in measured]
+        rows = [*kept, *(here | row for row in rows)]
         rows.sort(key=_place)
     main_rows = [row for row in rows if row["sampler"] in ("", DEFAULT_SAMPLER, "tds")]
     figures = {f"w1_{row['d']}_{row['m']}_{_key(row)}": row["w1"] for row in main_rows}

@@ -53,5 +53,15 @@ def record(name: str, figures: dict[str, float], rows: list[dict[str, Any]], fol
     return path
 
 
+def earlier(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """Rows of the last result of that name; each says where it came from."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return []
+    old = json.loads(path.read_text())
+    origin = {key: old[key] for key in ("command", "commit", "machine", "date")}
+    return [origin | row for row in old["rows"]]
+
+
 def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / f"{name}.json").read_text())

@@ -161,7 +161,7 @@ def test_truncated_cg_is_textbook_cg_on_the_dense_system(name, k):
 
 
 def test_few_iterations_go_far_on_k_space_of_real_images():
-    """Both halves of a Hermitian spectrum measure one thing; left in, they cost conjugate gradients their first iterations (25 % here)."""
+    """Both halves of a Hermitian spectrum measure one thing; with them left in, five iterations get less far than two without."""
     generator = torch.Generator().manual_seed(0)
     place = torch.cartesian_prod(torch.arange(12.0), torch.arange(12.0)).double()
     cov = torch.exp(-torch.cdist(place, place) / 3)
@@ -176,5 +176,9 @@ def test_few_iterations_go_far_on_k_space_of_real_images():
     obs = Observations(y, A, sigma=0.01)
     x_t = x + 0.1 * torch.randn(4, 12, 12, generator=generator, dtype=torch.float64)
     exact = prior.posterior(obs, solver="direct")(x_t, 0.1)
-    few = prior.posterior(obs, iterations=2)(x_t, 0.1)
-    assert (few - exact).norm() < 2e-3 * (exact - prior(x_t, 0.1)).norm()
+    error = (prior.posterior(obs, iterations=2)(x_t, 0.1) - exact).norm()
+    # the orthonormal rows leave few distinct eigenvalues: two iterations are nearly converged
+    assert error < 2e-3 * (exact - prior(x_t, 0.1)).norm()
+    unfolded = prior.posterior(obs, iterations=5)
+    unfolded.obs, unfolded.noise = obs, obs.noise
+    assert (unfolded(x_t, 0.1) - exact).norm() > 10 * error

@@ -29,10 +29,7 @@ from ..data.sources import make_problem
 from ..errors import InputError
 from ..fusion import compile_network
 from ..interruption import Interruption, Preempted
-from ..linalg import SOLVERS
 from ..nn.networks import make_network
-from ..operators import Identity
-from ..posterior import METHODS
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.files import load_prior, load_with_description, save_prior
 from ..processes import ALONE, Processes
@@ -42,16 +39,14 @@ from ..runs.files import write_array, write_json, write_tensors
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir, fingerprint
 from ..runs.tensors import read_tensors
-from ..samplers import get_sampler
-from .augment import Augment
 from .batching import choose_batch, is_out_of_memory
 from .expectation import Shard, draw_shard, given_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
+from .validation import validate
 from .watch import split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
-CLEAN = 0.01  # noise that is no more than this share of the data's spread is none
 
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
 
@@ -146,7 +141,7 @@ def carry_out(
 ) -> Run:
     """`fit` with the recipe resolved and the observations made."""
     device = torch.device(device) if device is not None else processes.device()
-    _validate(recipe, obs, start)
+    validate(recipe, obs, start)
     run = RunDir(out)
     observations = fingerprint(obs.tensors())
     processes.first(lambda: run.open(recipe, observations) and None)
@@ -155,40 +150,6 @@ def carry_out(
     finally:
         run.unlock()
     return Run(run.path)
-
-
-def _validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
-    """What the schema cannot know, before anything is written: names and settings that belong to other rooms."""
-    get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
-    for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
-        if name not in known:
-            raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
-    Augment(recipe.train.augment, obs.x_shape)
-    if recipe.watch.held_out >= len(obs):
-        raise InputError(
-            f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
-        )
-    if recipe.e_step.clean:
-        _require_clean(obs)
-    if recipe.start == "gaussian" and start is None:
-        with torch.device("meta"):
-            make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
-
-
-def _require_clean(obs: Observations, samples: int = 1024) -> None:
-    some = obs[: min(samples, len(obs))]
-    if not isinstance(some.A, Identity):
-        raise InputError(
-            f"e_step.clean takes observations that are the samples themselves, these were measured through {some.A}; see "
-            "Observations.clean, or for the sources digits and cifar10 set data.missing and data.sigma to 0"
-        )
-    noise = float(some.cov.diagonal(tuple(some.y.shape[1:])).max().sqrt())
-    spread = float(some.y.std(0).square().mean().sqrt())
-    if noise > CLEAN * spread:
-        raise InputError(
-            f"e_step.clean takes observations without noise; these state a noise of {noise:.2g} beside a spread of {spread:.2g}, "
-            f"more than {CLEAN:.0%}: the prior would learn the noise too. Leave e_step.clean out"
-        )
 
 
 class _Loop:

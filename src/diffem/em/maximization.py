@@ -158,9 +158,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         loss = x.new_zeros(())
         share = 1 / (self.options.batch * x[0].numel())
-        for piece in torch.arange(len(x)).tensor_split(self.parts):
-            rows = slice(int(piece[0]), int(piece[-1]) + 1)
-            part = self._loss(x[rows], log_sigma[rows], z[rows]) * share
+        for piece in zip(*(t.tensor_split(self.parts) for t in (x, log_sigma, z)), strict=True):
+            part = self._loss(*piece) * share
             part.backward()
             loss = loss + part.detach()
         if self.processes.count > 1:

@@ -72,6 +72,7 @@ def fit_gaussian(
         mean, cov, log_likelihood = fit_complete(obs)
         history.log_likelihood.append(log_likelihood)
         return GaussianPrior(mean, cov, sigma_min=sigma_min, sigma_max=sigma_max)
+    obs = obs.reduced()
     total = int(obs.counts().sum())
     selected = rank is None and obs[:1].selection() is not None
     width = obs.y[0].numel() if rank is None else rank
@@ -95,7 +96,7 @@ def fit_gaussian(
             log_likelihood = 0.0
             for start in range(0, len(obs), batch_size):
                 part = obs[start : start + batch_size]
-                log_likelihood += model.expect(part.reduced())
+                log_likelihood += model.expect(part)
                 bar.advance(len(part))
             return log_likelihood / total
 

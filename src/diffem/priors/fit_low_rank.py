@@ -37,7 +37,7 @@ class LowRankModel:
 
     def _backprojected(self) -> tuple[Tensor, Tensor, Tensor]:
         """Where to start: mean and principal directions of Aᵀy, with random ones where there are too few observations."""
-        some = self.obs[: min(len(self.obs), STARTED_FROM)].to(torch.float64).reduced()
+        some = self.obs[: min(len(self.obs), STARTED_FROM)].to(torch.float64)
         x = some.A.adjoint(some.y).flatten(1)  # (n, N)
         mean = x.mean(0)
         x = x - mean

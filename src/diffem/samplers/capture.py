@@ -25,6 +25,26 @@ def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGra
     return graph
 
 
+def walk(
+    step: Callable[[State, int | Tensor, Tensor], State],
+    state: State,
+    table: Tensor,
+    rows: int,
+    *,
+    captured: bool,
+    progress: Progress | None,
+    restart: Callable[[], None],
+) -> State:
+    """All steps of a table `(steps, c)` on a state of `rows` rows: one by one, or captured and replayed."""
+    if captured:
+        return replay(step, state, table, progress, restart)
+    for i in range(len(table)):
+        state = step(state, i, table[i])
+        if progress is not None:
+            progress.advance(rows)
+    return state
+
+
 def replay(
     step: Callable[[State, Tensor, Tensor], State],
     state: State,

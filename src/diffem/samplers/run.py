@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..progress import Progress
 from ..randomness import Stream
 from .base import Denoise, Sampler, State
-from .capture import replay
+from .capture import walk
 from .ddim import DDIM
 from .heun import Heun
 from .pc import PredictorCorrector
@@ -84,11 +84,5 @@ def draw(
 
     table = sampler.table(sigmas.double()).to(mean)
     state = sampler.start(mean + sigmas[0].to(mean) * normal(0))
-    if captured:
-        state = replay(step, state, table, progress, restart)
-    else:
-        for i in range(len(table)):
-            state = step(state, i, table[i])
-            if progress is not None:
-                progress.advance(len(index))
+    state = walk(step, state, table, len(index), captured=captured, progress=progress, restart=restart)
     return denoise(state[0], sigmas[-1].to(mean))

@@ -32,7 +32,7 @@ from ..linalg.inner import accumulate_dtype, dot
 from ..progress import Progress
 from ..randomness import Stream
 from .base import State
-from .capture import replay
+from .capture import walk
 from .ddim import DDIM
 
 
@@ -150,13 +150,7 @@ def draw_weighted(
     nothing = torch.zeros(n, count, dtype=dtype, device=mean.device)
     smallest = torch.full((n,), float(count), dtype=dtype, device=mean.device)
     state: State = (x, torch.zeros_like(x), nothing, nothing, smallest, torch.zeros_like(index))
-    if captured:
-        state = replay(step, state, table, progress, restart)
-    else:
-        for i in range(len(table)):
-            state = step(state, i, table[i])
-            if progress is not None:
-                progress.advance(n * count)
+    state = walk(step, state, table, n * count, captured=captured, progress=progress, restart=restart)
 
     guide = twist(state[0], sigmas[-1].to(mean))
     w = normalised(reweighted(state, guide))

@@ -1,0 +1,52 @@
+"""What a recipe's schema cannot know, checked before anything is written: names and settings that belong to other rooms."""
+
+from __future__ import annotations
+
+import torch
+
+from ..data import Observations
+from ..errors import InputError
+from ..linalg import SOLVERS
+from ..nn.networks import make_network
+from ..operators import Identity
+from ..posterior import METHODS
+from ..priors import Prior
+from ..runs.recipe import Recipe
+from ..samplers import get_sampler
+from .augment import Augment
+
+CLEAN = 0.01  # noise that is no more than this share of the data's spread is none
+
+
+def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
+    """Raise an `InputError` if this recipe cannot be carried out on these observations."""
+    get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
+    for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
+        if name not in known:
+            raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
+    Augment(recipe.train.augment, obs.x_shape)
+    if recipe.watch.held_out >= len(obs):
+        raise InputError(
+            f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
+        )
+    if recipe.e_step.clean:
+        _require_clean(obs)
+    if recipe.start == "gaussian" and start is None:
+        with torch.device("meta"):
+            make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
+
+
+def _require_clean(obs: Observations, samples: int = 1024) -> None:
+    some = obs[: min(samples, len(obs))]
+    if not isinstance(some.A, Identity):
+        raise InputError(
+            f"e_step.clean takes observations that are the samples themselves, these were measured through {some.A}; see "
+            "Observations.clean, or for the sources digits and cifar10 set data.missing and data.sigma to 0"
+        )
+    noise = float(some.cov.diagonal(tuple(some.y.shape[1:])).max().sqrt())
+    spread = float(some.y.std(0).square().mean().sqrt())
+    if noise > CLEAN * spread:
+        raise InputError(
+            f"e_step.clean takes observations without noise; these state a noise of {noise:.2g} beside a spread of {spread:.2g}, "
+            f"more than {CLEAN:.0%}: the prior would learn the noise too. Leave e_step.clean out"
+        )
