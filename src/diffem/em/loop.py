@@ -314,8 +314,7 @@ class _Loop:
                 shard = self.draw(lap, prior, store, k, bound, (lambda k=k: last.read(k)) if lap > 1 else None, bar)  # type: ignore[misc]
                 store.write(k, shard.x, shard.report)
         metrics["e_seconds"] = time.monotonic() - began
-        self.stop_if_asked(f"lap {lap}: drawing")
-        self.processes.meet()
+        self.stop_if_asked(f"lap {lap}: drawing")  # asking together, all processes have written their shards by now
         metrics["e_batch"] = self.batch
         reports = list(store.reports())
         count = sum(r["draws"] for r in reports)
