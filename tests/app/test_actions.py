@@ -52,6 +52,8 @@ class TestUploads:
             np.save(file, value, allow_pickle=True)
             return file.getvalue()
 
+        huge = io.BytesIO()
+        np.lib.format.write_array_header_1_0(huge, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40, 8)})
         levels = (-2.0, 2.0)
         for data, words in [
             (None, "choose a file"),
@@ -63,6 +65,7 @@ class TestUploads:
             (array(np.full((8, 8), np.nan)), "not finite"),
             (array(np.array([{"a": 1}], dtype=object)), "cannot be read"),  # pickles are not opened
             (array(digit)[:100], "cannot be read"),
+            (huge.getvalue(), "35184372088832 bytes"),  # refused before memory is taken for it
         ]:
             with pytest.raises(InputError, match=words):
                 actions.read_upload(data, (8, 8), levels)

@@ -31,6 +31,7 @@ from ..operators import Blur, Downsample, Mask, Operator
 from ..priors import GaussianPrior, Prior
 from ..randomness import Stream
 from ..report import pictures
+from ..runs.arrays import array_of
 from ..runs.files import read_array, read_json
 from ..runs.rundir import RunDir
 
@@ -220,10 +221,7 @@ def read_upload(
 
 
 def _array(data: bytes, event_shape: tuple[int, ...]) -> Tensor:
-    try:
-        array = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"the array cannot be read: {error}") from None
+    array = array_of(data, "the uploaded file")
     if array.dtype.kind not in "fiu" or tuple(array.shape) != event_shape:
         raise InputError(
             f"a sample is an array of real numbers of shape {event_shape}, got {array.dtype} of shape {array.shape}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import zipfile
 from collections.abc import Callable
@@ -26,6 +27,11 @@ def read_array(path: Path, sha256: str | None = None) -> np.ndarray:
     if sha256 is not None and hashed.hexdigest() != sha256:
         raise InputError(f"{path} is damaged: its contents do not match their checksum")
     return array
+
+
+def array_of(data: bytes, name: str) -> np.ndarray:
+    """The array in a `.npy` that is not on disk; name: what messages call it."""
+    return _read(io.BytesIO(data), len(data), name)
 
 
 def read_arrays(path: Path, *names: str, also: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
