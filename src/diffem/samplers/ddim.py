@@ -10,9 +10,11 @@ square; at 0 and 1 there is no difference).
 Holding x̂ fixed through a step loses variance: at 64 steps DDPM returns a Gaussian 8 % too narrow, and expectation–maximisation
 compounds that lap after lap. Second order extrapolates x̂ to the middle of the step in log σ from the evaluation before,
 
-    x̂ ← x̂_t + h/(2h') (x̂_t − x̂_{t'}),      h = log σ_t/σ_s,  h' = log σ_{t'}/σ_t,
+    x̂ ← x̂_t + c(h) h/(2h') (x̂_t − x̂_{t'}),      h = log σ_t/σ_s,  h' = log σ_{t'}/σ_t,
 
-(DPM-Solver++ 2M, Lu et al. 2022, in variance-exploding form) at no further evaluation: 0.5 % at 64 steps, 0.03 % at 256.
+at no further evaluation. With c = 1 this is DPM-Solver++ 2M (Lu et al. 2022) in variance-exploding form, which returns a Gaussian 0.5 % too wide
+at 64 steps and 4.5 % at 18. Levels being log-linear, that excess is the same for every variance: it depends on h alone. `CALIBRATION`
+is the c(h), found on a Gaussian by bisection, that removes it (below 0.2 % from 18 steps on); it tends to 1 with h, so the order stays.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from .base import Denoise, Noise, State
+
+CALIBRATION = (1.0, -0.32, 0.24)  # coefficients of 1, h, h²: within 0.004 of the bisection for 0 < h < 1 and any η
 
 
 class DDIM:
@@ -45,7 +49,9 @@ class DDIM:
         h = (sigma_t / sigma_s).log()
         ahead = torch.zeros_like(h)
         if self.order == 2:
-            ahead[1:] = h[1:] / (2 * h[:-1])
+            constant, linear, quadratic = CALIBRATION
+            calibration = constant + linear * h.clamp(max=1) + quadratic * h.clamp(max=1) ** 2
+            ahead[1:] = calibration[1:] * h[1:] / (2 * h[:-1])
         return torch.stack([sigma_t, keep, 1 - keep, sigma_s * fresh.sqrt(), ahead], 1)
 
     def start(self, x: Tensor) -> State:
