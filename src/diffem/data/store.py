@@ -91,3 +91,8 @@ class DrawStore:
             x[start : start + len(part)] = part.to(device)
             start += len(part)
         return x
+
+    def owners(self, draws: int) -> Tensor:
+        """The observation each of `all` is a draw for, `(draws · observations,)`, with `draws` of every observation."""
+        ranges = (torch.arange(*self.range(k)) for k in range(len(self)))
+        return torch.cat([index.repeat(draws) for index in ranges])

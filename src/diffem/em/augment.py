@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..errors import InputError
 
-# name -> (uniform numbers needed per image, function)
 Augmentation = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -21,8 +20,21 @@ def hflip(x: Tensor, u: Tensor) -> Tensor:
 
 def crop(x: Tensor, u: Tensor, pad: int = 4) -> Tensor:
     """Shift by up to `pad` pixels each way, the border repeated: pad and crop. u: `(n, 2)`."""
+    return _shifted(x, _shift(u, pad))
+
+
+def uncrop(x: Tensor, u: Tensor, pad: int = 4) -> Tensor:
+    """Back to the place `crop` took it from; what it shifted out is gone, and the border stands for it."""
+    return _shifted(x, -_shift(u, pad))
+
+
+def _shift(u: Tensor, pad: int) -> Tensor:
+    return (u * (2 * pad + 1)).long() - pad
+
+
+def _shifted(x: Tensor, shift: Tensor) -> Tensor:
+    """shift: `(n, 2)`, rows and columns."""
     height, width = x.shape[-2:]
-    shift = (u * (2 * pad + 1)).long() - pad  # (n, 2)
     rows = (torch.arange(height, device=x.device) + shift[:, :1]).clamp(0, height - 1)
     columns = (torch.arange(width, device=x.device) + shift[:, 1:]).clamp(0, width - 1)
     x = x.gather(-2, rows[:, None, :, None].expand(-1, x.shape[1], -1, width))
@@ -45,7 +57,16 @@ def hue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
     return torch.einsum("nij,njhw->nihw", torch.stack(rows, 1).to(x.dtype), x)
 
 
-AUGMENTATIONS: dict[str, tuple[int, Augmentation]] = {"hflip": (1, hflip), "crop": (2, crop), "hue": (1, hue)}
+def unhue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
+    return hue(x, 1 - u, turn)
+
+
+# name -> (uniform numbers needed per image, function, what takes it back)
+AUGMENTATIONS: dict[str, tuple[int, Augmentation, Augmentation]] = {
+    "hflip": (1, hflip, hflip),
+    "crop": (2, crop, uncrop),
+    "hue": (1, hue, unhue),
+}
 
 
 class Augment:
@@ -62,10 +83,17 @@ class Augment:
         if "hue" in names and event_shape[0] != 3:
             raise InputError(f"augmentation 'hue' needs three channels, the samples have {event_shape[0]}")
         self.parts = [AUGMENTATIONS[name] for name in names]
-        self.uniforms = sum(count for count, _ in self.parts)
+        self.uniforms = sum(count for count, _, _ in self.parts)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         """x `(n, c, h, w)`, u `(n, uniforms)`."""
-        for count, function in self.parts:
+        for count, function, _ in self.parts:
             x, u = function(x, u[:, :count]), u[:, count:]
+        return x
+
+    def undo(self, x: Tensor, u: Tensor) -> Tensor:
+        """The image that became x, the last augmentation taken back first."""
+        end = self.uniforms
+        for count, _, inverse in reversed(self.parts):
+            x, end = inverse(x, u[:, end - count : end]), end - count
         return x

@@ -402,6 +402,7 @@ class _Loop:
             steps=steps,
             seed=self.recipe.seed,
             lap=self.laps_before + lap,
+            measured_with=(self.train_obs.A, store.owners(len(draws) // len(self.train_obs))),
             precision=self.recipe.precision,
             resume=_read_checkpoint(state_file),
             checkpoint=checkpoint,

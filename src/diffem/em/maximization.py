@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..fusion import fast_products
 from ..interruption import Interruption, Preempted
+from ..operators import Operator
 from ..priors import DiffusionPrior
 from ..processes import ALONE, Processes
 from ..progress import Progress
@@ -30,6 +31,7 @@ from ..randomness import Stream
 from ..samplers.capture import capture
 from .augment import Augment
 from .batching import is_out_of_memory
+from .measured_loss import MeasuredLoss, mean_gain
 
 if TYPE_CHECKING:
     from ..runs.recipe import Train
@@ -124,8 +126,10 @@ class Trainer:
         steps: int,
         precision: str = "float32",
         processes: Processes = ALONE,
+        measured: MeasuredLoss | None = None,
     ) -> None:
         self.network: nn.Module = prior.network
+        self.measured = measured
         self.processes = processes
         self._tried_again = False
         self.parts = 1  # pieces a batch is worked through in, when it does not fit the device at once
@@ -144,21 +148,25 @@ class Trainer:
         self.average = [p.detach().clone() for p in self.parameters] if options.ema is not None else []
         self.autocast, self.fast = precision == "bf16", precision != "float32"
 
-    def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
-        """One optimizer step; returns the loss, `()`. Nothing is read back from the device."""
-        with fast_products(self.fast):
-            return self._step(i, x, log_sigma, z)
+    def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
+        """One optimizer step; returns the loss, `()`. Nothing is read back from the device.
 
-    def _step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
+        source: which draws x are, `(n,)`, and the uniform numbers they were augmented with; a loss on measured values needs them.
+        """
+        with fast_products(self.fast):
+            return self._step(i, x, log_sigma, z, *source)
+
+    def _step(self, i: Tensor | int, *examples: Tensor) -> Tensor:
         if isinstance(self.rate, Tensor):
             self.rate.copy_(self.rates[i].reshape(()))
         else:
             for group in self.optimizer.param_groups:
                 group["lr"] = float(self.rates[i])
         self.optimizer.zero_grad(set_to_none=True)
+        x = examples[0]
         loss = x.new_zeros(())
         share = 1 / (self.options.batch * x[0].numel())
-        for piece in zip(*(t.tensor_split(self.parts) for t in (x, log_sigma, z)), strict=True):
+        for piece in zip(*(t.tensor_split(self.parts) for t in examples), strict=True):
             part = self._loss(*piece) * share
             part.backward()
             loss = loss + part.detach()
@@ -171,13 +179,14 @@ class Trainer:
             torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self.options.ema)
         return loss
 
-    def _loss(self, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
+    def _loss(self, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
         """The squared error of some examples, summed."""
         sigma = log_sigma.exp().reshape(-1, *(1,) * (x.ndim - 1))
         scale = torch.rsqrt(sigma**2 + 1)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             h = self.network(scale * (x + sigma * z), log_sigma)
-        return (h.to(x.dtype) - scale * (sigma * x - z)).square().sum()
+        error = h.to(x.dtype) - scale * (sigma * x - z)
+        return error.square().sum() if self.measured is None else self.measured(error, *source)
 
     def _sum_gradients(self, loss: Tensor) -> Tensor:
         """Gradients and loss over all processes, in one message."""
@@ -257,6 +266,7 @@ def maximization(
     steps: int,
     seed: int,
     lap: int,
+    measured_with: tuple[Operator, Tensor] | None = None,
     precision: str = "float32",
     resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -266,6 +276,7 @@ def maximization(
 ) -> TrainingRecord:
     """Train `prior.network` in place on draws `(n, *event)`; it is left in evaluation mode with its averaged weights.
 
+    measured_with: the operators of all observations, and the observation of every draw, `(n,)`; `options.measured` needs them.
     resume: (steps done, trainer state, record) of an interrupted training; checkpoint: called now and then with the same.
     A loss or weights that are no numbers take the training back to where it was well, to go on with half the step size; a batch that
     does not fit the device is worked through in pieces. When `interruption` asks, the training is saved and `Preempted` raised.
@@ -274,8 +285,9 @@ def maximization(
         raise InputError(f"draws of shape {tuple(draws.shape)} do not fit a prior over {prior.event_shape}")
     stream = Stream(seed, "training", lap)
     prior.requires_grad_(True).train()
-    trainer = Trainer(prior, options, steps, precision, processes)
     augment = Augment(options.augment, prior.event_shape)
+    measured = _measured_loss(draws, options, augment, seed, measured_with)
+    trainer = Trainer(prior, options, steps, precision, processes, measured)
     batches = Batches(draws, options.batch, prior, augment, stream, processes)
     done, record = 0, TrainingRecord()
     if resume is not None:
@@ -332,6 +344,18 @@ def maximization(
     return record
 
 
+def _measured_loss(
+    draws: Tensor, options: Train, augment: Augment, seed: int, measured_with: tuple[Operator, Tensor] | None
+) -> MeasuredLoss | None:
+    if not options.measured:
+        return None
+    if measured_with is None:
+        raise InputError(f"train.measured is {options.measured}: say with which operators the draws were measured")
+    A, owners = measured_with[0].to(draws.device), measured_with[1].to(draws.device)
+    gain = mean_gain(A, int(owners.max()) + 1, tuple(draws.shape[1:]), draws, seed)
+    return MeasuredLoss(A, owners, options.measured, augment, gain)
+
+
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.detach().clone() for name, t in state.items()}
 
@@ -355,7 +379,7 @@ def _runner(trainer: Trainer, batches: Batches, stream: Stream, block: int) -> C
         losses = []
         for i in range(count):
             x = batches.augment(batches.draws[rows[i]], u[i])
-            losses.append(trainer.step(start + i, x, log_sigma[i], z[i]))
+            losses.append(trainer.step(start + i, x, log_sigma[i], z[i], rows[i], u[i]))
         return torch.stack(losses)
 
     if trainer.device.type != "cuda" or processes.count > 1:
@@ -368,7 +392,7 @@ def _runner(trainer: Trainer, batches: Batches, stream: Stream, block: int) -> C
     def one_step() -> None:
         rows, log_sigma, z, u = (b.index_select(0, here)[0] for b in buffers)
         x = batches.augment(batches.draws[rows], u)
-        losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z).reshape(1))
+        losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u).reshape(1))
         here.add_(1)
         overall.add_(1)
 

@@ -104,6 +104,9 @@ class Train(Section):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     augment: list[str] = []
+    measured: float = Field(
+        0.0, ge=0, le=1, description="share of the loss on measured values alone: 0 is EM, more needs fewer laps"
+    )
     checkpoint_seconds: float = Field(120.0, gt=0)
 
 
