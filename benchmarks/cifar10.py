@@ -24,7 +24,7 @@ from diffem.em.loop import carry_out
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
 from diffem.report.pictures import grid
-from diffem.runs.files import write_bytes
+from diffem.runs.files import read_json, write_bytes, write_json
 from diffem.runs.recipe import load_recipe, parse_change
 from diffem.runs.rundir import RunDir
 
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--sampler", default="ddpm2")
     parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--measure", action="store_true", help="only measure the laps that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,8 +57,9 @@ def main() -> None:
     truth = problem.reference
     assert truth is not None
     measured = _Measured(RunDir(arguments.out), problem, recipe)
-    run = carry_out(recipe, problem.obs, arguments.out, device=device, say=measured)
-    folder = RunDir(run.path)
+    if not arguments.measure:
+        carry_out(recipe, problem.obs, arguments.out, device=device, say=measured)
+    folder = RunDir(arguments.out)
 
     extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)
     reference = make_reference(cifar10.images(arguments.assets / "cifar10"), extractor)
@@ -70,7 +72,7 @@ def main() -> None:
         row |= measured.errors.get(k, {})
         if k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
             began = time.monotonic()
-            prior = diffem.load(run.path, k, device)
+            prior = diffem.load(arguments.out, k, device)
             x = _samples(prior, arguments)
             sampled = time.monotonic()
             row |= {key: float(v) for key, v in image_quality(cifar10.to_uint8(x), reference, extractor).items()}
@@ -125,8 +127,11 @@ class _Measured:
         index, _ = split(len(problem.obs), recipe.watch.held_out)
         self.count = len(index)
         self.obs, self.truth = problem.obs[index], problem.reference[index]
-        self.errors: dict[int, dict[str, float]] = {}
-        self.seconds: dict[int, float] = {}
+        # kept beside the run, for a benchmark that was interrupted
+        self.file = folder.path / "errors.json"
+        kept = read_json(self.file) if self.file.is_file() else {}
+        self.errors: dict[int, dict[str, float]] = {int(k): {"mse_deleted": v[0]} for k, v in kept.items()}
+        self.seconds: dict[int, float] = {int(k): v[1] for k, v in kept.items()}
 
     def __call__(self, event: str, data: dict[str, Any]) -> None:
         if event == "lap":
@@ -140,6 +145,7 @@ class _Measured:
             self.errors[lap] = {"mse_deleted": error}
             print(f"lap {lap}: error of the draws on deleted pixels {error:.4f}", data, flush=True)
             self.seconds[lap] = time.monotonic() - began
+            write_json(self.file, {k: (self.errors[k]["mse_deleted"], self.seconds[k]) for k in self.errors})
 
 
 if __name__ == "__main__":

@@ -296,7 +296,7 @@ def maximization(
         trainer.rates *= 0.5**record.rollbacks
     per_step = options.batch * (math.prod(prior.event_shape) + 8) * 4
     block = max(1, min(256, BLOCK_BYTES // per_step))
-    runner = _runner(trainer, batches, stream, block)
+    runner: Callable[[int, int], Tensor] | None = None
     saved = started = time.monotonic()
     before = record.seconds
     good = (done, _copy(trainer.state()))
@@ -308,13 +308,14 @@ def maximization(
             # blocks lie at fixed places, wherever a training was interrupted
             count = min(block - done % block, steps - done)
             try:
+                runner = runner or _runner(trainer, batches, stream, block)  # capturing takes steps, and their memory
                 losses = runner(done, count)
                 loss = float(losses.mean())
             except RuntimeError as error:
                 if not is_out_of_memory(error) or processes.count > 1 or not trainer.make_room(options.batch):
                     raise
                 done = _back(trainer, good, record)
-                runner = _runner(trainer, batches, stream, block)
+                runner = None
                 continue
             done += count
             record.steps, record.seconds = done, before + time.monotonic() - started
