@@ -132,7 +132,7 @@ class _Teller:
             self.console.print(f"{data['observations']} observations, {data['laps']} laps on {where}; {state}")
         if event == "memory":
             self.console.print(
-                f"  lap {data['lap']}, shard {data['shard']}: out of memory; drawing again, {data['batch']} at a time",
+                f"  lap {data['lap']}: out of memory; drawing again, {data['batch']} at a time",
                 style="yellow",
             )
         if event == "lap":

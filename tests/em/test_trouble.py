@@ -104,6 +104,21 @@ def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(tmp_path,
     assert all(np.allclose(one[name], other[name], rtol=1e-4, atol=1e-4) for name in one if "draws" in name)
 
 
+def test_watching_that_does_not_fit_goes_on_in_smaller_batches(tmp_path, monkeypatch):
+    watch, batches = loop.watch, []
+
+    def limited(prior, held_out, shown, recipe, batch):
+        batches.append(batch)
+        if batch > 12:
+            raise torch.OutOfMemoryError("simulated")
+        return watch(prior, held_out, shown, recipe, batch)
+
+    monkeypatch.setattr(loop, "watch", limited)
+    run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
+    assert batches[:4] == [40, 40, 20, 10]
+    assert len(run.laps) == RECIPE["laps"] + 1
+
+
 @pytest.mark.parametrize("calls", [1, 2, 4, 7])
 def test_asked_to_stop_and_called_again(calls, tmp_path, monkeypatch):
     """Asked at some point, the run raises `Preempted`; called again, it ends with the same bits."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -48,6 +48,7 @@ from .watch import split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
 
+Made = TypeVar("Made")
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
 
 
@@ -265,6 +266,8 @@ class _Loop:
                 prior = fitted(obs, options.final_rounds, prior)
         else:
             prior = fitted(obs, options.rounds)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs
         metrics["log_likelihood"] = history.log_likelihood[-1]
         metrics["rounds"] = len(history.log_likelihood)
         return prior
@@ -337,38 +340,45 @@ class _Loop:
         last: Callable[[], torch.Tensor] | None,
         bar: Progress,
     ) -> Shard:
-        """Shard k; with smaller micro-batches if the device runs out of memory, which changes nothing in the draws."""
+        """Shard k."""
         first, end = store.range(k)
         if self.recipe.e_step.clean:
             bar.advance(end - first)
             return given_shard(self.train_obs[first:end])
+        def shard(batch: int) -> Shard:
+            self.batch = batch
+            return draw_shard(
+                prior,
+                self.train_obs[first:end].to(self.device),
+                self.recipe.e_step,
+                index=self.index[first:end],
+                seed=self.recipe.seed,
+                lap=self.laps_before + lap,
+                bound=bound,
+                last=last,
+                batch_size=batch,
+                captured=self.device.type == "cuda" and batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS,
+                progress=bar,
+            )
+
+        return self.within_memory(prior, lap, shard)
+
+    def within_memory(self, prior: Prior, lap: int, make: Callable[[int], Made]) -> Made:
+        """`make(batch)`, again with smaller micro-batches where the device runs out of memory; they change nothing in what is drawn."""
         tries = 0
         while True:
-            self.batch = self.prepare(prior)
-            small = self.batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS
+            batch = self.prepare(prior)
             try:
-                return draw_shard(
-                    prior,
-                    self.train_obs[first:end].to(self.device),
-                    self.recipe.e_step,
-                    index=self.index[first:end],
-                    seed=self.recipe.seed,
-                    lap=self.laps_before + lap,
-                    bound=bound,
-                    last=last,
-                    batch_size=self.batch,
-                    captured=self.device.type == "cuda" and small,
-                    progress=bar,
-                )
+                return make(batch)
             except RuntimeError as error:
-                if not is_out_of_memory(error) or self.batch == 1:
+                if not is_out_of_memory(error) or batch == 1:
                     raise
             tries += 1
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             if tries > 1:  # the first time something else may have taken the memory for a moment
-                self.most = self.batch // 2
-            self.say("memory", {"lap": lap, "shard": k, "batch": min(self.batch, self.most)})
+                self.most = batch // 2
+            self.say("memory", {"lap": lap, "batch": min(batch, self.most)})
 
     def maximise(self, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
         file, state_file = self.run.prior_file(lap), self.run.lap(lap) / "training.safetensors"
@@ -452,7 +462,9 @@ class _Loop:
             self.processes.meet()
 
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
-        watched = watch(prior, self.held_out, self.shown, self.recipe, self.prepare(prior))
+        watched = self.within_memory(
+            prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe, batch)
+        )
         metrics |= watched.metrics
         folder = self.run.lap(lap)
         write_array(folder / "samples.npy", watched.samples.cpu().numpy())
