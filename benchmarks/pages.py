@@ -97,6 +97,26 @@ def manifold(result: dict[str, Any]) -> str:
     return "\n\n".join([text, table(["lap", "posterior draws, pooled", "prior samples"], rows), floors, source(result)])
 
 
+def forgetting(result: dict[str, Any]) -> str:
+    parts = []
+    leads = {
+        "digits": "`digits`: mean squared error of the draws on the missing pixels, by share of the loss on measured values:",
+        "manifold-quick": "`manifold-quick`: draws further than 0.1 from the curve, in %:",
+    }
+    for name, lead in leads.items():
+        rows = [row for row in result["rows"] if row["recipe"] == name]
+        laps = sorted({row["lap"] for row in rows})
+        cells = {(row["measured"], row["lap"]): row["error"] for row in rows}
+        shares = sorted({row["measured"] for row in rows})
+        form = (lambda v: f"{100 * v:.0f}") if name == "manifold-quick" else (lambda v: f"{v:.2f}")
+        lines = [
+            [f"{share:g}" + (", EM" if share == 0 else ""), *(form(cells[share, lap]) for lap in laps)]
+            for share in shares
+        ]
+        parts += [lead, table(["lap", *map(str, laps)], lines)]
+    return "\n\n".join([*parts, source(result)])
+
+
 def mri(result: dict[str, Any]) -> str:
     figures = result["figures"]
     rows = [
@@ -365,6 +385,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": digits,
     "samplers": samplers,
     "manifold": manifold,
+    "forgetting": forgetting,
     "mri-fast": mri,
     "mri-complex": mri,
     "speed": speed,

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..data import Observations
 from ..priors import GaussianPrior, Prior
 from ..progress import Progress
+from .plausibility import denoising_error
 from .screening import acceptable
 
 if TYPE_CHECKING:
@@ -89,11 +90,20 @@ def draw_shard(
                 progress.advance(len(part))
         return torch.cat(parts)
 
+    judged = options.plausible is not None and posterior is not None
+
+    def error(x: Tensor, rows: Tensor) -> Tensor:
+        return denoising_error(prior, x, index[rows], seed=seed, lap=lap, batch_size=batch_size)
+
     everything = torch.arange(len(obs))
     draws, rejected, redrawn, kept, hopeless, chi2 = [], 0, 0, 0, 0, 0.0
     for d in range(options.draws):
         x = attempt(everything, d, counted=True)
         good = acceptable(x, obs, options.chi2, bound)
+        if options.plausible is not None and judged:
+            errors = error(x, everything)
+            limit = options.plausible * float(errors.nanmedian())
+            good &= errors <= limit
         rejected += int((~good).sum())
         for again in range(options.redraws if posterior is not None else GAUSSIAN_REDRAWS):
             bad = (~good).nonzero().flatten().cpu()
@@ -101,10 +111,12 @@ def draw_shard(
                 break
             # tries have draw numbers of their own, beyond those of the draws that are kept
             fresh = attempt(bad, options.draws * (again + 1) + d, counted=False)
-            fine = acceptable(fresh, obs[bad], options.chi2, bound)
-            x[bad[fine.cpu()].to(x.device)] = fresh[fine]
-            good[bad[fine.cpu()].to(x.device)] = True
-            redrawn += int(fine.sum())
+            mended = acceptable(fresh, obs[bad], options.chi2, bound)
+            if judged:
+                mended &= error(fresh, bad) <= limit
+            x[bad[mended.cpu()].to(x.device)] = fresh[mended]
+            good[bad[mended.cpu()].to(x.device)] = True
+            redrawn += int(mended.sum())
         bad = (~good).nonzero().flatten()
         if len(bad):
             if last is not None:

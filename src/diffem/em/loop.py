@@ -345,6 +345,7 @@ class _Loop:
         if self.recipe.e_step.clean:
             bar.advance(end - first)
             return given_shard(self.train_obs[first:end])
+
         def shard(batch: int) -> Shard:
             self.batch = batch
             return draw_shard(

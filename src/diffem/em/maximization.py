@@ -394,8 +394,8 @@ def _runner(trainer: Trainer, batches: Batches, stream: Stream, block: int) -> C
         rows, log_sigma, z, u = (b.index_select(0, here)[0] for b in buffers)
         x = batches.augment(batches.draws[rows], u)
         losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u).reshape(1))
-        here.add_(1)
-        overall.add_(1)
+        here.add_(1).remainder_(block)  # warming up takes more steps than a block of very large batches has
+        overall.add_(1).remainder_(len(trainer.rates))
 
     def fill(start: int, count: int) -> None:
         for buffer, fresh in zip(buffers, batches.block(start, count), strict=True):

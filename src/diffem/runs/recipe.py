@@ -81,6 +81,11 @@ class EStep(Section):
     bound: float | None = Field(
         None, gt=0, description="reject where |x| exceeds this; 8 standard deviations when absent"
     )
+    plausible: float | None = Field(
+        None,
+        gt=1,
+        description="reject where the prior's error of denoising the draw exceeds this many medians of its shard; not asked when absent",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> EStep:

@@ -1,0 +1,79 @@
+"""Fewer laps by trusting measurements: `python -m benchmarks.forgetting [--shares 0 0.5 0.8 1] [--out runs/forgetting]`.
+
+The recipes `digits` and `manifold-quick` as they are but for `train.measured`, the share of the loss on measured values alone; 0 is EM. Per
+lap what the observations do not tell: the error of the draws on the missing pixels, and how many draws lie off the curve.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffem.data import DrawStore
+from diffem.data.manifold import truth
+from diffem.data.sources import Problem, make_problem
+from diffem.em.loop import carry_out
+from diffem.em.watch import split
+from diffem.metrics import mse_unmeasured
+from diffem.runs.recipe import Recipe, load_recipe
+from diffem.runs.rundir import RunDir
+
+from .record import record
+
+LAPS = {"digits": 6, "manifold-quick": 10}
+POINTS, OFF = 20_000, 0.1  # of the curve; a draw further away than this is off it
+
+
+def off_curve(x: torch.Tensor, seed: int) -> float:
+    """Fraction of points `(n, 5)` further than OFF from the curve."""
+    curve = truth(POINTS, seed, x.shape[1])
+    nearest = torch.cat([torch.cdist(part, curve).amin(1) for part in x.split(2048)])
+    return float((nearest > OFF).double().mean())
+
+
+def measure(name: str, share: float, out: Path) -> list[dict[str, Any]]:
+    recipe = load_recipe(name, {"train.measured": share, "laps": LAPS[name]})
+    problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+    rows: list[dict[str, Any]] = []
+
+    def say(event: str, data: dict[str, Any]) -> None:
+        if event == "expectation":
+            error = _error(recipe, problem, out, data["lap"])
+            rows.append(
+                {"recipe": name, "measured": share, "lap": data["lap"], "error": error, "guards": data["guards"]}
+            )
+            print(rows[-1], flush=True)
+
+    carry_out(recipe, problem.obs, out, say=say, progress=False)
+    return rows
+
+
+def _error(recipe: Recipe, problem: Problem, out: Path, lap: int) -> float:
+    index, _ = split(len(problem.obs), recipe.watch.held_out)
+    store = DrawStore(RunDir(out).lap(lap) / "draws", len(index), recipe.e_step.shard)
+    draws = store.all()[: len(index)]
+    assert problem.reference is not None
+    if recipe.data.source == "manifold":
+        return off_curve(draws, recipe.seed)
+    return mse_unmeasured(draws, problem.reference[index], problem.obs[index])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.5, 0.8, 1.0])
+    parser.add_argument("--out", type=Path, default=Path("runs/forgetting"))
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name in LAPS:
+        for share in arguments.shares:
+            rows += measure(name, share, arguments.out / f"{name}-{share:g}")
+    last = {(row["recipe"], row["measured"]): row["error"] for row in rows}  # laps are in order
+    figures = {f"{name}_{share:g}": error for (name, share), error in last.items()}
+    print(record("forgetting", figures, rows))
+
+
+if __name__ == "__main__":
+    main()
