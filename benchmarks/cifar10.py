@@ -19,7 +19,6 @@ import torch
 
 import diffem
 from diffem.data import DrawStore, cifar10
-from diffem.data.sources import make_problem
 from diffem.em.loop import carry_out
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
@@ -53,7 +52,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     changes = {"data.folder": str(arguments.assets / "cifar10")} | dict(parse_change(text) for text in arguments.set)
     recipe = load_recipe(arguments.recipe, changes)
-    problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+    problem = recipe.problem()
     truth = problem.reference
     assert truth is not None
     measured = _Measured(RunDir(arguments.out), problem, recipe)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 import diffem
-from diffem.data.sources import make_problem
 from diffem.em.evaluation import posterior_draws
 from diffem.em.screening import default_bound
 from diffem.em.watch import split
@@ -26,7 +25,7 @@ from .record import record
 def measure(seed: int, folder: Path) -> dict:
     run = diffem.fit(None, "digits", folder, seed)
     recipe = RunDir(folder).recipe()
-    problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+    problem = recipe.problem()
     truth, obs = problem.reference, problem.obs
     bound = recipe.e_step.bound or default_bound(diffem.load(folder, 0))
     gaussian = diffem.load(folder, 0)

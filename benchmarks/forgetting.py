@@ -14,7 +14,7 @@ import torch
 
 from diffem.data import DrawStore
 from diffem.data.manifold import truth
-from diffem.data.sources import Problem, make_problem
+from diffem.data.sources import Problem
 from diffem.em.loop import carry_out
 from diffem.em.watch import split
 from diffem.metrics import mse_unmeasured
@@ -36,7 +36,7 @@ def off_curve(x: torch.Tensor, seed: int) -> float:
 
 def measure(name: str, share: float, out: Path) -> list[dict[str, Any]]:
     recipe = load_recipe(name, {"train.measured": share, "laps": LAPS[name]})
-    problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+    problem = recipe.problem()
     rows: list[dict[str, Any]] = []
 
     def say(event: str, data: dict[str, Any]) -> None:

@@ -17,7 +17,6 @@ import torch
 
 import diffem
 from diffem.data.manifold import truth
-from diffem.data.sources import make_problem
 from diffem.metrics.distances import entropic_cost
 from diffem.report.pictures import marginals
 from diffem.runs.rundir import RunDir
@@ -65,7 +64,7 @@ def main() -> None:
     points = truth((FLOORS + 1) * n, recipe.seed, options["dimension"]).split(n)
     sinkhorn = Against(points[0].to(device))
     floors = [sinkhorn(other) for other in points[1:]]
-    problem = make_problem(recipe.data.source, recipe.seed, options)
+    problem = recipe.problem()
     assert problem.reference is not None
     perfect = sinkhorn(problem.reference[:n])
     print(f"floors {floors}, observations' own truths {perfect:.5f}", flush=True)

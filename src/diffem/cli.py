@@ -73,7 +73,6 @@ def fit(
     Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM and SIGUSR1 save and end
     with exit code 75; the same command resumes.
     """
-    from .data.sources import make_problem
     from .em.loop import carry_out
     from .interruption import Interruption
     from .processes import join
@@ -88,7 +87,7 @@ def fit(
     with Interruption().listening() as interruption:
         processes = join()
         with _naming(recipe):
-            problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
+            problem = resolved.problem()
         teller = _Teller()
         if problem.about and processes.is_first:
             teller.console.print(problem.about)
@@ -267,14 +266,13 @@ def evaluate(
 @app.command()
 def report(run: RunArgument) -> None:
     """Write the HTML page of a run again."""
-    from .data.sources import make_problem
     from .report.page import write_report
     from .runs.rundir import RunDir
 
     recipe = RunDir(run).recipe()
     problem = None
     if recipe.data.source != "given":
-        problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+        problem = recipe.problem()
     typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
 
 
@@ -286,14 +284,13 @@ def export(
     notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
 ) -> None:
     """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
-    from .data.sources import make_problem
     from .interop import hub
     from .runs.rundir import RunDir
 
     recipe = RunDir(run).recipe()
     obs, pixel_range = None, None
     if recipe.data.source != "given":
-        problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+        problem = recipe.problem()
         obs, pixel_range = problem.obs, problem.range
     typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
 

@@ -37,12 +37,12 @@ def observe(
     ] = None,
 ) -> None:
     """Write observations of a recipe's data source to a file."""
-    from .data.sources import Problem, make_problem
+    from .data.sources import Problem
     from .em.reconstruction import spread
     from .runs.files import write_array
 
     resolved = _recipe(recipe, change)
-    problem: Problem = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source"))
+    problem: Problem = resolved.problem()
     problem = problem if n is None else spread(problem, n)
     problem.obs.save(out)
     if truth is not None:

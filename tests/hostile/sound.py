@@ -60,11 +60,10 @@ def observations(n: int = 3) -> Observations:
 
 def write_run(folder: Path) -> Path:
     """A run whose start is done: all that `sample`, `posterior`, `evaluate` and `report` need."""
-    from diffem.data.sources import make_problem
 
     recipe = load_recipe(RECIPE)
     run = RunDir(folder)
-    obs = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source")).obs
+    obs = recipe.problem().obs
     run.open(recipe, fingerprint(obs.tensors()))
     save_prior(prior("gaussian"), run.prior_file(0), lap=0)
     write_array(run.file(0, "samples.npy"), numbers(8, *EVENT).numpy())

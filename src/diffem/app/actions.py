@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..data.sources import Problem, make_problem
+from ..data.sources import Problem
 from ..em.expectation import condition_like
 from ..em.loop import load
 from ..em.watch import split
@@ -78,7 +78,7 @@ class Viewer:
         if self._problem is None and self._file is not None:
             self._problem = Problem(Observations.load(self._file))
         elif self._problem is None and self.recipe.data.source != "given":
-            self._problem = make_problem(self.recipe.data.source, self.recipe.seed, self.recipe.data.options("source"))
+            self._problem = self.recipe.problem()
         return self._problem
 
     def shown(self) -> list[int]:

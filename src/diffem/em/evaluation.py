@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..data import cifar10
 from ..data.pixels import channels_first, read_npz
-from ..data.sources import Problem, make_problem
+from ..data.sources import Problem
 from ..errors import InputError
 from ..fusion import compile_network
 from ..metrics import (
@@ -88,7 +88,7 @@ def evaluate(
             results[key] = metrics[key]
     problem = None
     if recipe.data.source != "given":
-        problem = make_problem(recipe.data.source, recipe.seed, recipe.data.options("source"))
+        problem = recipe.problem()
     if range is None and problem is not None:
         range = problem.range
     # what may be refused comes before what takes long

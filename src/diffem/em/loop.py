@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 import torch
 
 from ..data import DrawStore, Observations
-from ..data.sources import make_problem
 from ..errors import InputError
 from ..fusion import compile_network
 from ..interruption import Interruption, Preempted
@@ -114,7 +113,7 @@ def fit(
         changes["data"] = {"source": "given"}
     resolved = load_recipe(recipe, changes)
     if obs is None:
-        obs = make_problem(resolved.data.source, resolved.seed, resolved.data.options("source")).obs
+        obs = resolved.problem().obs
     return carry_out(
         resolved,
         obs,

@@ -6,7 +6,7 @@ import re
 import reprlib
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ..errors import InputError
 from .plain_yaml import YAML_BYTES, parse_yaml
 from .reading import digest, read_text
+
+if TYPE_CHECKING:
+    from ..data.sources import Problem
 
 MANY = 10_000_000  # more steps, draws or observations at a time than any machine takes: a slip of the pen, or malice
 CHECKSUM = "# sha256 of the lines above: "
@@ -159,6 +162,12 @@ class Recipe(Section):
                 f"got {reprlib.repr(self.name)}"
             )
         return self
+
+    def problem(self) -> Problem:
+        """The observations of the recipe's own data source, and the truth behind them where it is known."""
+        from ..data.sources import make_problem
+
+        return make_problem(self.data.source, self.seed, self.data.options("source"))
 
     def to_yaml(self) -> str:
         return yaml.dump(self.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
