@@ -75,7 +75,7 @@ def test_needs_the_operators():
 CORRELATION, WRONG = 0.9, 0.0
 
 
-def pairs(believed: float, count: int = 40_000) -> tuple[Observations, torch.Tensor]:
+def pairs(believed: float, count: int = 20_000) -> tuple[Observations, torch.Tensor]:
     """Observations of pairs, and posterior draws under a prior that believes in a correlation."""
     covariance = torch.tensor([[1, CORRELATION], [CORRELATION, 1]])
     x = torch.randn(count, 2, generator=generator()) @ torch.linalg.cholesky(covariance).T
@@ -88,10 +88,10 @@ def pairs(believed: float, count: int = 40_000) -> tuple[Observations, torch.Ten
 def slope(obs: Observations, draws: torch.Tensor, measured: float) -> float:
     """How the trained denoiser of the first number leans on the second, at σ = 1, over what it does for the truth."""
     torch.manual_seed(0)
-    prior = priors.DiffusionPrior(MLP((2,), (64, 64), 16), sigma_min=0.3, sigma_max=3.0)
-    train = Train(steps=1500, batch=512, lr=3e-3, ema=0.99, measured=measured)
+    prior = priors.DiffusionPrior(MLP((2,), (32, 32), 16), sigma_min=0.3, sigma_max=3.0)
+    train = Train(steps=800, batch=512, lr=3e-3, ema=0.99, measured=measured)
     with_operators = (obs.A, torch.arange(len(obs)))
-    maximization(prior, draws, train, steps=1500, seed=0, lap=1, measured_with=with_operators, progress=False)
+    maximization(prior, draws, train, steps=800, seed=0, lap=1, measured_with=with_operators, progress=False)
     x_t = torch.randn(4000, 2, generator=generator(3)) * 2**0.5
     lean = (prior(x_t, 1.0)[:, 0] * x_t[:, 1]).mean() / x_t[:, 1].square().mean()
     other = (prior(x_t, 1.0)[:, 0] * x_t[:, 0]).mean() / x_t[:, 0].square().mean()
