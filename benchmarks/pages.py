@@ -113,7 +113,15 @@ def forgetting(result: dict[str, Any]) -> str:
             [f"{share:g}" + (", EM" if share == 0 else ""), *(form(cells[share, lap]) for lap in laps)]
             for share in shares
         ]
-        parts += [lead, table(["lap", *map(str, laps)], lines)]
+        guards = [
+            row["guards"] for share in shares for row in rows if row["measured"] == share and row["lap"] == laps[-1]
+        ]
+        stops = ", ".join(f"{100 * guard:.0f} %" for guard in guards)
+        parts += [
+            lead,
+            table(["lap", *map(str, laps)], lines),
+            f"Evaluations whose solver the guard stopped, in the last lap: {stops}.",
+        ]
     return "\n\n".join([*parts, source(result)])
 
 
