@@ -97,6 +97,35 @@ def manifold(result: dict[str, Any]) -> str:
     return "\n\n".join([text, table(["lap", "posterior draws, pooled", "prior samples"], rows), floors, source(result)])
 
 
+def cifar(result: dict[str, Any]) -> str:
+    laps = [row for row in result["rows"] if row["lap"]]
+    with_fid = any("fid" in row for row in laps)
+    rows = [
+        [
+            str(row["lap"]),
+            f"{row['gpu_minutes']:.1f}",
+            f"{row['mse_deleted']:.3f}" if "mse_deleted" in row else "",
+            *([f"{row['fid']:.1f}" if "fid" in row else ""] if with_fid else []),
+            f"{row['loss']:.3f}",
+            f"{row['chi2']:.2f}",
+            f"{100 * row['rejected']:.3f} %",
+            f"{100 * row['guards']:.2f} %",
+        ]
+        for row in laps
+    ]
+    header = [
+        "lap",
+        "minutes so far",
+        "error on deleted pixels",
+        *(["FID"] if with_fid else []),
+        "loss",
+        "χ²",
+        "rejected",
+        "guards",
+    ]
+    return "\n\n".join([table(header, rows), source(result)])
+
+
 def forgetting(result: dict[str, Any]) -> str:
     parts = []
     leads = {
@@ -394,6 +423,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "samplers": samplers,
     "manifold": manifold,
     "forgetting": forgetting,
+    "cifar10-fast": cifar,
     "mri-fast": mri,
     "mri-complex": mri,
     "speed": speed,

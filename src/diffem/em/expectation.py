@@ -90,7 +90,8 @@ def draw_shard(
                 progress.advance(len(part))
         return torch.cat(parts)
 
-    judged = options.plausible is not None and posterior is not None
+    plausible = options.plausible if posterior is not None else None  # the Gaussian start is drawn from exactly
+    limit = torch.inf
 
     def error(x: Tensor, rows: Tensor) -> Tensor:
         return denoising_error(prior, x, index[rows], seed=seed, lap=lap, batch_size=batch_size)
@@ -100,9 +101,9 @@ def draw_shard(
     for d in range(options.draws):
         x = attempt(everything, d, counted=True)
         good = acceptable(x, obs, options.chi2, bound)
-        if options.plausible is not None and judged:
+        if plausible is not None:
             errors = error(x, everything)
-            limit = options.plausible * float(errors.nanmedian())
+            limit = plausible * float(errors.nanmedian())
             good &= errors <= limit
         rejected += int((~good).sum())
         for again in range(options.redraws if posterior is not None else GAUSSIAN_REDRAWS):
@@ -112,7 +113,7 @@ def draw_shard(
             # tries have draw numbers of their own, beyond those of the draws that are kept
             fresh = attempt(bad, options.draws * (again + 1) + d, counted=False)
             mended = acceptable(fresh, obs[bad], options.chi2, bound)
-            if judged:
+            if plausible is not None:
                 mended &= error(fresh, bad) <= limit
             x[bad[mended.cpu()].to(x.device)] = fresh[mended]
             good[bad[mended.cpu()].to(x.device)] = True

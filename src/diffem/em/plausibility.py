@@ -7,7 +7,7 @@ size, and passes every other test; trained on, it becomes mass. The denoiser tel
 
 and −log q(x) grows by N e per unit of log σ: where the prior is concentrated only the directions along it stay uncertain and e is their share of the
 N dimensions, while a stray that the network has merely learned by heart has e of about 1. How large e is for good draws is the prior's own affair,
-so a draw is judged by the median of its lap.
+so a draw is judged by the median of its shard.
 """
 
 from __future__ import annotations
