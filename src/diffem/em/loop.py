@@ -12,7 +12,6 @@ Every random number is addressed by (seed, lap, purpose, index), every file is w
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import shutil
@@ -29,7 +28,7 @@ from ..errors import InputError
 from ..fusion import compile_network
 from ..interruption import Interruption, Preempted
 from ..nn.networks import make_network
-from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
+from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, load_with_description, save_prior
 from ..processes import ALONE, Processes
 from ..progress import Progress
@@ -42,6 +41,7 @@ from .batching import choose_batch, is_out_of_memory
 from .expectation import Shard, draw_shard, given_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
+from .start import gaussian_start, given_start
 from .validation import validate
 from .watch import split, warnings, watch
 
@@ -224,51 +224,17 @@ class _Loop:
 
     def make_start(self, start: Prior | None, metrics: dict[str, Any]) -> Prior:
         if start is not None or self.recipe.start != "gaussian":
-            if start is not None:
-                prior = copy.deepcopy(start)  # its network is trained in place
-            else:
-                prior, self.laps_before = _given(self.recipe.start)
+            prior, self.laps_before = given_start(self.recipe.start if start is None else start)
             if prior.event_shape != self.train_obs.x_shape:
                 raise InputError(
                     f"the start is a prior over {prior.event_shape}, the observations are of {self.train_obs.x_shape}"
                 )
             metrics |= {"start": "given", "laps_before": self.laps_before}
         else:
-            prior = self.fit_gaussian(metrics)
+            prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress)
+            metrics |= notes
         prior = prior.to(self.device)
         save_prior(prior, self.run.prior_file(0), lap=self.laps_before)
-        return prior
-
-    def fit_gaussian(self, metrics: dict[str, Any]) -> GaussianPrior:
-        options, history = self.recipe.gaussian, FitHistory()
-        obs, some = self.train_obs, options.observations or len(self.train_obs)
-
-        def fitted(obs: Observations, rounds: int, start: GaussianPrior | None = None) -> GaussianPrior:
-            return fit_gaussian(
-                obs.to(self.device),
-                options.rank,
-                rounds=rounds,
-                tolerance=options.tolerance,
-                start=start,
-                seed=self.recipe.seed,
-                sigma_min=self.recipe.sigma_min,
-                sigma_max=self.recipe.sigma_max,
-                history=history,
-                progress=self.progress,
-            )
-
-        if some < len(obs):
-            pick = Stream(self.recipe.seed, "gaussian subset").permutation(len(obs))[:some]
-            prior = fitted(obs[pick.sort().values], options.rounds)
-            if options.final_rounds:
-                history.log_likelihood.clear()
-                prior = fitted(obs, options.final_rounds, prior)
-        else:
-            prior = fitted(obs, options.rounds)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs
-        metrics["log_likelihood"] = history.log_likelihood[-1]
-        metrics["rounds"] = len(history.log_likelihood)
         return prior
 
     # lap k ---------------------------------------------------------------------------------------------------------------
@@ -477,19 +443,6 @@ class _Loop:
         if keep is not None and lap > keep:
             shutil.rmtree(self.run.lap(lap - keep) / "draws", ignore_errors=True)
         self.say("lap", metrics)
-
-
-def _given(path: str) -> tuple[Prior, int]:
-    """The prior a recipe's `start` names, a file's or a run's last, and how many laps are behind it."""
-    file = Path(path)
-    if not file.is_file():
-        run = RunDir(file)
-        run.recipe()
-        if run.laps_done() < 0:
-            raise InputError(f"{path}: no lap of this run is finished yet")
-        file = run.prior_file(run.laps_done())
-    prior, description = load_with_description(file)
-    return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0
 
 
 def _recent(record: TrainingRecord, share: float = 0.1) -> float:

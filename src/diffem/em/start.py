@@ -1,0 +1,68 @@
+"""Where a run begins: the Gaussian that explains the observations best, or a prior that is given."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..data import Observations
+from ..errors import InputError
+from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
+from ..priors.files import load_with_description
+from ..randomness import Stream
+from ..runs.rundir import RunDir
+
+if TYPE_CHECKING:
+    from ..runs.recipe import Recipe
+
+
+def gaussian_start(
+    recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None = None
+) -> tuple[GaussianPrior, dict[str, Any]]:
+    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached."""
+    options, history = recipe.gaussian, FitHistory()
+    some = options.observations or len(obs)
+
+    def fitted(obs: Observations, rounds: int, start: GaussianPrior | None = None) -> GaussianPrior:
+        return fit_gaussian(
+            obs.to(device),
+            options.rank,
+            rounds=rounds,
+            tolerance=options.tolerance,
+            start=start,
+            seed=recipe.seed,
+            sigma_min=recipe.sigma_min,
+            sigma_max=recipe.sigma_max,
+            history=history,
+            progress=progress,
+        )
+
+    if some < len(obs):
+        pick = Stream(recipe.seed, "gaussian subset").permutation(len(obs))[:some]
+        prior = fitted(obs[pick.sort().values], options.rounds)
+        if options.final_rounds:
+            history.log_likelihood.clear()
+            prior = fitted(obs, options.final_rounds, prior)
+    else:
+        prior = fitted(obs, options.rounds)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs
+    return prior, {"log_likelihood": history.log_likelihood[-1], "rounds": len(history.log_likelihood)}
+
+
+def given_start(start: Prior | str) -> tuple[Prior, int]:
+    """A prior, or the one a path names, a file's or a run's last; and how many laps are behind it."""
+    if not isinstance(start, str):
+        return copy.deepcopy(start), 0  # its network is trained in place
+    file = Path(start)
+    if not file.is_file():
+        run = RunDir(file)
+        run.recipe()
+        if run.laps_done() < 0:
+            raise InputError(f"{start}: no lap of this run is finished yet")
+        file = run.prior_file(run.laps_done())
+    prior, description = load_with_description(file)
+    return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0
