@@ -63,7 +63,7 @@ def one_lap(obs: Observations, out: Path, batch: int, device: str, changes: dict
     began = time.monotonic()
     run = diffem.fit(obs, recipe, out, start=start(), changes=changes, device=device, progress=False, say=say)
     return {
-        "asked": recipe["e_step"]["batch"] if "e_step.batch" not in changes else changes["e_step.batch"],  # type: ignore[index]
+        "asked": changes.get("e_step.batch", batch),
         "tried_again": told,
         "e_batch": run.laps[-1]["e_batch"],
         "loss": run.laps[-1]["loss"],

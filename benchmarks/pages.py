@@ -123,7 +123,11 @@ def cifar(result: dict[str, Any]) -> str:
         "rejected",
         "guards",
     ]
-    return "\n\n".join([table(header, rows), source(result)])
+    parts = [table(header, rows)]
+    if "mse_deleted_next_lap" in result["figures"]:
+        after = result["figures"]["mse_deleted_next_lap"]
+        parts.append(f"The draws of one more lap, which were not trained on, have an error of {after:.3f}.")
+    return "\n\n".join([*parts, source(result)])
 
 
 def forgetting(result: dict[str, Any]) -> str:

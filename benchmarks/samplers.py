@@ -15,7 +15,7 @@ from diffem.samplers import SAMPLERS, draw, get_sampler, schedule
 
 from .record import record
 
-STEPS = (16, 32, 64, 128, 256, 512, 1024)
+STEPS = (16, 18, 32, 64, 128, 256, 512, 1024)
 
 
 class UnitNoise:

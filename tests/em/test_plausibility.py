@@ -5,7 +5,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.em.expectation import draw_shard
-from diffem.em.plausibility import denoising_error
+from diffem.em.plausibility import LEVELS, denoising_error
 from diffem.runs.recipe import EStep
 
 # four points of the plane, two of them at the same height
@@ -24,8 +24,6 @@ def test_a_gaussian_s_error_is_known():
     """d − x = −(σ² x + …)/(1 + σ²): at x ~ N(0, I) the error per dimension is 1/(1 + σ²), averaged over the levels."""
     wide = priors.GaussianPrior(torch.zeros(200), torch.eye(200))
     x = torch.randn(100, 200, generator=torch.Generator().manual_seed(0))
-    from diffem.em.plausibility import LEVELS
-
     expected = sum(1 / (1 + sigma**2) for sigma in LEVELS) / len(LEVELS)
     found = denoising_error(wide, x, torch.arange(100), seed=0, lap=1)
     assert float(found.mean()) == pytest.approx(expected, rel=0.01)

@@ -8,7 +8,7 @@ import torch
 
 from diffem import priors
 from diffem.randomness import Stream
-from diffem.samplers import SAMPLERS, draw, get_sampler, schedule
+from diffem.samplers import SAMPLERS, ddim, draw, get_sampler, schedule
 
 
 def mixture():
@@ -70,8 +70,15 @@ def test_bias_of_the_default_is_far_below_that_of_ddpm():
 @pytest.mark.parametrize("std", [0.05, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
 def test_one_calibration_serves_every_variance_and_stochasticity(eta, std):
-    """Without it the second order is 4.5 % too wide at 18 steps and DDPM 25 % too narrow."""
     assert gaussian_std("ddim2", 18, std, eta=eta) / std - 1 == pytest.approx(0, abs=0.006)
+
+
+@pytest.mark.parametrize("std", [0.05, 1.0])
+def test_without_it_draws_are_too_wide_by_nearly_the_same_factor(std, monkeypatch):
+    """Nearly: the levels end at σ_min, and 0.05 is nearer to that."""
+    monkeypatch.setattr(ddim, "CALIBRATION", (1.0, 0.0, 0.0))
+    assert gaussian_std("ddpm2", 18, std) / std - 1 == pytest.approx(0.0445, abs=2e-3)
+    assert gaussian_std("ddpm", 18, std) / std - 1 == pytest.approx(-0.249, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

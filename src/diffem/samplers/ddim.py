@@ -13,7 +13,7 @@ compounds that lap after lap. Second order extrapolates x̂ to the middle of the
     x̂ ← x̂_t + c(h) h/(2h') (x̂_t − x̂_{t'}),      h = log σ_t/σ_s,  h' = log σ_{t'}/σ_t,
 
 at no further evaluation. With c = 1 this is DPM-Solver++ 2M (Lu et al. 2022) in variance-exploding form, which returns a Gaussian 0.5 % too wide
-at 64 steps and 4.5 % at 18. Levels being log-linear, that excess is the same for every variance: it depends on h alone. `CALIBRATION`
+at 64 steps and 4.5 % at 18. Levels being log-linear, that excess is nearly the same for every variance: it depends on h. `CALIBRATION`
 is the c(h), found on a Gaussian by bisection, that removes it (below 0.2 % from 18 steps on); it tends to 1 with h, so the order stays.
 """
 
