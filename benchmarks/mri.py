@@ -27,7 +27,8 @@ KEYS = (
 )  # fmt: skip
 
 
-def figures(run: Path, rows: list[dict[str, Any]]) -> dict[str, float]:
+def figures(run: Path, rows: list[dict[str, Any]], before: float = 0.0) -> dict[str, float]:
+    """before: minutes of the run that this one continues."""
     folder = RunDir(run)
     recipe, laps = folder.recipe(), folder.metrics()
     out: dict[str, float] = {}
@@ -36,9 +37,9 @@ def figures(run: Path, rows: list[dict[str, Any]]) -> dict[str, float]:
             out |= {f"{key}_r{row['accel']:g}": row[key] for key in KEYS if key in row}
     return out | {
         # as each lap wrote it: fit, E, M and watching, right for resumed runs too
-        "gpu_minutes": sum(lap["seconds"] for lap in laps) / 60,
+        "gpu_minutes": before + sum(lap["seconds"] for lap in laps) / 60,
         "slices": laps[-1]["draws"] // recipe.e_step.draws if len(laps) > 1 else 0,
-        "laps": len(laps) - 1,
+        "laps": laps[0].get("laps_before", 0) + len(laps) - 1,
     }
 
 
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--batch", type=int, default=None)
     parser.add_argument("--lap", type=int, default=None)
+    parser.add_argument("--before", type=float, default=0.0, help="minutes of the run that this one continues")
     parser.add_argument("--set", nargs="*", default=[], help="settings of the data: data.path=...")
     parser.add_argument("--pictures", type=Path, default=None, help="copy the figures here, named after the result")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -80,7 +82,7 @@ def main() -> None:
         arguments.pictures.mkdir(parents=True, exist_ok=True)
         for picture in sorted(out.glob("*.png")):
             shutil.copy(picture, arguments.pictures / f"{arguments.name}-{picture.name}")
-    print(record(arguments.name, figures(arguments.run, rows), rows, arguments.results))
+    print(record(arguments.name, figures(arguments.run, rows, arguments.before), rows, arguments.results))
 
 
 if __name__ == "__main__":
