@@ -6,6 +6,7 @@ every number on a page comes from a result with its command, commit and machine.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +20,14 @@ BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 def source(result: dict[str, Any]) -> str:
     return f"`{result['command']}`, commit {result['commit']}, {result['machine']}, {result['date']}."
+
+
+def kept(result: dict[str, Any]) -> list[str]:
+    """Where rows came from that were measured by another command."""
+    commands = {
+        row["command"]: row for row in result["rows"] if "command" in row and row["command"] != result["command"]
+    }
+    return [f"Rows of another run: {source(row)}" for row in commands.values()]
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -77,24 +86,33 @@ def digits(result: dict[str, Any]) -> str:
 
 def manifold(result: dict[str, Any]) -> str:
     f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
-
+    columns = {"sinkhorn_draws": "{:.4f}", "sinkhorn_prior": "{:.4f}", "off_curve": "{:.4f}", "strays": "{:.3%}"}
     rows = [
-        [str(row["lap"]), *(f"{row[key]:.3f}" if key in row else "" for key in ("sinkhorn_draws", "sinkhorn_prior"))]
-        for row in laps
+        [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, c in columns.items())] for row in laps
     ]
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
-    lowest = min(row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row)
+    draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
     text = (
         f"Sinkhorn divergence from the truth (squared distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in "
-        f"{f['compute_minutes']:.1f} minutes of E and M:"
+        f"{f['compute_minutes']:.1f} minutes of E and M; and of all 65,536 draws the mean squared distance from the curve and how many are "
+        "further than 0.5 from it:"
     )
+    first = next(k for k, value in enumerate(draws) if value <= f["highest_floor"])
     floors = (
         f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart; the true points behind the observations "
-        f"would give {f['perfect_draws']:.4f}. The lowest value of the draws is {lowest:.3f}; the worst rise of a lap over the best one "
-        f"before it is {100 * f['worst_rise']:.0f} %. Where the learned Jacobian is no covariance the solver stops early: in "
-        f"{100 * guards[1]:.0f} % of the evaluations of lap 2, in {100 * guards[-1]:.0f} % of the last lap's."
+        f"would give {f['perfect_draws']:.4f}. The draws are within that from lap {first + 1} on, and from there vary as such sets do, "
+        f"between {min(draws[first:]):.4f} and {max(draws[first:]):.4f}; up to there {'every lap is below the one before' if decreasing(draws[: first + 1]) else 'not every lap is below the one before'}. "
+        f"The worst rise of a lap over the best one before it is {f['worst_rise']:.0%} in the divergence and "
+        f"{f['worst_rise_off_curve']:.0%} in the distance from the curve, which has no floor. "
+        f"Where the learned Jacobian is no covariance the solver stops early: in "
+        f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
     )
-    return "\n\n".join([text, table(["lap", "posterior draws, pooled", "prior samples"], rows), floors, source(result)])
+    header = ["lap", "draws, pooled", "prior samples", "distance from the curve, squared", "strays"]
+    return "\n\n".join([text, table(header, rows), floors, source(result)])
+
+
+def decreasing(values: list[float]) -> bool:
+    return all(b < a for a, b in itertools.pairwise(values))
 
 
 def cifar(result: dict[str, Any]) -> str:
@@ -124,6 +142,11 @@ def cifar(result: dict[str, Any]) -> str:
         "guards",
     ]
     parts = [table(header, rows)]
+    if "fid_50k" in result["figures"]:
+        f = result["figures"]
+        parts.append(
+            f"FID and KID of {f['samples']:,} prior samples after lap {f['laps']}: {f['fid_50k']:.1f} and {f['kid']:.4f}."
+        )
     if "mse_deleted_next_lap" in result["figures"]:
         after = result["figures"]["mse_deleted_next_lap"]
         parts.append(f"The draws of one more lap, which were not trained on, have an error of {after:.3f}.")
@@ -276,7 +299,29 @@ def cost(result: dict[str, Any]) -> str:
         ]
         header = ["method", "library", "forwards", "VJPs", "ms", "peak MiB", "time, ours = 1", "difference"]
         parts += [f"On the {device.upper()}, batch {rows[0]['batch']}:", table(header, cells)]
-    return "\n\n".join([*parts, source(result)])
+    gains = {
+        "plain": "without the few element-wise kernels that are compiled by default",
+        "compiled": "with a compiled network",
+        "compiled_bf16": "with a compiled network in bf16",
+    }
+    figures = result["figures"]
+    if any(f"speedup_azula_k1_gpu_{name}" in figures for name in gains):
+        times = [
+            f"{label} {figures[f'speedup_azula_k1_gpu_{name}']:.2f} (k = 1) and {figures[f'speedup_azula_k3_gpu_{name}']:.2f} (k = 3)"
+            for name, label in gains.items()
+        ]
+        parts.append(f"azula's time over ours on the GPU, measured one after the other: {'; '.join(times)}.")
+    return "\n\n".join([*parts, source(result), *kept(result)])
+
+
+def memory(result: dict[str, Any]) -> str:
+    rows = [
+        [row["run"], f"{row['asked']:,}", " → ".join(f"{n:,}" for n in row["tried_again"]), f"{row['e_batch']:,}", f"{row['largest_difference'] / row['size']:.0e}"]
+        for row in result["rows"]
+    ]  # fmt: skip
+    lead = "One lap of a U-Net over 49,152 images of 32×32; draws are compared with those of the calm run, relative to the largest value:"
+    header = ["run", "batch asked for", "ran out of memory with", "draws made at a time", "difference"]
+    return "\n\n".join([lead, table(header, rows), source(result)])
 
 
 def hostile(result: dict[str, Any]) -> str:
@@ -312,17 +357,15 @@ def mixture(result: dict[str, Any]) -> str:
     swept = {method for method, sampler in entries if sampler not in ("", DEFAULT_SAMPLER, "tds")}
     others = [line(f"{method}, `{sampler}`", method, sampler) for method, sampler in entries if method in swept]
     row = result["rows"][0]
-    seeds = f"{row['seeds']} problems, {row['steps']} steps, mean ± half a 95 % interval"
+    counts = sorted({row["seeds"] for row in result["rows"]})
+    seeds = f"{' or '.join(map(str, counts))} problems, {row['steps']} steps, mean ± half a 95 % interval"
     parts = [
         f"Sliced W₁ to exact draws, all methods with `{DEFAULT_SAMPLER}` ({seeds}; `floor`: two exact sets):",
         table(header, [*methods, *twisted]),
     ]
     if swept:
         parts += ["The same, by sampler:", table(header, sorted(others))]
-    parts.append(source(result))
-    earlier = {row["command"]: row for row in result["rows"] if "command" in row}  # rows kept from an earlier run
-    parts += [f"Rows kept from a run before: {source(row)}" for row in earlier.values()]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, source(result), *kept(result)])
 
 
 def figure2(result: dict[str, Any]) -> str:
@@ -416,10 +459,7 @@ def images(result: dict[str, Any]) -> str:
     parts.append(
         f"Settings: {'; '.join(settings[name] for name in names)}; network in {row['precision']}. σ_y: {', '.join(levels.values())}."
     )
-    parts.append(source(result))
-    earlier = {row["command"]: row for row in rows if "command" in row}  # rows kept from an earlier run
-    parts += [f"Rows kept from a run before: {source(row)}" for row in earlier.values()]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, source(result), *kept(result)])
 
 
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -433,6 +473,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "speed": speed,
     "fid-sanity": fid_sanity,
     "chaos": chaos,
+    "memory": memory,
     "scaling": scaling,
     "hostile": hostile,
     "cost": cost,
