@@ -130,6 +130,6 @@ def test_a_tiny_run(assets, prior_file, tmp_path):
         ("box", "dps", 2),
     ]
     assert len(result["rows"]) == 29
-    page = pages.images(result)
+    page = pages.RENDER["images"](result)
     assert f"{rows['random', 'mmps3']['lpips']:.3f}" in page
     assert "super-resolution" in page

@@ -1,0 +1,52 @@
+"""Fill the tables of README and docs from `benchmarks/results/`: `python -m benchmarks.pages` (`--check` only compares).
+
+A page marks a place with `<!-- results: NAME -->` … `<!-- end -->`; what stands between is written here and nowhere else, so that
+every number on a page comes from a result with its command, commit and machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..record import ROOT, load
+from . import learning, running, sampling
+
+BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
+    "digits": learning.digits,
+    "samplers": sampling.samplers,
+    "manifold": learning.manifold,
+    "forgetting": learning.forgetting,
+    "cifar10-fast": learning.cifar,
+    "mri-fast": learning.mri,
+    "mri-complex": learning.mri,
+    "speed": running.speed,
+    "fid-sanity": running.fid_sanity,
+    "chaos": running.chaos,
+    "memory": running.memory,
+    "scaling": running.scaling,
+    "hostile": running.hostile,
+    "cost": running.cost,
+    "mixture": sampling.mixture,
+    "figure2": sampling.figure2,
+    "images": sampling.images,
+}
+
+
+def filled(text: str) -> str:
+    return BLOCK.sub(lambda m: f"{m[1]}{RENDER[m[2]](load(m[2]))}\n{m[3]}", text)
+
+
+def main(check: bool) -> int:
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text()
+        if (new := filled(text)) != text:
+            stale.append(str(path.relative_to(ROOT)))
+            if not check:
+                Path(path).write_text(new)
+    print(("stale: " if check else "written: ") + (", ".join(stale) or "none"))
+    return 1 if check and stale else 0

@@ -1,0 +1,171 @@
+"""Blocks of what was learned: digits, the curve, photographs, slices."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from .parts import source, table
+
+
+def digits(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            str(row["seed"]),
+            f"{row['mse_draw_gaussian']:.3f}",
+            f"{row['mse_draw']:.3f}",
+            f"{row['mse_mean_gaussian']:.3f}",
+            f"{row['mse_mean16']:.3f}",
+            " → ".join(f"{v:.2f}" for v in row["mse_per_lap"]),
+            f"{row['seconds']:.0f} s",
+        ]
+        for row in result["rows"]
+    ]
+    header = [
+        "seed",
+        "draw, Gaussian",
+        "draw, learned",
+        "mean, Gaussian",
+        "mean of 16, learned",
+        "draws, lap by lap",
+        "run",
+    ]
+    return "Mean squared error on the missing pixels of the digits (scale −2 … 2):\n\n" + "\n\n".join(
+        [table(header, rows), source(result)]
+    )
+
+
+def manifold(result: dict[str, Any]) -> str:
+    f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
+    columns = {"sinkhorn_draws": "{:.4f}", "sinkhorn_prior": "{:.4f}", "off_curve": "{:.4f}", "strays": "{:.3%}"}
+    rows = [
+        [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, c in columns.items())] for row in laps
+    ]
+    guards = [row["guards"] for row in result["rows"] if "guards" in row]
+    draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
+    text = (
+        f"Sinkhorn divergence from the truth (squared distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in "
+        f"{f['compute_minutes']:.1f} minutes of E and M; and of all 65,536 draws the mean squared distance from the curve and how many are "
+        "further than 0.5 from it:"
+    )
+    floors = (
+        f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart; the true points behind the observations "
+        f"would give {f['perfect_draws']:.4f}. {_settling(draws, f['highest_floor'])} "
+        f"The worst rise of a lap over the best one before it is {f['worst_rise']:.0%} in the divergence and "
+        f"{f['worst_rise_off_curve']:.0%} in the distance from the curve, which has no floor. "
+        f"Where the learned Jacobian is no covariance the solver stops early: in "
+        f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
+    )
+    header = ["lap", "draws, pooled", "prior samples", "distance from the curve, squared", "strays"]
+    return "\n\n".join([text, table(header, rows), floors, source(result)])
+
+
+def _settling(draws: list[float], floor: float) -> str:
+    """How the divergence of the laps' draws comes down to what it cannot fall below."""
+    first = next((k for k, value in enumerate(draws) if value <= floor), None)
+    if first is None:
+        return f"The lowest value of the draws is {min(draws):.4f}."
+    falling = all(b < a for a, b in itertools.pairwise(draws[: first + 1]))
+    return (
+        f"The draws come within that at lap {first + 1}{', every lap below the one before,' if falling else ''} and from there on vary as "
+        f"such sets do, between {min(draws[first:]):.4f} and {max(draws[first:]):.4f}."
+    )
+
+
+def cifar(result: dict[str, Any]) -> str:
+    laps = [row for row in result["rows"] if row["lap"]]
+    with_fid = any("fid" in row for row in laps)
+    rows = [
+        [
+            str(row["lap"]),
+            f"{row['gpu_minutes']:.1f}",
+            f"{row['mse_deleted']:.3f}" if "mse_deleted" in row else "",
+            *([f"{row['fid']:.1f}" if "fid" in row else ""] if with_fid else []),
+            f"{row['loss']:.3f}",
+            f"{row['chi2']:.2f}",
+            f"{100 * row['rejected']:.3f} %",
+            f"{100 * row['guards']:.2f} %",
+        ]
+        for row in laps
+    ]
+    header = [
+        "lap",
+        "minutes so far",
+        "error on deleted pixels",
+        *(["FID"] if with_fid else []),
+        "loss",
+        "χ²",
+        "rejected",
+        "guards",
+    ]
+    parts = [table(header, rows)]
+    if "fid_50k" in result["figures"]:
+        f = result["figures"]
+        parts.append(
+            f"FID and KID of {f['samples']:,} prior samples after lap {f['laps']}: {f['fid_50k']:.1f} and {f['kid']:.4f}."
+        )
+    if "mse_deleted_next_lap" in result["figures"]:
+        after = result["figures"]["mse_deleted_next_lap"]
+        parts.append(f"The draws of one more lap, which were not trained on, have an error of {after:.3f}.")
+    return "\n\n".join([*parts, source(result)])
+
+
+def forgetting(result: dict[str, Any]) -> str:
+    parts = []
+    leads = {
+        "digits": "`digits`: mean squared error of the draws on the missing pixels, by share of the loss on measured values:",
+        "manifold-quick": "`manifold-quick`: draws further than 0.1 from the curve, in %:",
+    }
+    for name, lead in leads.items():
+        rows = [row for row in result["rows"] if row["recipe"] == name]
+        laps = sorted({row["lap"] for row in rows})
+        cells = {(row["measured"], row["lap"]): row["error"] for row in rows}
+        shares = sorted({row["measured"] for row in rows})
+        form = (lambda v: f"{100 * v:.0f}") if name == "manifold-quick" else (lambda v: f"{v:.2f}")
+        lines = [
+            [f"{share:g}" + (", EM" if share == 0 else ""), *(form(cells[share, lap]) for lap in laps)]
+            for share in shares
+        ]
+        guards = [
+            row["guards"] for share in shares for row in rows if row["measured"] == share and row["lap"] == laps[-1]
+        ]
+        stops = ", ".join(f"{100 * guard:.0f} %" for guard in guards)
+        parts += [
+            lead,
+            table(["lap", *map(str, laps)], lines),
+            f"Evaluations whose solver the guard stopped, in the last lap: {stops}.",
+        ]
+    return "\n\n".join([*parts, source(result)])
+
+
+def mri(result: dict[str, Any]) -> str:
+    figures = result["figures"]
+    rows = [
+        [
+            row["measurement"],
+            f"{row['psnr_zero']:.2f}",
+            f"{row['psnr_gaussian']:.2f}",
+            f"{row['psnr_draw']:.2f}",
+            f"**{row['psnr_mean']:.2f}**",
+            " / ".join(f"{row[f'ssim_{name}']:.3f}" for name in ("zero", "gaussian", "draw", "mean")),
+            f"{row['chi2']:.3f}",
+            f"{100 * row['coverage90']:.1f} %",
+        ]
+        for row in result["rows"]
+        if "accel" in row
+    ]
+    header = [
+        "",
+        "zero-filled",
+        "Gaussian prior",
+        "one draw",
+        "mean of 8 draws",
+        "SSIM, in that order",
+        "χ²",
+        "coverage",
+    ]
+    lead = (
+        f"PSNR in dB on {result['rows'][0]['slices']} held-out slices; the prior was learned from the k-space of {figures['slices']} others in "
+        f"{figures['gpu_minutes']:.1f} minutes. χ² of the draws per measured value; coverage of 90 % intervals over pixels:"
+    )
+    return "\n\n".join([lead, table(header, rows), source(result)])

@@ -1,0 +1,156 @@
+"""Blocks of how samplers and posterior methods compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diffem.samplers import DEFAULT_SAMPLER
+
+from ..images import MAIN, NAMES, TASKS
+from .parts import kept, source, table
+
+
+def samplers(result: dict[str, Any]) -> str:
+    steps = sorted({row["steps"] for row in result["rows"]})
+    names = list(dict.fromkeys(row["sampler"] for row in result["rows"]))
+    cells = {(row["sampler"], row["steps"]): row for row in result["rows"]}
+
+    def rows(key: str) -> list[list[str]]:
+        return [[f"`{name}`", *(f"{100 * cells[name, k][key]:+.2f}" for k in steps)] for name in names]
+
+    header = ["steps", *map(str, steps)]
+    return "\n\n".join(
+        [
+            "Standard deviation of prior draws, error in %:",
+            table(header, rows("prior_std")),
+            "Mean of posterior draws, error in % of the posterior's standard deviation:",
+            table(header, rows("posterior_mean")),
+            "Standard deviation of posterior draws, error in %:",
+            table(header, rows("posterior_std")),
+            source(result),
+        ]
+    )
+
+
+def mixture(result: dict[str, Any]) -> str:
+    settings = list(dict.fromkeys((row["d"], row["m"]) for row in result["rows"]))
+    found = {(row["method"], row["sampler"], row["d"], row["m"]): row for row in result["rows"]}
+    entries = list(dict.fromkeys((row["method"], row["sampler"]) for row in result["rows"]))
+
+    def line(label: str, method: str, sampler: str) -> list[str]:
+        rows = [found.get((method, sampler, d, m)) for d, m in settings]
+        # a third digit where the distance is small
+        width = [0 if row is None else 2 + (row["w1"] < 0.1) for row in rows]
+        cells = [
+            "" if row is None else f"{row['w1']:.{k}f} ± {row['interval']:.{k}f}"
+            for row, k in zip(rows, width, strict=True)
+        ]
+        return [label, *cells]
+
+    header = ["d, m", *(f"{d}, {m}" for d, m in settings)]
+    methods = [line(method, method, sampler) for method, sampler in entries if sampler in ("", DEFAULT_SAMPLER)]
+    twisted = [line(f"**tds**, {method} as twist", method, sampler) for method, sampler in entries if sampler == "tds"]
+    swept = {method for method, sampler in entries if sampler not in ("", DEFAULT_SAMPLER, "tds")}
+    others = [line(f"{method}, `{sampler}`", method, sampler) for method, sampler in entries if method in swept]
+    row = result["rows"][0]
+    counts = sorted({row["seeds"] for row in result["rows"]})
+    seeds = f"{' or '.join(map(str, counts))} problems, {row['steps']} steps, mean ± half a 95 % interval"
+    parts = [
+        f"Sliced W₁ to exact draws, all methods with `{DEFAULT_SAMPLER}` ({seeds}; `floor`: two exact sets):",
+        table(header, [*methods, *twisted]),
+    ]
+    if swept:
+        parts += ["The same, by sampler:", table(header, sorted(others))]
+    return "\n\n".join([*parts, source(result), *kept(result)])
+
+
+def figure2(result: dict[str, Any]) -> str:
+    names = {"0": "0", "sigma_t": "Σ_t", "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹", "exact": "V[x given x_t]"}
+    rows = result["rows"]
+    sigmas = list(dict.fromkeys(row["sigma_t"] for row in rows))
+    cells = {(row["covariance"], row["sigma_t"]): row for row in rows}
+
+    def lines(key: str) -> list[list[str]]:
+        return [[label, *(f"{cells[name, sigma][key]:.2g}" for sigma in sigmas)] for name, label in names.items()]
+
+    header = ["σ_t", *(f"{sigma:g}" for sigma in sigmas)]
+    floor = ["floor: two sets of the truth", *(f"{cells['exact', sigma]['floor']:.2g}" for sigma in sigmas)]
+    return "\n\n".join(
+        [
+            f"Sinkhorn divergence of q(x_t | y) from p(x_t | y), coupled sets, medians over {rows[0]['curves']} curves:",
+            table(header, lines("coupled")),
+            "Independent sets:",
+            table(header, [*lines("divergence"), floor]),
+            "The paper's OT(u, v) − OT(u, u'):",
+            table(header, lines("paper")),
+            "Total variation between the two, from the importance weights:",
+            table(header, lines("total_variation")),
+            source(result),
+        ]
+    )
+
+
+def images(result: dict[str, Any]) -> str:
+    rows = result["rows"]
+    steps = sorted({row["steps"] for row in rows})
+    tasks = [task for task in TASKS if any(row["task"] == task for row in rows)]
+    names = [name for name in NAMES if any(row["method"] == name for row in rows)]
+    cells = {(row["task"], row["method"], row["steps"]): row for row in rows}
+    main = MAIN if MAIN in steps else steps[-1]
+    row = next(row for row in rows if row["steps"] == main)
+
+    def figure(task: str, name: str, count: int, key: str, digits: int) -> str:
+        found = cells.get((task, name, count))
+        return "" if found is None else f"{found[key]:.{digits}f} ± {found[f'{key}_se']:.{digits}f}"
+
+    columns = [(task, count) for task in tasks for count in steps]
+    parts = [
+        f"LPIPS by problem and number of steps ({row['images']} images, {row['draws']} draws each, `{row['sampler']}`, mean ± standard error):",
+        table(
+            ["", *(f"{task}, {count}" for task, count in columns)],
+            [[name, *(figure(task, name, count, "lpips", 3) for task, count in columns)] for name in names],
+        ),
+    ]
+    header = [
+        "",
+        "LPIPS",
+        "LPIPS, 64×64",
+        "PSNR",
+        "PSNR of the mean",
+        "SSIM",
+        "χ²",
+        "coverage",
+        "CRPS",
+        "failed",
+        "VJPs",
+        "s",
+    ]
+    shown = [
+        ("lpips", 3),
+        ("lpips_64", 3),
+        ("psnr", 2),
+        ("psnr_mean", 2),
+        ("ssim", 3),
+        ("chi2", 2),
+        ("coverage90", 3),
+        ("crps", 3),
+    ]
+    for task in tasks:
+        lines = [
+            [
+                name,
+                *(figure(task, name, main, key, digits) for key, digits in shown),
+                f"{100 * found['failed']:.1f} %",
+                f"{found['vjps']:.0f}",
+                f"{found['seconds']:.1f}",
+            ]
+            for name in names
+            if (found := cells.get((task, name, main))) is not None
+        ]
+        parts += [f"{task}, {main} steps:", table(header, lines)]
+    settings = {row["method"]: ", ".join(f"{key} {value}" for key, value in row["options"].items()) for row in rows}
+    levels = {row["task"]: f"{row['task']} {row['sigma_y']:g}" for row in rows}
+    parts.append(
+        f"Settings: {'; '.join(settings[name] for name in names)}; network in {row['precision']}. σ_y: {', '.join(levels.values())}."
+    )
+    return "\n\n".join([*parts, source(result), *kept(result)])
