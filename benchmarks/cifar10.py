@@ -19,7 +19,7 @@ import torch
 
 import diffem
 from diffem.data import DrawStore, cifar10
-from diffem.em.loop import carry_out
+from diffem.em.fit import carry_out
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
 from diffem.report.pictures import grid

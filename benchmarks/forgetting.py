@@ -15,7 +15,7 @@ import torch
 from diffem.data import DrawStore
 from diffem.data.manifold import truth
 from diffem.data.sources import Problem
-from diffem.em.loop import carry_out
+from diffem.em.fit import carry_out
 from diffem.em.watch import split
 from diffem.metrics import mse_unmeasured
 from diffem.runs.recipe import Recipe, load_recipe

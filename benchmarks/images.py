@@ -26,7 +26,7 @@ from torch import Tensor
 import diffem
 from diffem import Observations, operators
 from diffem.data import cifar10
-from diffem.em.loop import Run
+from diffem.em.fit import Run
 from diffem.metrics import LPIPS, crps, load_lpips, predictive_coverage, psnr
 from diffem.metrics.ssim import ssim
 from diffem.priors import DiffusionPrior

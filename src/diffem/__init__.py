@@ -9,7 +9,7 @@ from .data import Observations
 from .errors import InputError
 
 if TYPE_CHECKING:
-    from .em.loop import Run, fit, load
+    from .em.fit import Run, fit, load
 
 __all__ = [
     "InputError",
@@ -31,7 +31,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # the loop brings pydantic along; only those who learn need it
     if name in ("Run", "fit", "load"):
-        from .em import loop
+        from .em import fit as module
 
-        return getattr(loop, name)
+        return getattr(module, name)
     raise AttributeError(f"module 'diffem' has no attribute {name!r}")

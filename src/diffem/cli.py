@@ -73,7 +73,7 @@ def fit(
     Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM and SIGUSR1 save and end
     with exit code 75; the same command resumes.
     """
-    from .em.loop import carry_out
+    from .em.fit import carry_out
     from .interruption import Interruption
     from .processes import join
     from .report.page import write_report
@@ -161,7 +161,7 @@ def sample(
     lap: LapOption = None,
 ) -> None:
     """Draw samples from the learned prior."""
-    from .em.loop import load
+    from .em.fit import load
 
     prior = load(run, lap, _device())
     x = prior.sample(n, steps=steps, sampler=sampler, seed=seed).cpu().numpy()
@@ -191,7 +191,7 @@ def posterior(
     import torch
 
     from .data import Observations
-    from .em.loop import load
+    from .em.fit import load
     from .report import pictures
     from .report.export import write_posterior
     from .runs.files import write_bytes

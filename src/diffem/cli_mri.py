@@ -65,7 +65,9 @@ def mri(
         int | None,
         typer.Option("--crop", help="side of the window of the crop posterior; half the image when absent, 0 for none"),
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="sampling steps; when absent the recipe's, at least 28")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="sampling steps; when absent the recipe's, at least 28")
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="draws made at a time")] = None,
     nifti: Annotated[bool, typer.Option("--nifti", help="also export NIfTI volumes")] = False,
     change: ChangeOption = None,

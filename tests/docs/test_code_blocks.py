@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import diffem.em.loop as loop
+import diffem.em.fit as fitting
 from diffem.cli import app
 from diffem.runs.recipe import load_recipe
 
@@ -54,14 +54,14 @@ def blocks(page: str) -> list[Block]:
 @pytest.fixture(scope="module")
 def tiny():
     """`fit` with tiny settings: the library and the command line both carry out recipes through one function."""
-    whole = loop.carry_out
+    whole = fitting.carry_out
 
     def carry_out(recipe, *arguments, **options):
         return whole(load_recipe(recipe, TINY), *arguments, **options)
 
-    loop.carry_out = carry_out
-    yield loop.fit
-    loop.carry_out = whole
+    fitting.carry_out = carry_out
+    yield fitting.fit
+    fitting.carry_out = whole
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..data import Observations
 from ..data.sources import Problem
 from ..em.expectation import condition_like
-from ..em.loop import load
+from ..em.fit import load
 from ..em.watch import split
 from ..errors import InputError
 from ..operators import Blur, Downsample, Mask, Operator

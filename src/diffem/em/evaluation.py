@@ -36,7 +36,7 @@ from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
-from .loop import load
+from .fit import load
 from .screening import default_bound
 
 EVALUATION_LAP = 1 << 21  # random numbers of their own

@@ -7,18 +7,15 @@ r"""The whole loop: observations in, prior out, lap after lap, restartable at an
                watch                                                      → laps/k/metrics.json
 
 Every random number is addressed by (seed, lap, purpose, index), every file is whole or absent, and each step reads only files: calling
-`fit` again on the same folder goes on where the files end, and ends with the same bits as if nothing had happened.
+`diffem.fit` again on the same folder goes on where the files end, and ends with the same bits as if nothing had happened.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -30,19 +27,18 @@ from ..interruption import Interruption, Preempted
 from ..nn.networks import make_network
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, load_with_description, save_prior
-from ..processes import ALONE, Processes
+from ..processes import Processes
 from ..progress import Progress
 from ..randomness import Stream
-from ..runs.files import write_array, write_json, write_tensors
-from ..runs.recipe import Recipe, load_recipe
-from ..runs.rundir import RunDir, fingerprint
-from ..runs.tensors import read_tensors
+from ..runs.files import write_array, write_json
+from ..runs.recipe import Recipe
+from ..runs.rundir import RunDir
 from .batching import choose_batch, is_out_of_memory
+from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .expectation import Shard, draw_shard, given_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
 from .start import gaussian_start, given_start
-from .validation import validate
 from .watch import split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
@@ -51,108 +47,9 @@ Made = TypeVar("Made")
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
 
 
-@dataclass
-class Run:
-    """A run's folder, and its prior."""
+class Loop:
+    """One run of a recipe on one folder, on this process and with the others of its kind."""
 
-    path: Path
-
-    @property
-    def laps(self) -> list[dict[str, Any]]:
-        """What every finished lap measured, the start first."""
-        return RunDir(self.path).metrics()
-
-    @property
-    def prior(self) -> Prior:
-        """The prior of the last finished lap."""
-        return load(self.path)
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, laps={RunDir(self.path).laps_done()})"
-
-
-def load(path: str | os.PathLike[str], lap: int | None = None, device: torch.device | str = "cpu") -> Prior:
-    """The prior of a run, its last lap's or that of lap k; also reads a prior's own file."""
-    path = Path(path)
-    if path.is_file():
-        return load_prior(path, device)
-    run = RunDir(path)
-    run.recipe()
-    last = run.laps_done()
-    if last < 0:
-        raise InputError(f"{path}: no lap of this run is finished yet")
-    if lap is not None and not 0 <= lap <= last:
-        raise InputError(f"{path}: lap {lap} is not there; finished laps are 0 to {last}")
-    return load_prior(run.prior_file(last if lap is None else lap), device)
-
-
-def fit(
-    obs: Observations | None = None,
-    recipe: str | Path | dict[str, Any] | Recipe = "digits",
-    out: str | os.PathLike[str] = "runs/mine",
-    seed: int | None = None,
-    *,
-    start: Prior | None = None,
-    changes: dict[str, Any] | None = None,
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
-    say: Say | None = None,
-    processes: Processes = ALONE,
-    interruption: Interruption | None = None,
-) -> Run:
-    """Learn a prior from observations; calling again with the same arguments resumes, or returns at once if all is done.
-
-    obs: the observations; None takes those of the recipe's own data source.
-    recipe: a built-in name (`diffem recipes`), a YAML file, or a mapping; `changes` sets keys like `{"train.lr": 1e-4}`.
-    out: the run's folder. seed: overrides the recipe's. start: a prior to start from instead of the Gaussian fit.
-    processes: this one among several (`diffem.processes.join()`), which all see the same folder. interruption: asks the run to stop
-        where it can be resumed; it then raises `Preempted`.
-    """
-    changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
-    if obs is not None:
-        changes["data"] = {"source": "given"}
-    resolved = load_recipe(recipe, changes)
-    if obs is None:
-        obs = resolved.problem().obs
-    return carry_out(
-        resolved,
-        obs,
-        out,
-        start=start,
-        device=device,
-        progress=progress,
-        say=say,
-        processes=processes,
-        interruption=interruption,
-    )
-
-
-def carry_out(
-    recipe: Recipe,
-    obs: Observations,
-    out: str | os.PathLike[str],
-    *,
-    start: Prior | None = None,
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
-    say: Say | None = None,
-    processes: Processes = ALONE,
-    interruption: Interruption | None = None,
-) -> Run:
-    """`fit` with the recipe resolved and the observations made."""
-    device = torch.device(device) if device is not None else processes.device()
-    validate(recipe, obs, start)
-    run = RunDir(out)
-    observations = fingerprint(obs.tensors())
-    processes.first(lambda: run.open(recipe, observations) and None)
-    try:
-        _Loop(run, recipe, obs, device, progress, say, processes, interruption).run_all(start)
-    finally:
-        run.unlock()
-    return Run(run.path)
-
-
-class _Loop:
     def __init__(
         self,
         run: RunDir,
@@ -362,14 +259,7 @@ class _Loop:
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
             if self.processes.is_first:
-                tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-                notes = {
-                    "done": done,
-                    "seconds": record.seconds,
-                    "losses": record.losses,
-                    "rollbacks": record.rollbacks,
-                }
-                write_tensors(state_file, tensors, notes)
+                write_checkpoint(state_file, done, state, record)
 
         record = maximization(
             prior,
@@ -380,13 +270,13 @@ class _Loop:
             lap=self.laps_before + lap,
             measured_with=(self.train_obs.A, store.owners(len(draws) // len(self.train_obs))),
             precision=self.recipe.precision,
-            resume=_read_checkpoint(state_file),
+            resume=read_checkpoint(state_file),
             checkpoint=checkpoint,
             progress=self.progress,
             processes=self.processes,
             interruption=self.interruption,
         )
-        training = {"m_seconds": record.seconds, "loss": _recent(record), "steps": record.steps}
+        training = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
         training["rollbacks"] = record.rollbacks
         if self.processes.is_first:
             write_json(losses_file, record.losses)
@@ -443,22 +333,3 @@ class _Loop:
         if keep is not None and lap > keep:
             shutil.rmtree(self.run.lap(lap - keep) / "draws", ignore_errors=True)
         self.say("lap", metrics)
-
-
-def _recent(record: TrainingRecord, share: float = 0.1) -> float:
-    """The loss over the last part of a training."""
-    count = max(1, math.ceil(len(record.losses) * share))
-    recent = [loss for _, loss in record.losses[-count:]]
-    return sum(recent) / len(recent)
-
-
-def _read_checkpoint(path: Path) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
-    if not path.is_file():
-        return None
-    try:
-        tensors, description = read_tensors(path, "a checkpoint of a training")
-    except InputError:  # the training begins again: nothing but time is lost
-        return None
-    losses = [(int(step), float(loss)) for step, loss in description["losses"]]
-    record = TrainingRecord(description["done"], description["seconds"], losses, description["rollbacks"])
-    return description["done"], tensors, record

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..em.loop import load
+from ..em.fit import load
 from ..em.reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
 from ..errors import InputError
 from ..fusion import compile_network
