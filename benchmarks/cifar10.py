@@ -9,6 +9,8 @@ itself counts as GPU time; measuring is apart. `--assets` (DIFFEM_ASSETS when ab
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ import torch
 import diffem
 from diffem.data import DrawStore, cifar10
 from diffem.em.fit import carry_out
+from diffem.interruption import Interruption, Preempted
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
 from diffem.report.pictures import grid
@@ -45,6 +48,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--sampler", default="ddpm2")
     parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, help="begin no lap after so many; for comparisons at equal time")
     parser.add_argument("--measure", action="store_true", help="only measure the laps that are there")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -55,9 +59,12 @@ def main() -> None:
     problem = recipe.problem()
     truth = problem.reference
     assert truth is not None
-    measured = _Measured(RunDir(arguments.out), problem, recipe)
+    measured = _Measured(RunDir(arguments.out), problem, recipe, arguments.minutes)
     if not arguments.measure:
-        carry_out(recipe, problem.obs, arguments.out, device=device, say=measured)
+        with contextlib.suppress(Preempted):
+            carry_out(
+                recipe, problem.obs, arguments.out, device=device, say=measured, interruption=measured.interruption
+            )
     folder = RunDir(arguments.out)
 
     extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)
@@ -117,12 +124,13 @@ def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
 
 
 class _Measured:
-    """Listens to a run: prints every lap, and after each E-step measures its draws on the deleted pixels."""
+    """Listens to a run: prints every lap, after each E-step measures its draws on the deleted pixels, and stops it when its time is over."""
 
-    def __init__(self, folder: RunDir, problem: Any, recipe: Any) -> None:
+    def __init__(self, folder: RunDir, problem: Any, recipe: Any, minutes: float | None) -> None:
         from diffem.em.watch import split
 
         self.folder, self.recipe = folder, recipe
+        self.minutes, self.interruption = math.inf if minutes is None else minutes, Interruption()
         index, _ = split(len(problem.obs), recipe.watch.held_out)
         self.count = len(index)
         self.obs, self.truth = problem.obs[index], problem.reference[index]
@@ -135,6 +143,8 @@ class _Measured:
     def __call__(self, event: str, data: dict[str, Any]) -> None:
         if event == "lap":
             print({k: round(v, 4) if isinstance(v, float) else v for k, v in data.items()}, flush=True)
+            spent = sum(lap["seconds"] for lap in self.folder.metrics()) - sum(self.seconds.values())
+            self.interruption.asked = spent > 60 * self.minutes
         if event == "expectation":
             began = time.monotonic()
             lap = data["lap"]
