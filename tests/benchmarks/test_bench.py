@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from benchmarks import figure2, mixture
+from benchmarks import figure2, manifold, mixture
+from diffem.data.manifold import truth
 
 
 def test_the_mixture_problem():
@@ -73,3 +74,19 @@ def test_a_tiny_run_of_figure_2(tmp_path):
     assert (tmp_path / "figure2.png").read_bytes()[:4] == b"\x89PNG"
     variation = {(row["covariance"], row["sigma_t"]): row["total_variation"] for row in result["rows"]}
     assert variation["exact", 0.1] < variation["sigma_t", 0.1] < 1
+
+
+def test_distance_from_the_curve():
+    on = truth(256, seed=2)
+    found = manifold.from_curve(on, seed=2)
+    assert found["off_curve"] < 1e-6
+    assert found["strays"] == 0
+    far = on + torch.tensor([3.0, 0, 0, 0, 0])  # the curve lies within [-2, 2]
+    assert 0 < manifold.from_curve(far, seed=2)["strays"] <= 1
+    assert manifold.from_curve(on + 100, seed=2)["strays"] == 1
+
+
+def test_worst_rise():
+    assert manifold.worst_rise([4.0, 2.0, 3.0, 1.0, 1.2]) == pytest.approx(0.5)
+    assert manifold.worst_rise([4.0, 2.0, 1.0]) < 0
+    assert manifold.worst_rise([1.0]) == 0
