@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,15 @@ def measure(seed: int, sigma: float, arguments: argparse.Namespace) -> list[dict
     return rows
 
 
+def measure_curve(seed: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """All noise levels."""
+    torch.set_num_threads(max(1, torch.get_num_threads() // arguments.workers))
+    start = time.monotonic()
+    rows = [row for sigma in arguments.sigmas for row in measure(seed, sigma, arguments)]
+    print(f"curve {seed}: {time.monotonic() - start:.0f} s", flush=True)
+    return rows
+
+
 def percentiles(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """25, 50 and 75 % over curves, per σ_t and covariance."""
     out = []
@@ -208,6 +218,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=1 << 20, help="prior samples to resample from")
     parser.add_argument("--points", type=int, default=1 << 14)
     parser.add_argument("--sigmas", type=float, nargs="+", default=list(SIGMAS))
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the curves, on a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "figure2.png")
@@ -215,12 +226,13 @@ def main(words: list[str] | None = None) -> None:
     if arguments.quick:
         arguments.seeds, arguments.samples, arguments.points = 8, 1 << 15, 256
         arguments.sigmas = [0.1, 0.2, 0.5, 1.0]
-    rows = []
-    for seed in range(arguments.seeds):
-        start = time.monotonic()
-        rows += [row for sigma in arguments.sigmas for row in measure(seed, sigma, arguments)]
-        print(f"curve {seed}: {time.monotonic() - start:.0f} s", flush=True)
-    lines = percentiles(rows)
+    curves = [(seed, arguments) for seed in range(arguments.seeds)]
+    if arguments.workers > 1:
+        with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+            found = pool.starmap(measure_curve, curves, chunksize=1)
+    else:
+        found = [measure_curve(*c) for c in curves]
+    lines = percentiles([row for rows in found for row in rows])
     for line in lines:
         print({key: round(v, 6) if isinstance(v, float) else v for key, v in line.items()})
     figures = {
