@@ -111,43 +111,31 @@ def images(result: dict[str, Any]) -> str:
             [[name, *(figure(task, name, count, "lpips", 3) for task, count in columns)] for name in names],
         ),
     ]
-    header = [
-        "",
-        "LPIPS",
-        "LPIPS, 64×64",
-        "PSNR",
-        "PSNR of the mean",
-        "SSIM",
-        "χ²",
-        "coverage",
-        "CRPS",
-        "failed",
-        "VJPs",
-        "s",
-    ]
-    shown = [
-        ("lpips", 3),
-        ("lpips_64", 3),
-        ("psnr", 2),
-        ("psnr_mean", 2),
-        ("ssim", 3),
-        ("chi2", 2),
-        ("coverage90", 3),
-        ("crps", 3),
-    ]
+    shown = {
+        "lpips": ("LPIPS", 3),
+        "lpips_64": ("LPIPS, 64×64", 3),
+        "psnr": ("PSNR", 2),
+        "psnr_mean": ("PSNR of the mean", 2),
+        "ssim": ("SSIM", 3),
+        "chi2": ("χ²", 2),
+        "coverage90": ("coverage", 3),
+        "crps": ("CRPS", 3),
+    }
+    failures = any(row["failed"] for row in rows)
     for task in tasks:
         lines = [
             [
                 name,
-                *(figure(task, name, main, key, digits) for key, digits in shown),
-                f"{100 * found['failed']:.1f} %",
-                f"{found['vjps']:.0f}",
-                f"{found['seconds']:.1f}",
+                *(figure(task, name, main, key, digits) for key, (_, digits) in shown.items()),
+                *([f"{100 * found['failed']:.1f} %"] if failures else []),
             ]
             for name in names
             if (found := cells.get((task, name, main))) is not None
         ]
+        header = ["", *(label for label, _ in shown.values()), *(["failed"] if failures else [])]
         parts += [f"{task}, {main} steps:", table(header, lines)]
+    if not failures:
+        parts.append("No draw failed.")
     settings = {row["method"]: ", ".join(f"{key} {value}" for key, value in row["options"].items()) for row in rows}
     levels = {row["task"]: f"{row['task']} {row['sigma_y']:g}" for row in rows}
     parts.append(
