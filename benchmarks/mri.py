@@ -30,7 +30,7 @@ KEYS = (
 def figures(run: Path, rows: list[dict[str, Any]], before: float = 0.0) -> dict[str, float]:
     """before: minutes of the run that this one continues."""
     folder = RunDir(run)
-    recipe, laps = folder.recipe(), folder.metrics()
+    laps = folder.metrics()
     out: dict[str, float] = {}
     for row in rows:
         if "accel" in row:
@@ -38,7 +38,7 @@ def figures(run: Path, rows: list[dict[str, Any]], before: float = 0.0) -> dict[
     return out | {
         # as each lap wrote it: fit, E, M and watching, right for resumed runs too
         "gpu_minutes": before + sum(lap["seconds"] for lap in laps) / 60,
-        "slices": laps[-1]["draws"] // recipe.e_step.draws if len(laps) > 1 else 0,
+        "slices": laps[0]["observations"],
         "laps": laps[0].get("laps_before", 0) + len(laps) - 1,
     }
 

@@ -113,7 +113,7 @@ class Loop:
     def lap_zero(self, start: Prior | None) -> None:
         """The first process makes the start; the others wait for it."""
         began = time.monotonic()
-        metrics: dict[str, Any] = {"lap": 0}
+        metrics: dict[str, Any] = {"lap": 0, "observations": len(self.train_obs)}
         prior = self.make_start(start, metrics) if self.processes.is_first else None
         self.laps_before = self.processes.share(self.laps_before)
         if prior is not None:
