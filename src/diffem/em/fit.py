@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from ..data import Observations
-from ..errors import InputError
 from ..interruption import Interruption
 from ..priors import Prior
 from ..priors.files import load_prior
@@ -48,12 +47,7 @@ def load(path: str | os.PathLike[str], lap: int | None = None, device: torch.dev
         return load_prior(path, device)
     run = RunDir(path)
     run.recipe()
-    last = run.laps_done()
-    if last < 0:
-        raise InputError(f"{path}: no lap of this run is finished yet")
-    if lap is not None and not 0 <= lap <= last:
-        raise InputError(f"{path}: lap {lap} is not there; finished laps are 0 to {last}")
-    return load_prior(run.prior_file(last if lap is None else lap), device)
+    return load_prior(run.finished_prior(lap), device)
 
 
 def fit(

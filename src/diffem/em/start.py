@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data import Observations
-from ..errors import InputError
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.files import load_with_description
 from ..randomness import Stream
@@ -61,8 +60,6 @@ def given_start(start: Prior | str) -> tuple[Prior, int]:
     if not file.is_file():
         run = RunDir(file)
         run.recipe()
-        if run.laps_done() < 0:
-            raise InputError(f"{start}: no lap of this run is finished yet")
-        file = run.prior_file(run.laps_done())
+        file = run.finished_prior()
     prior, description = load_with_description(file)
     return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0

@@ -63,6 +63,15 @@ class RunDir:
             k += 1
         return k
 
+    def finished_prior(self, lap: int | None = None) -> Path:
+        """The file of a finished lap's prior, the last one's when no lap is named."""
+        last = self.laps_done()
+        if last < 0:
+            raise InputError(f"{self.path}: no lap of this run is finished yet")
+        if lap is not None and not 0 <= lap <= last:
+            raise InputError(f"{self.path}: lap {lap} is not there; finished laps are 0 to {last}")
+        return self.prior_file(last if lap is None else lap)
+
     # opening -------------------------------------------------------------------------------------------------------------
 
     def recipe(self) -> Recipe:
