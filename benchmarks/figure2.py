@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from diffem.randomness import Stream
 from diffem.report.pictures import ACCENT, INK, MUTED
 
 from .record import RESULTS, ROOT, record
+from .workers import shared_out
 
 SIGMAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 SIGMA_Y, STD, COMPONENTS, REGULARISATION = 1e-2, 1e-2, 256, 1e-3
@@ -145,7 +145,6 @@ def measure(seed: int, sigma: float, arguments: argparse.Namespace) -> list[dict
 
 def measure_curve(seed: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """All noise levels."""
-    torch.set_num_threads(max(1, torch.get_num_threads() // arguments.workers))
     start = time.monotonic()
     rows = [row for sigma in arguments.sigmas for row in measure(seed, sigma, arguments)]
     print(f"curve {seed}: {time.monotonic() - start:.0f} s", flush=True)
@@ -226,12 +225,7 @@ def main(words: list[str] | None = None) -> None:
     if arguments.quick:
         arguments.seeds, arguments.samples, arguments.points = 8, 1 << 15, 256
         arguments.sigmas = [0.1, 0.2, 0.5, 1.0]
-    curves = [(seed, arguments) for seed in range(arguments.seeds)]
-    if arguments.workers > 1:
-        with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
-            found = pool.starmap(measure_curve, curves, chunksize=1)
-    else:
-        found = [measure_curve(*c) for c in curves]
+    found = shared_out(measure_curve, [(seed, arguments) for seed in range(arguments.seeds)], arguments.workers)
     lines = percentiles([row for rows in found for row in rows])
     for line in lines:
         print({key: round(v, 6) if isinstance(v, float) else v for key, v in line.items()})

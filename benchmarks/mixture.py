@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import time
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,6 +24,7 @@ from diffem.randomness import Stream
 from diffem.samplers import DEFAULT_SAMPLER, SAMPLERS
 
 from .record import RESULTS, commit, earlier, machine, record
+from .workers import shared_out
 
 SIGMA_MAX = {8: 1e2, 80: 1e3, 800: 5e3}  # must exceed the norm of the data
 Entry: TypeAlias = tuple[str, str]  # method, sampler
@@ -92,7 +92,6 @@ def summary(values: list[float]) -> dict[str, Any]:
 
 def measure(dimension: int, measured: int, seed: int, arguments: argparse.Namespace) -> dict[Entry, dict[str, float]]:
     """One problem: the distance of every method's draws, the time they took, their effective number of particles."""
-    torch.set_num_threads(max(1, torch.get_num_threads() // arguments.workers))
     prior, obs = problem(dimension, measured, seed, arguments.device)
     posterior = prior.posterior(obs, method="exact")
     assert isinstance(posterior, Exact)
@@ -158,11 +157,7 @@ def main(words: list[str] | None = None) -> None:
         arguments.seeds, arguments.samples, arguments.steps = 3, 300, 100
     settings = [(d, m) for d in arguments.dimensions for m in arguments.measured]
     problems = [(d, m, seed, arguments) for d, m in settings for seed in range(arguments.seeds)]
-    if arguments.workers > 1:
-        with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
-            found = pool.starmap(measure, problems, chunksize=1)
-    else:
-        found = [measure(*p) for p in problems]
+    found = shared_out(measure, problems, arguments.workers)
     per_setting = [found[i : i + arguments.seeds] for i in range(0, len(found), arguments.seeds)]
     pairs = zip(settings, per_setting, strict=True)
     rows = [row for (d, m), seeds in pairs for row in rows_of(d, m, seeds, arguments.steps)]
