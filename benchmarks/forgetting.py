@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from diffem.data import DrawStore
-from diffem.data.manifold import truth
 from diffem.data.sources import Problem
 from diffem.em.fit import carry_out
 from diffem.em.watch import split
@@ -21,17 +20,16 @@ from diffem.metrics import mse_unmeasured
 from diffem.runs.recipe import Recipe, load_recipe
 from diffem.runs.rundir import RunDir
 
+from .manifold import distance_from_curve
 from .record import record
 
 LAPS = {"digits": 6, "manifold-quick": 10}
-POINTS, OFF = 20_000, 0.1  # of the curve; a draw further away than this is off it
+OFF = 0.1  # a draw further away from the curve than this is off it
 
 
 def off_curve(x: torch.Tensor, seed: int) -> float:
     """Fraction of points `(n, 5)` further than OFF from the curve."""
-    curve = truth(POINTS, seed, x.shape[1])
-    nearest = torch.cat([torch.cdist(part, curve).amin(1) for part in x.split(2048)])
-    return float((nearest > OFF).double().mean())
+    return float((distance_from_curve(x, seed) > OFF).double().mean())
 
 
 def measure(name: str, share: float, out: Path) -> list[dict[str, Any]]:

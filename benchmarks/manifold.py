@@ -3,8 +3,8 @@
 Runs (or continues) the recipe, then measures laps against the truth: Sinkhorn divergence (squared distance, regularisation 1e-3) of
 pooled posterior draws π_k, every lap, and of prior samples q_k, every fourth. Only E and M count as computing; measuring is apart.
 Two sets of points of the truth itself are a distance apart, the floor, which varies from pair to pair: several are measured, and the
-observations' own truths, which perfect draws would reproduce. Near the floor the divergence says little about a lap, so beside it stands
-a measure without one: how far the draws, all of them, lie from the curve.
+observations' own truths, which perfect draws would reproduce. Near the floor the divergence says little about a lap, so all the draws are measured
+too: how far they lie from the curve, which has no floor, and how they lie along it (sliced W₂ to the observations' own true points).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 import diffem
 from diffem.data.manifold import curve, truth
-from diffem.metrics.distances import entropic_cost
+from diffem.metrics.distances import entropic_cost, sliced_wasserstein
 from diffem.report.pictures import marginals
 from diffem.runs.rundir import RunDir
 
@@ -39,12 +39,21 @@ class Against:
         return entropic_cost(x, self.target, REG) - 0.5 * (entropic_cost(x, None, REG) + self.own)
 
 
-def from_curve(x: torch.Tensor, seed: int) -> dict[str, float]:
-    """Mean squared distance of points `(n, d)` from the curve, and the fraction that strays."""
+def distance_from_curve(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """Of points `(n, d)`: `(n,)`."""
     z = (torch.arange(1 << 13, dtype=torch.float64) + 0.5) / (1 << 13)
     line = curve(z, seed, x.shape[1]).to(x)
-    distance = torch.cat([torch.cdist(some, line).amin(1) for some in x.split(4096)]).double()
-    return {"off_curve": float(distance.square().mean()), "strays": float((distance > STRAY).double().mean())}
+    return torch.cat([torch.cdist(some, line).amin(1) for some in x.split(4096)]).double()
+
+
+def without_floor(draws: torch.Tensor, truths: torch.Tensor, seed: int) -> dict[str, float]:
+    """Of all draws `(n, d)`: mean squared distance from the curve, the fraction that strays, sliced W₂ to the true points `(n, d)`."""
+    distance = distance_from_curve(draws, seed)
+    return {
+        "off_curve": float(distance.square().mean()),
+        "strays": float((distance > STRAY).double().mean()),
+        "sliced": sliced_wasserstein(draws, truths.to(draws), p=2),
+    }
 
 
 def worst_rise(values: list[float]) -> float:
@@ -95,7 +104,8 @@ def main() -> None:
         if k:
             store = [torch.from_numpy(numpy.load(f)) for f in sorted((folder.lap(k) / "draws").glob("*.npy"))]
             draws = torch.cat([s.flatten(0, 1) for s in store])
-            row |= {"sinkhorn_draws": sinkhorn(draws[:n])} | from_curve(draws.to(device), recipe.seed)
+            row |= {"sinkhorn_draws": sinkhorn(draws[:n])}
+            row |= without_floor(draws.to(device), problem.reference, recipe.seed)
             metrics = folder.metrics()[k]
             row |= {key: metrics[key] for key in ("e_seconds", "m_seconds", "rejected", "guards", "loss", "chi2")}
         rows.append(row)
@@ -110,6 +120,7 @@ def main() -> None:
         "perfect_draws": perfect,
         "worst_rise": worst_rise([row["sinkhorn_draws"] for row in laps]),
         "worst_rise_off_curve": worst_rise([row["off_curve"] for row in laps]),
+        "sliced_floor": sliced_wasserstein(truth(len(problem.reference), recipe.seed), problem.reference, p=2),
         "compute_minutes": sum(row["e_seconds"] + row["m_seconds"] for row in laps) / 60,
         "laps": arguments.laps,
     }

@@ -37,7 +37,13 @@ def digits(result: dict[str, Any]) -> str:
 
 def manifold(result: dict[str, Any]) -> str:
     f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
-    columns = {"sinkhorn_draws": "{:.4f}", "sinkhorn_prior": "{:.4f}", "off_curve": "{:.4f}", "strays": "{:.3%}"}
+    columns = {
+        "sinkhorn_draws": "{:.4f}",
+        "sinkhorn_prior": "{:.4f}",
+        "off_curve": "{:.4f}",
+        "strays": "{:.3%}",
+        "sliced": "{:.4f}",
+    }
     rows = [
         [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, c in columns.items())] for row in laps
     ]
@@ -45,18 +51,19 @@ def manifold(result: dict[str, Any]) -> str:
     draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
     text = (
         f"Sinkhorn divergence from the truth (squared distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in "
-        f"{f['compute_minutes']:.1f} minutes of E and M; and of all 65,536 draws the mean squared distance from the curve and how many are "
-        "further than 0.5 from it:"
+        f"{f['compute_minutes']:.1f} minutes of E and M; and of all 65,536 draws the mean squared distance from the curve, how many are "
+        "further than 0.5 from it, and sliced W₂ to the observations' own true points:"
     )
     floors = (
         f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart; the true points behind the observations "
         f"would give {f['perfect_draws']:.4f}. {_settling(draws, f['highest_floor'])} "
         f"The worst rise of a lap over the best one before it is {f['worst_rise']:.0%} in the divergence and "
-        f"{f['worst_rise_off_curve']:.0%} in the distance from the curve, which has no floor. "
+        f"{f['worst_rise_off_curve']:.0%} in the distance from the curve, which has no floor; another set of the truth is {f['sliced_floor']:.4f} from the "
+        f"observations' points in sliced W₂. "
         f"Where the learned Jacobian is no covariance the solver stops early: in "
         f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
     )
-    header = ["lap", "draws, pooled", "prior samples", "distance from the curve, squared", "strays"]
+    header = ["lap", "draws, pooled", "prior samples", "distance from the curve, squared", "strays", "sliced W₂"]
     return "\n\n".join([text, table(header, rows), floors, source(result)])
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import figure2, manifold, mixture
-from diffem.data.manifold import truth
+from diffem.data.manifold import curve, truth
 
 
 def test_the_mixture_problem():
@@ -77,13 +77,25 @@ def test_a_tiny_run_of_figure_2(tmp_path):
 
 
 def test_distance_from_the_curve():
-    on = truth(256, seed=2)
-    found = manifold.from_curve(on, seed=2)
-    assert found["off_curve"] < 1e-6
-    assert found["strays"] == 0
-    far = on + torch.tensor([3.0, 0, 0, 0, 0])  # the curve lies within [-2, 2]
-    assert 0 < manifold.from_curve(far, seed=2)["strays"] <= 1
-    assert manifold.from_curve(on + 100, seed=2)["strays"] == 1
+    """A small step across the curve is as far from it as it is long."""
+    z = torch.linspace(0.1, 0.9, 64, dtype=torch.float64)
+    on, ahead = curve(z, seed=2), curve(z + 1e-6, seed=2)
+    tangent = (ahead - on) / (ahead - on).norm(dim=1, keepdim=True)
+    across = torch.randn(64, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    across = across - (across * tangent).sum(1, keepdim=True) * tangent
+    off = on + 0.01 * across / across.norm(dim=1, keepdim=True)
+    assert float(manifold.distance_from_curve(on, seed=2).max()) < 1e-3  # half the spacing of the curve's points
+    torch.testing.assert_close(
+        manifold.distance_from_curve(off, seed=2), torch.full((64,), 0.01).double(), rtol=0.02, atol=0
+    )
+
+
+def test_measures_of_all_draws():
+    truths = truth(512, seed=2)
+    assert manifold.without_floor(truths, truths, seed=2)["sliced"] == 0
+    shifted = truths.clone()
+    shifted[:128, 0] += 100
+    assert manifold.without_floor(shifted, truths, seed=2)["strays"] == 0.25
 
 
 def test_worst_rise():
