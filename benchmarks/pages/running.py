@@ -109,10 +109,16 @@ def chaos(result: dict[str, Any]) -> str:
 
 def memory(result: dict[str, Any]) -> str:
     rows = [
-        [row["run"], f"{row['asked']:,}", " → ".join(f"{n:,}" for n in row["tried_again"]), f"{row['e_batch']:,}", f"{row['largest_difference'] / row['size']:.0e}"]
+        [
+            row["run"],
+            f"{row['asked']:,}",
+            " → ".join(f"{n:,}" for n in row["tried_again"]),
+            f"{row['e_batch']:,}",
+            f"{row['largest_difference'] / row['size']:.0e}",
+        ]
         for row in result["rows"]
-    ]  # fmt: skip
-    lead = "One lap of a U-Net over 49,152 images of 32×32; draws are compared with those of the calm run, relative to the largest value:"
+    ]
+    lead = "One lap of a U-Net over images of 32×32; draws are compared with those of the calm run, relative to the largest value:"
     header = ["run", "batch asked for", "ran out of memory with", "draws made at a time", "difference"]
     return "\n\n".join([lead, table(header, rows), source(result)])
 
