@@ -110,3 +110,38 @@ def test_hopeless_draws_keep_the_last_laps():
     )
     assert shard.report["kept"] == 2
     assert torch.equal(shard.x[0, [3, 77]], last[0, [3, 77]])
+
+
+def renewed(fresh, **changes):
+    """A shard of which only some observations are drawn for, beside one of which all are."""
+    obs, last = observations(), torch.arange(1600.0).reshape(2, 200, 4) / 1000
+    settings = {"index": torch.arange(200), "seed": 0, "lap": 2, "bound": 10.0, "last": lambda: last}
+    options = EStep(draws=2, steps=8)
+    whole = draw_shard(gaussian(), obs, options, **settings).x
+    return whole, last, draw_shard(gaussian(), obs, options, fresh=fresh, **settings, **changes)
+
+
+def test_a_lap_may_draw_for_some_observations_only():
+    whole, last, shard = renewed(0.3)
+    kept = (shard.x == last).all(-1)
+    assert kept.sum(1).tolist() == [140, 140]
+    assert torch.equal(shard.x[~kept], whole[~kept])
+    assert (kept[0] != kept[1]).any()  # each draw of an observation has its own turn
+    assert shard.report["draws"] == 120
+    assert torch.equal(renewed(0.3, batch_size=7)[2].x, shard.x)
+
+
+def test_who_is_drawn_for_changes_from_lap_to_lap():
+    _, last, shard = renewed(0.5)
+    obs = observations()
+    settings = {"index": torch.arange(200), "seed": 0, "bound": 10.0, "last": lambda: last}
+    other = draw_shard(gaussian(), obs, EStep(draws=2), lap=3, fresh=0.5, **settings)
+    kept, kept_next = ((s.x[0] == last[0]).all(-1) for s in (shard, other))
+    assert 30 < int((kept & kept_next).sum()) < 70  # independent: a quarter of 200 both times
+
+
+def test_without_earlier_draws_all_are_made():
+    shard = draw_shard(
+        gaussian(), observations(), EStep(), index=torch.arange(200), seed=0, lap=1, bound=10.0, fresh=0.1
+    )
+    assert shard.report["draws"] == 200

@@ -2,7 +2,8 @@ r"""E: draw x ~ q(x | y, A) for every observation, screen the draws, write them 
 
 A shard is a range of observations. Its draws depend on the prior, the observations, the seed and the lap alone, so a shard that is
 on disk is done, and one that is not can be made again at any time. The Gaussian start is conditioned exactly (Matheron's rule), a
-network by the recipe's posterior method and sampler.
+network by the recipe's posterior method and sampler. A lap may renew only a part of the draws (incremental EM, Neal & Hinton 1998): what a
+prior gets wrong then reaches the next one diluted, and errors that change sign from lap to lap die out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from ..data import Observations
 from ..priors import GaussianPrior, Prior
 from ..progress import Progress
+from ..randomness import Stream
 from .plausibility import denoising_error
 from .screening import acceptable
 
@@ -47,6 +49,7 @@ def draw_shard(
     lap: int,
     bound: float,
     last: Callable[[], Tensor] | None = None,
+    fresh: float = 1.0,
     batch_size: int | None = None,
     captured: bool = False,
     progress: Progress | None = None,
@@ -54,6 +57,7 @@ def draw_shard(
     """Draw, screen, and draw again what was rejected.
 
     index: `(n,)` addresses of the observations. last: gives the previous lap's draws of this shard, kept where every try failed.
+    fresh: the fraction of observations that are drawn for; the others keep the last lap's draws, if there are any.
     """
     posterior = None if isinstance(prior, GaussianPrior) else condition_like(prior, obs, options)
     sampler_options: dict[str, Any] = dict(options.sampler_options)
@@ -96,13 +100,16 @@ def draw_shard(
     def error(x: Tensor, rows: Tensor) -> Tensor:
         return denoising_error(prior, x, index[rows], seed=seed, lap=lap, batch_size=batch_size)
 
-    everything = torch.arange(len(obs))
+    before = last() if last is not None and fresh < 1 else None
+    count = len(obs) if before is None else fresh_count(len(obs), fresh)
     draws, rejected, redrawn, kept, hopeless, chi2 = [], 0, 0, 0, 0, 0.0
     for d in range(options.draws):
-        x = attempt(everything, d, counted=True)
-        good = acceptable(x, obs, options.chi2, bound)
+        rows = Stream(seed, "fresh", lap).permutation(len(obs), step=d)[:count].sort().values
+        some = obs if count == len(obs) else obs[rows]
+        x = attempt(rows, d, counted=True)
+        good = acceptable(x, some, options.chi2, bound)
         if plausible is not None:
-            errors = error(x, everything)
+            errors = error(x, rows)
             limit = plausible * float(errors.nanmedian())
             good &= errors <= limit
         rejected += int((~good).sum())
@@ -111,34 +118,39 @@ def draw_shard(
             if len(bad) == 0:
                 break
             # tries have draw numbers of their own, beyond those of the draws that are kept
-            fresh = attempt(bad, options.draws * (again + 1) + d, counted=False)
-            mended = acceptable(fresh, obs[bad], options.chi2, bound)
+            other = attempt(rows[bad], options.draws * (again + 1) + d, counted=False)
+            mended = acceptable(other, some[bad], options.chi2, bound)
             if plausible is not None:
-                mended &= error(fresh, bad) <= limit
-            x[bad[mended.cpu()].to(x.device)] = fresh[mended]
+                mended &= error(other, rows[bad]) <= limit
+            x[bad[mended.cpu()].to(x.device)] = other[mended]
             good[bad[mended.cpu()].to(x.device)] = True
             redrawn += int(mended.sum())
         bad = (~good).nonzero().flatten()
         if len(bad):
             if last is not None:
-                x[bad] = last()[d % options.draws].to(x)[bad]
+                x[bad] = (last() if before is None else before)[d].to(x)[rows.to(x.device)[bad]]
                 kept += len(bad)
             else:
-                x[bad] = _fallback(prior, obs[bad])
+                x[bad] = _fallback(prior, some[bad])
                 hopeless += len(bad)
-        chi2 += float(obs.chi2(x).sum())
-        draws.append(x)
+        chi2 += float(some.chi2(x).sum())
+        draws.append(x if before is None else before[d].to(x).index_copy(0, rows.to(x.device), x))
     report = {
         "observations": len(obs),
-        "draws": len(obs) * options.draws,
+        "draws": count * options.draws,  # of this lap; the counts and χ² are theirs
         "rejected": rejected,
         "redrawn": redrawn,
         "kept": kept,
         "replaced": hopeless,
-        "chi2": chi2 / (len(obs) * options.draws),
+        "chi2": chi2 / (count * options.draws),
         **totals,
     }
     return Shard(torch.stack(draws), report)
+
+
+def fresh_count(n: int, fresh: float) -> int:
+    """How many of n observations a lap draws for."""
+    return max(1, round(fresh * n))
 
 
 def given_shard(obs: Observations) -> Shard:

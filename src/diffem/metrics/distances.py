@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..fusion import fused
 from ..randomness import Stream
 
 
@@ -109,8 +110,14 @@ def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, t
 def _soft_minimum(cost: Tensor, g: Tensor, epsilon: float) -> Tensor:
     """−ε log mean_j exp((g_j − cost_ij)/ε) for every i; rows in chunks, so that intermediates stay small."""
     rows = max(1, (1 << 27) // cost.shape[1])
-    parts = [torch.logsumexp((g - part).div_(epsilon), 1) for part in cost.split(rows)]
+    inverse = torch.full((), 1 / epsilon, dtype=cost.dtype, device=cost.device)
+    parts = [_log_sum_exp(g, part, inverse) for part in cost.split(rows)]
     return -epsilon * (torch.cat(parts) - math.log(cost.shape[1]))
+
+
+@fused
+def _log_sum_exp(g: Tensor, cost: Tensor, inverse: Tensor) -> Tensor:
+    return torch.logsumexp((g - cost) * inverse, 1)
 
 
 def frechet(x: Tensor, y: Tensor) -> float:

@@ -71,6 +71,13 @@ class EStep(Section):
     sampler_options: dict[str, float | int] = {}
     steps: int = Field(64, ge=1, le=1_000_000)
     draws: int = Field(1, ge=1, le=100_000, description="posterior draws per observation")
+    fresh: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="fraction of the observations a lap draws for; the others keep the last lap's draws",
+    )
+    fresh_from: int = Field(2, ge=2, le=MANY, description="the first lap that draws for that fraction only")
     shard: int = Field(4096, ge=1, le=MANY, description="observations per file of draws")
     batch: int | None = Field(
         None, ge=1, le=MANY, description="draws made at a time; chosen for the device when absent"
