@@ -39,6 +39,7 @@ def manifold(result: dict[str, Any]) -> str:
     f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
     columns = {
         "sinkhorn_draws": "{:.4f}",
+        "sinkhorn_own": "{:.4f}",
         "sinkhorn_prior": "{:.4f}",
         "off_curve": "{:.4f}",
         "strays": "{:.3%}",
@@ -49,21 +50,31 @@ def manifold(result: dict[str, Any]) -> str:
     ]
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
     draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
+    # older results have no measure against the observations' own truths
+    own = f"{f['worst_rise_own']:.0%} in that from the draws' own truths, " if "worst_rise_own" in f else ""
     text = (
-        f"Sinkhorn divergence from the truth (squared distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in "
-        f"{f['compute_minutes']:.1f} minutes of E and M; and of all 65,536 draws the mean squared distance from the curve, how many are "
+        "Sinkhorn divergence from random points of the truth and, of the draws, from the true points behind their own observations (squared "
+        f"distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M; and of all 65,536 draws the mean squared distance from the curve, how many are "
         "further than 0.5 from it, and sliced W₂ to the observations' own true points:"
     )
     floors = (
         f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart; the true points behind the observations "
         f"would give {f['perfect_draws']:.4f}. {_settling(draws, f['highest_floor'])} "
         f"The worst rise of a lap over the best one before it is {f['worst_rise']:.0%} in the divergence and "
-        f"{f['worst_rise_off_curve']:.0%} in the distance from the curve, which has no floor; another set of the truth is {f['sliced_floor']:.4f} from the "
+        f"{own}{f['worst_rise_off_curve']:.0%} in the distance from the curve, which has no floor; another set of the truth is {f['sliced_floor']:.4f} from the "
         f"observations' points in sliced W₂. "
         f"Where the learned Jacobian is no covariance the solver stops early: in "
         f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
     )
-    header = ["lap", "draws, pooled", "prior samples", "distance from the curve, squared", "strays", "sliced W₂"]
+    header = [
+        "lap",
+        "draws, pooled",
+        "draws, own truths",
+        "prior samples",
+        "distance from the curve, squared",
+        "strays",
+        "sliced W₂",
+    ]
     return "\n\n".join([text, table(header, rows), floors, source(result)])
 
 
@@ -84,7 +95,7 @@ def cifar(result: dict[str, Any]) -> str:
     with_fid = any("fid" in row for row in laps)
     rows = [
         [
-            str(row["lap"]),
+            str(result["figures"].get("laps_before", 0) + row["lap"]),
             f"{row['gpu_minutes']:.1f}",
             f"{row['mse_deleted']:.3f}" if "mse_deleted" in row else "",
             *([f"{row['fid']:.1f}" if "fid" in row else ""] if with_fid else []),
@@ -108,8 +119,9 @@ def cifar(result: dict[str, Any]) -> str:
     parts = [table(header, rows)]
     if "fid_50k" in result["figures"]:
         f = result["figures"]
+        lap = f.get("laps_before", 0) + f["laps"]
         parts.append(
-            f"FID and KID of {f['samples']:,} prior samples after lap {f['laps']}: {f['fid_50k']:.1f} and {f['kid']:.4f}."
+            f"FID and KID of {f['samples']:,} prior samples after lap {lap}: {f['fid_50k']:.1f} and {f['kid']:.4f}."
         )
     if "mse_deleted_next_lap" in result["figures"]:
         after = result["figures"]["mse_deleted_next_lap"]
@@ -143,6 +155,21 @@ def forgetting(result: dict[str, Any]) -> str:
             f"Evaluations whose solver the guard stopped, in the last lap: {stops}.",
         ]
     return "\n\n".join([*parts, source(result)])
+
+
+def overshoot(result: dict[str, Any]) -> str:
+    samplers = {"pc": "predictor–corrector", "ddpm": "DDPM"}
+    rows = [
+        [
+            f"{row['data']}, {row['steps']:,} steps of {samplers[row['sampler']]}",
+            f"{row['measured']:g}",
+            "all" if row["fresh"] == 1 else f"{row['fresh']:g}",
+            *(f"{value:.3f}" for value in row["left"]),
+        ]
+        for row in result["rows"]
+    ]
+    header = ["measured", "`train.measured`", "`e_step.fresh`", *(f"lap {k + 1}" for k in range(len(rows[0]) - 3))]
+    return "\n\n".join([table(header, rows), source(result)])
 
 
 def mri(result: dict[str, Any]) -> str:

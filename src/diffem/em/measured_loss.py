@@ -10,6 +10,7 @@ so that the network is told mostly about values that were measured, from inputs 
 nothing about x, and E[AᵀA (d − x) | x_t] = 0 has the same solution d = E[x | x_t] as before: what EM would stay at, this stays at. On the way
 a pair of pixels is wrong only through one of the two, and forgets at the rate ρ instead of 1 − (1 − ρ)², ρ the missing fraction.
 What is lost is EM's guarantee that the likelihood never falls, and at m = 1 the errors of directions no operator measures are never seen.
+A large m also overshoots: a push along the data comes back with its sign changed (benchmarks/overshoot.py), which `e_step.fresh` damps.
 """
 
 from __future__ import annotations

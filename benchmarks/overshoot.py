@@ -1,0 +1,114 @@
+r"""What a lap makes of an error along the data, exactly: `python -m benchmarks.overshoot [--quick]`.
+
+Data that lie along a line or a surface leave a denoiser free to be wrong in one way: it may push along the data, and draws whose observation
+does not say well where on the data they lie give way. A draw that was pushed makes up for it across the data, to explain its y all the same; a
+loss through A sees that part, mistakes it for a displacement along the data of the other sign, and teaches the opposite push.
+
+All of that is linear for a Gaussian, long in one direction and thin in the others, so it can be computed without a network or a sample. With
+x ~ N(0, Σ), C = Σ(Σ + σ²)⁻¹ and a denoiser d(x_t) = C x_t + c_σ that errs by c_σ, the mean e_A of the draws given A follows the sampler's own
+recursion, with x̂ = (I − K A)(C x_t + c_σ), and training by W = (1 − m) I + m AᵀA/g, whose mean is I, leaves c_σ' = E_A[W (I − C) e_A].
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .record import record
+
+SIGMA_MIN, SIGMA_MAX = 1e-3, 10.0
+REACH = 0.3  # the first denoiser pushes at noise levels below this, the same distance times σ² at all of them
+LAPS = 6
+
+
+@dataclass
+class Data:
+    """Gaussian data of covariance `(N, N)` whose first direction is the long one, seen through operators `(n, M, N)`."""
+
+    name: str
+    cov: Tensor
+    A: Tensor
+    sigma_y: float
+
+
+def line(n: int = 256) -> Data:
+    """What the curve of `manifold` is nearby: a line of width 0.02 in five dimensions, two random directions measured."""
+    rows = torch.randn(n, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cov = torch.diag(torch.tensor([1.0, *[0.02] * 4], dtype=torch.float64).square())
+    return Data("two directions of five", cov, rows / rows.norm(dim=-1, keepdim=True), 1e-2)
+
+
+def pixels(kept: int, n: int = 256, size: int = 16) -> Data:
+    """A signal of `size` values whose spectrum falls like that of images, of which `kept` are measured; in the basis of its spectrum."""
+    k = torch.arange(size, dtype=torch.float64)
+    basis = torch.cos(math.pi * k[:, None] * (k + 0.5) / size)  # frequency × place
+    basis = basis / basis.norm(dim=1, keepdim=True)
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.stack([torch.randperm(size, generator=generator)[:kept] for _ in range(n)])
+    return Data(f"{kept} values of {size}", torch.diag(4 * (1 + k**2) ** -1.25), basis.T[chosen], 1e-3)
+
+
+def pushes(data: Data, share: float, fresh: float, steps: int, corrections: int, tau: float = 0.1) -> list[float]:
+    """How far along the long direction the draws are off on average, lap after lap.
+
+    share: of the loss on measured values. fresh: of the draws made anew in a lap. corrections: Langevin steps of size tau after each of the
+    sampler's.
+    """
+    A, eye = data.A, torch.eye(data.cov.shape[0], dtype=torch.float64)
+    sigmas = torch.logspace(math.log10(SIGMA_MAX), math.log10(SIGMA_MIN), steps + 1, dtype=torch.float64)
+    square = sigmas[:, None, None] ** 2
+    C = data.cov @ torch.linalg.inv(data.cov + square * eye)  # (levels, N, N)
+    noise = data.sigma_y**2 * torch.eye(A.shape[1], dtype=torch.float64)
+    gain = A.square().sum((1, 2)).mean() / len(eye)
+    W = (1 - share) * eye + share / gain * A.mT @ A  # (n, N, N)
+    c = torch.zeros(len(sigmas), len(eye), dtype=torch.float64)
+    c[:, 0] = torch.where(sigmas < REACH, sigmas**2, 0)
+
+    def denoise(i: int, x: Tensor) -> Tensor:
+        """The posterior mean of rows x `(n, N)` of the mean observation, zero."""
+        d = x @ C[i].T + c[i]
+        V = square[i] * C[i]
+        u = torch.linalg.solve(noise + A @ V @ A.mT, A @ d[:, :, None])
+        return d - (V @ A.mT @ u)[:, :, 0]
+
+    population, off = None, []
+    for _ in range(LAPS):
+        x = torch.zeros(len(A), len(eye), dtype=torch.float64)
+        for i in range(steps):
+            x_hat = denoise(i, x)
+            x = x_hat + square[i + 1, 0] / square[i, 0] * (x - x_hat)
+            for _ in range(corrections):
+                x = x - tau * (x - denoise(i + 1, x))
+        e = denoise(steps, x)
+        population = e if population is None else (1 - fresh) * population + fresh * e
+        taught = torch.einsum("aij,ljk,ak->li", W, eye - C, population) / len(A)
+        c = torch.linalg.solve(W.mean(0), taught.T).T
+        off.append(float(e[:, 0].mean()))
+    return off
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="fewer steps of the predictor–corrector")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    samplers = {"pc": (512 if arguments.quick else 4096, 1), "ddpm": (20, 0)}
+    cases = [(line(), "pc"), (line(), "ddpm"), (pixels(8), "ddpm"), (pixels(4), "ddpm")]
+    rows: list[dict[str, Any]] = []
+    for data, sampler in cases:
+        for share, fresh in ((0.0, 1.0), (0.4, 1.0), (0.8, 1.0), (0.8, 0.5), (0.8, 0.25)):
+            steps, corrections = samplers[sampler]
+            off = pushes(data, share, fresh, steps, corrections)
+            row = {"data": data.name, "sampler": sampler, "steps": steps, "measured": share, "fresh": fresh}
+            rows.append(row | {"left": [value / off[0] for value in off]})
+            print(row, [round(value, 3) for value in rows[-1]["left"]], flush=True)
+    print(record("overshoot", {"laps": LAPS}, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The linear theory of a push along the data: its formula for training, and what it says of laps."""
+
+import pytest
+import torch
+
+from benchmarks.overshoot import line, pushes
+from diffem.em.augment import Augment
+from diffem.em.measured_loss import MeasuredLoss, mean_gain
+from diffem.operators import Dense
+
+
+def test_what_training_teaches_is_the_minimum_of_the_loss():
+    """Draws whose mean depends on A, and the affine denoiser that has the least loss on them: E[W (I − C) e_A] is its offset."""
+    data, share, sigma = line(64), 0.8, 0.05
+    cov = torch.diag(torch.tensor([1.0, 0.05, 0.05, 0.05, 0.05], dtype=torch.float64).square())
+    generator = torch.Generator().manual_seed(1)
+    A, eye = data.A, torch.eye(5, dtype=torch.float64)
+    e = 1e-3 * torch.randn(64, 5, dtype=torch.float64, generator=generator)
+    C = cov @ torch.linalg.inv(cov + sigma**2 * eye)
+    gain = mean_gain(Dense(A), 64, (5,), torch.zeros(1, 5, dtype=torch.float64), 0)
+    loss = MeasuredLoss(Dense(A), torch.arange(64), share, Augment([], (5,)), gain)
+    rows, u = torch.arange(64), torch.zeros(64, 1)
+    offset = torch.zeros(5, dtype=torch.float64, requires_grad=True)
+    # the mean over x and z of the loss of d(x_t) = C x_t + c is that of its mean error, plus what does not depend on c
+    (gradient,) = torch.autograd.grad(loss(e @ (C - eye).T + offset, rows, u), offset, create_graph=True)
+    hessian = torch.stack([torch.autograd.grad(g, offset, retain_graph=True)[0] for g in gradient])
+    least = -torch.linalg.solve(hessian, gradient.detach())
+    W = (1 - share) * eye + share / gain * A.mT @ A
+    formula = torch.linalg.solve(W.mean(0), (W @ (eye - C) @ e[:, :, None]).mean(0)[:, 0])
+    assert torch.allclose(least, formula, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("corrections", [0, 1])
+def test_em_forgets_a_push_at_once_and_the_loss_on_measured_values_turns_it_round(corrections):
+    data = line(128)
+    em, measured = (pushes(data, share, 1.0, 128, corrections) for share in (0.0, 0.8))
+    assert abs(em[1]) < 0.02 * em[0]
+    assert all(a * b < 0 for a, b in zip(measured[:4], measured[1:5], strict=True))
+
+
+def test_renewing_half_of_the_draws_damps_it():
+    data = line(128)
+    all_of_them, half = (pushes(data, 0.8, fresh, 512, 1) for fresh in (1.0, 0.5))
+    assert half[:2] == pytest.approx(all_of_them[:2])  # the first lap's draws are all there is to keep
+    assert max(map(abs, half[2:])) < 0.5 * max(map(abs, all_of_them[2:]))
