@@ -1,5 +1,7 @@
 """The linear theory of a push along the data: its formula for training, and what it says of laps."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -35,7 +37,7 @@ def test_em_forgets_a_push_at_once_and_the_loss_on_measured_values_turns_it_roun
     data = line(128)
     em, measured = (pushes(data, share, 1.0, 128, corrections) for share in (0.0, 0.8))
     assert abs(em[1]) < 0.02 * em[0]
-    assert all(a * b < 0 for a, b in zip(measured[:4], measured[1:5], strict=True))
+    assert all(a * b < 0 for a, b in itertools.pairwise(measured))
 
 
 def test_renewing_half_of_the_draws_damps_it():
