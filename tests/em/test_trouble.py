@@ -10,6 +10,7 @@ import diffem
 from diffem import priors
 from diffem.em import loop
 from diffem.em.maximization import Trainer, maximization
+from diffem.errors import InputError
 from diffem.interruption import Interruption, Preempted
 from diffem.nn import MLP
 from diffem.runs.recipe import Train
@@ -137,3 +138,19 @@ def test_asked_to_stop_and_called_again(calls, tmp_path, monkeypatch):
         diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, interruption=Later())
     diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
     assert same(contents(tmp_path / "undisturbed"), contents(tmp_path / "run"))
+
+
+def test_a_lap_that_keeps_draws_needs_them(tmp_path):
+    """Draws of the last lap that are gone or damaged cannot be kept: the run says which, and loses nothing."""
+    recipe = {**RECIPE, "laps": 1}
+    diffem.fit(observations(), recipe, tmp_path / "run", progress=False)
+    file = tmp_path / "run" / "laps" / "001" / "draws" / "00001.npy"
+    whole = file.read_bytes()
+    for damage in (None, whole[:-7]):
+        file.unlink(missing_ok=True)
+        if damage is not None:
+            file.write_bytes(damage)
+        with pytest.raises(InputError, match=r"00001\.npy"):
+            diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
+    file.write_bytes(whole)
+    assert len(diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False).laps) == 3
