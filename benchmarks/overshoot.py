@@ -53,11 +53,13 @@ def pixels(kept: int, n: int = 256, size: int = 16) -> Data:
     return Data(f"{kept} values of {size}", torch.diag(4 * (1 + k**2) ** -1.25), basis.T[chosen], 1e-3)
 
 
-def pushes(data: Data, share: float, fresh: float, steps: int, corrections: int, tau: float = 0.1) -> list[float]:
+def pushes(
+    data: Data, share: float, fresh: float, steps: int, corrections: int, tau: float = 0.1, down_to: float = 0.0
+) -> list[float]:
     """How far along the long direction the draws are off on average, lap after lap.
 
     share: of the loss on measured values. fresh: of the draws made anew in a lap. corrections: Langevin steps of size tau after each of the
-    sampler's.
+    sampler's, at noise levels of at least down_to.
     """
     A, eye = data.A, torch.eye(data.cov.shape[0], dtype=torch.float64)
     sigmas = torch.logspace(math.log10(SIGMA_MAX), math.log10(SIGMA_MIN), steps + 1, dtype=torch.float64)
@@ -82,7 +84,7 @@ def pushes(data: Data, share: float, fresh: float, steps: int, corrections: int,
         for i in range(steps):
             x_hat = denoise(i, x)
             x = x_hat + square[i + 1, 0] / square[i, 0] * (x - x_hat)
-            for _ in range(corrections):
+            for _ in range(corrections if sigmas[i + 1] >= down_to else 0):
                 x = x - tau * (x - denoise(i + 1, x))
         e = denoise(steps, x)
         population = e if population is None else (1 - fresh) * population + fresh * e
@@ -97,13 +99,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer steps of the predictor–corrector")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    samplers = {"pc": (512 if arguments.quick else 4096, 1), "ddpm": (20, 0)}
-    cases = [(line(), "pc"), (line(), "ddpm"), (pixels(8), "ddpm"), (pixels(4), "ddpm")]
+    many = 512 if arguments.quick else 4096
+    samplers = {"pc": (many, 1, 0.0), "pc above 0.1": (many, 1, 0.1), "ddpm": (20, 0, 0.0)}
+    settings = [(0.0, 1.0), (0.4, 1.0), (0.8, 1.0), (0.8, 0.5), (0.8, 0.25)]
+    brief = [(0.8, 1.0), (0.8, 0.5)]
+    cases = [(line(), "pc", settings), (line(), "pc above 0.1", brief)]
+    cases += [(data, "ddpm", brief) for data in (line(), pixels(8), pixels(4))]
     rows: list[dict[str, Any]] = []
-    for data, sampler in cases:
-        for share, fresh in ((0.0, 1.0), (0.4, 1.0), (0.8, 1.0), (0.8, 0.5), (0.8, 0.25)):
-            steps, corrections = samplers[sampler]
-            off = pushes(data, share, fresh, steps, corrections)
+    for data, sampler, choices in cases:
+        for share, fresh in choices:
+            steps, corrections, down_to = samplers[sampler]
+            off = pushes(data, share, fresh, steps, corrections, down_to=down_to)
             row = {"data": data.name, "sampler": sampler, "steps": steps, "measured": share, "fresh": fresh}
             rows.append(row | {"left": [value / off[0] for value in off]})
             print(row, [round(value, 3) for value in rows[-1]["left"]], flush=True)

@@ -158,7 +158,11 @@ def forgetting(result: dict[str, Any]) -> str:
 
 
 def overshoot(result: dict[str, Any]) -> str:
-    samplers = {"pc": "predictor–corrector", "ddpm": "DDPM"}
+    samplers = {
+        "pc": "predictor–corrector",
+        "pc above 0.1": "predictor–corrector, corrected at noise levels above 0.1",
+        "ddpm": "DDPM",
+    }
     rows = [
         [
             f"{row['data']}, {row['steps']:,} steps of {samplers[row['sampler']]}",

@@ -60,6 +60,14 @@ def test_draws_are_the_same_in_any_batch(name):
     assert (prior.sample(32, steps=12, sampler=name, seed=6) - x).abs().max() > 0.1
 
 
+def test_corrections_end_where_they_are_told_to():
+    prior, _, _ = problem()
+    draws = {level: prior.sample(16, steps=8, sampler="pc", down_to=level) for level in (0.0, 1e-9, 1.0, 1e9)}
+    assert torch.equal(draws[0.0], draws[1e-9])
+    assert torch.allclose(draws[1e9], prior.sample(16, steps=8, sampler="ddim", eta=0.0), atol=1e-5)
+    assert all((draws[1.0] - draws[level]).abs().max() > 0.1 for level in (0.0, 1e9))
+
+
 def test_progress_does_not_change_a_draw(capsys):
     prior, _, _ = problem()
     assert torch.equal(prior.sample(4, steps=5, progress=True), prior.sample(4, steps=5, progress=False))
@@ -74,6 +82,7 @@ def test_progress_does_not_change_a_draw(capsys):
         ({"n": 2, "sampler": "ddim", "eta": 2.0}, r"eta must lie in \[0, 1\], got 2.0"),
         ({"n": 2, "sampler": "heun", "eta": 1.0}, "'heun' does not take these options.*eta"),
         ({"n": 2, "sampler": "pc", "tau": 1.5}, r"tau must lie in \(0, 1\), got 1.5"),
+        ({"n": 2, "sampler": "pc", "down_to": -0.1}, "down_to must be a noise level, got -0.1"),
         ({"n": 2, "sampler": "pc", "corrections": -1}, "corrections must be a non-negative integer, got -1"),
     ],
 )
