@@ -21,6 +21,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "manifold": learning.manifold,
     "forgetting": learning.forgetting,
     "overshoot": learning.overshoot,
+    "corrections": learning.corrections,
     "cifar10-fast": learning.cifar,
     "cifar10-on": learning.cifar,
     "mri-fast": learning.mri,

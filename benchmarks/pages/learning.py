@@ -176,6 +176,21 @@ def overshoot(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), source(result)])
 
 
+def corrections(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{row['steps']:,}",
+            "all" if row["down_to"] == 0 else f"above {row['down_to']:g}",
+            f"{row['off_curve_median']:.1e}",
+            f"{row['off_curve']:.1e}",
+            f"{row['strays']:.1%}",
+        ]
+        for row in result["rows"]
+    ]
+    header = ["steps", "corrected levels", "squared distance from the curve, median", "mean without strays", "strays"]
+    return "\n\n".join([table(header, rows), source(result)])
+
+
 def mri(result: dict[str, Any]) -> str:
     figures = result["figures"]
     rows = [
