@@ -54,8 +54,9 @@ def manifold(result: dict[str, Any]) -> str:
     own = f"{f['worst_rise_own']:.0%} in that from the draws' own truths, " if "worst_rise_own" in f else ""
     text = (
         "Sinkhorn divergence from random points of the truth and, of the draws, from the true points behind their own observations (squared "
-        f"distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M; and of all 65,536 draws the mean squared distance from the curve, how many are "
-        "further than 0.5 from it, and sliced W₂ to the observations' own true points:"
+        f"distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M; and of all "
+        "65,536 draws the mean squared distance from the curve, how many are further than 0.5 from it, and sliced W₂ to the observations' own "
+        "true points:"
     )
     floors = (
         f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart; the true points behind the observations "

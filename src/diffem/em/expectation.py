@@ -104,7 +104,8 @@ def draw_shard(
     count = len(obs) if before is None else fresh_count(len(obs), fresh)
     draws, rejected, redrawn, kept, hopeless, chi2 = [], 0, 0, 0, 0, 0.0
     for d in range(options.draws):
-        rows = Stream(seed, "fresh", lap).permutation(len(obs), step=d)[:count].sort().values
+        turn = int(index[0]) * options.draws + d  # shards and draws take turns of their own
+        rows = Stream(seed, "fresh", lap).permutation(len(obs), step=turn)[:count].sort().values
         some = obs if count == len(obs) else obs[rows]
         x = attempt(rows, d, counted=True)
         good = acceptable(x, some, options.chi2, bound)
