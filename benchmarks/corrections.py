@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--observations", type=int, default=1024)
     parser.add_argument("--train", type=int, default=16384, help="steps")
-    parser.add_argument("--steps", type=int, nargs="*", default=[128, 512, 2048])
+    parser.add_argument("--steps", type=int, nargs="*", default=[128, 512, 2048, 4096])
     arguments = parser.parse_args()
     recipe = load_recipe("manifold", {"train.measured": 0})
     problem = recipe.problem()

@@ -5,8 +5,8 @@ does not say well where on the data they lie give way. A draw that was pushed ma
 loss through A sees that part, mistakes it for a displacement along the data of the other sign, and teaches the opposite push.
 
 All of that is linear for a Gaussian, long in one direction and thin in the others, so it can be computed without a network or a sample. With
-x ~ N(0, Σ), C = Σ(Σ + σ²)⁻¹ and a denoiser d(x_t) = C x_t + c_σ that errs by c_σ, the mean e_A of the draws given A follows the sampler's own
-recursion, with x̂ = (I − K A)(C x_t + c_σ), and training by W = (1 − m) I + m AᵀA/g, whose mean is I, leaves c_σ' = E_A[W (I − C) e_A].
+x ~ N(0, Σ), C = Σ(Σ + σ²)⁻¹ and a denoiser d(x_t) = C x_t + c_σ that errs by c_σ, the mean e_A of the draws given A is what the sampler makes
+of no noise, with x̂ = (I − K A)(C x_t + c_σ), and training by W = (1 − m) I + m AᵀA/g, whose mean is I, leaves c_σ' = E_A[W (I − C) e_A].
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from diffem.samplers import Sampler, get_sampler, schedule
 
 from .record import record
 
@@ -53,16 +55,14 @@ def pixels(kept: int, n: int = 256, size: int = 16) -> Data:
     return Data(f"{kept} values of {size}", torch.diag(4 * (1 + k**2) ** -1.25), basis.T[chosen], 1e-3)
 
 
-def pushes(
-    data: Data, share: float, fresh: float, steps: int, corrections: int, tau: float = 0.1, down_to: float = 0.0
-) -> list[float]:
+def pushes(data: Data, share: float, fresh: float, sampler: Sampler, steps: int) -> list[float]:
     """How far along the long direction the draws are off on average, lap after lap.
 
-    share: of the loss on measured values. fresh: of the draws made anew in a lap. corrections: Langevin steps of size tau after each of the
-    sampler's, at noise levels of at least down_to.
+    share: of the loss on measured values. fresh: of the draws made anew in a lap.
     """
     A, eye = data.A, torch.eye(data.cov.shape[0], dtype=torch.float64)
-    sigmas = torch.logspace(math.log10(SIGMA_MAX), math.log10(SIGMA_MIN), steps + 1, dtype=torch.float64)
+    sigmas = schedule(steps, SIGMA_MIN, SIGMA_MAX)
+    levels = {float(sigma): i for i, sigma in enumerate(sigmas)}
     square = sigmas[:, None, None] ** 2
     C = data.cov @ torch.linalg.inv(data.cov + square * eye)  # (levels, N, N)
     noise = data.sigma_y**2 * torch.eye(A.shape[1], dtype=torch.float64)
@@ -71,8 +71,9 @@ def pushes(
     c = torch.zeros(len(sigmas), len(eye), dtype=torch.float64)
     c[:, 0] = torch.where(sigmas < REACH, sigmas**2, 0)
 
-    def denoise(i: int, x: Tensor) -> Tensor:
-        """The posterior mean of rows x `(n, N)` of the mean observation, zero."""
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        """The posterior mean of rows x `(n, N)` given the mean observation, zero."""
+        i = levels[float(sigma)]
         d = x @ C[i].T + c[i]
         V = square[i] * C[i]
         u = torch.linalg.solve(noise + A @ V @ A.mT, A @ d[:, :, None])
@@ -80,13 +81,11 @@ def pushes(
 
     population, off = None, []
     for _ in range(LAPS):
-        x = torch.zeros(len(A), len(eye), dtype=torch.float64)
-        for i in range(steps):
-            x_hat = denoise(i, x)
-            x = x_hat + square[i + 1, 0] / square[i, 0] * (x - x_hat)
-            for _ in range(corrections if sigmas[i + 1] >= down_to else 0):
-                x = x - tau * (x - denoise(i + 1, x))
-        e = denoise(steps, x)
+        zero = torch.zeros(len(A), len(eye), dtype=torch.float64)
+        state = sampler.start(zero)
+        for row in sampler.table(sigmas):
+            state = sampler.step(denoise, state, row, lambda slot, zero=zero: zero)  # type: ignore[misc]
+        e = denoise(state[0], sigmas[-1])
         population = e if population is None else (1 - fresh) * population + fresh * e
         taught = torch.einsum("aij,ljk,ak->li", W, eye - C, population) / len(A)
         c = torch.linalg.solve(W.mean(0), taught.T).T
@@ -100,16 +99,20 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     many = 512 if arguments.quick else 4096
-    samplers = {"pc": (many, 1, 0.0), "pc above 0.1": (many, 1, 0.1), "ddpm": (20, 0, 0.0)}
+    samplers = {
+        "pc": (get_sampler("pc"), many),
+        "pc above 0.1": (get_sampler("pc", down_to=0.1), many),
+        "ddpm2": (get_sampler("ddpm2"), 20),
+    }
     settings = [(0.0, 1.0), (0.4, 1.0), (0.8, 1.0), (0.8, 0.5), (0.8, 0.25)]
     brief = [(0.8, 1.0), (0.8, 0.5)]
     cases = [(line(), "pc", settings), (line(), "pc above 0.1", brief)]
-    cases += [(data, "ddpm", brief) for data in (line(), pixels(8), pixels(4))]
+    cases += [(data, "ddpm2", brief) for data in (line(), pixels(8), pixels(4))]
     rows: list[dict[str, Any]] = []
     for data, sampler, choices in cases:
         for share, fresh in choices:
-            steps, corrections, down_to = samplers[sampler]
-            off = pushes(data, share, fresh, steps, corrections, down_to=down_to)
+            off = pushes(data, share, fresh, *samplers[sampler])
+            steps = samplers[sampler][1]
             row = {"data": data.name, "sampler": sampler, "steps": steps, "measured": share, "fresh": fresh}
             rows.append(row | {"left": [value / off[0] for value in off]})
             print(row, [round(value, 3) for value in rows[-1]["left"]], flush=True)

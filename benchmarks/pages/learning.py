@@ -38,15 +38,17 @@ def digits(result: dict[str, Any]) -> str:
 def manifold(result: dict[str, Any]) -> str:
     f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
     columns = {
-        "sinkhorn_draws": "{:.4f}",
-        "sinkhorn_own": "{:.4f}",
-        "sinkhorn_prior": "{:.4f}",
-        "off_curve": "{:.4f}",
-        "strays": "{:.3%}",
-        "sliced": "{:.4f}",
+        "sinkhorn_draws": ("draws, pooled", "{:.4f}"),
+        "sinkhorn_own": ("draws, own truths", "{:.4f}"),
+        "sinkhorn_prior": ("prior samples", "{:.4f}"),
+        "off_curve": ("distance from the curve, squared", "{:.4f}"),
+        "strays": ("strays", "{:.3%}"),
+        "sliced": ("sliced W₂", "{:.4f}"),
     }
+    columns = {key: column for key, column in columns.items() if any(key in row for row in laps)}
     rows = [
-        [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, c in columns.items())] for row in laps
+        [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, (_, c) in columns.items())]
+        for row in laps
     ]
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
     draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
@@ -67,15 +69,7 @@ def manifold(result: dict[str, Any]) -> str:
         f"Where the learned Jacobian is no covariance the solver stops early: in "
         f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
     )
-    header = [
-        "lap",
-        "draws, pooled",
-        "draws, own truths",
-        "prior samples",
-        "distance from the curve, squared",
-        "strays",
-        "sliced W₂",
-    ]
+    header = ["lap", *(title for title, _ in columns.values())]
     return "\n\n".join([text, table(header, rows), floors, source(result)])
 
 
@@ -162,7 +156,7 @@ def overshoot(result: dict[str, Any]) -> str:
     samplers = {
         "pc": "predictor–corrector",
         "pc above 0.1": "predictor–corrector, corrected at noise levels above 0.1",
-        "ddpm": "DDPM",
+        "ddpm2": "`ddpm2`",
     }
     rows = [
         [

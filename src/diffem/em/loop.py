@@ -35,7 +35,7 @@ from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .batching import choose_batch, is_out_of_memory
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
-from .expectation import Shard, draw_shard, given_shard
+from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
 from .screening import default_bound
 from .start import gaussian_start, given_start
@@ -174,12 +174,12 @@ class Loop:
         began, options = time.monotonic(), self.recipe.e_step
         store, last = self.store(lap), self.store(lap - 1)
         bound = self.bound()
-        total = int(self.fresh(lap) * len(self.train_obs)) * options.draws // self.processes.count
+        total = fresh_count(len(self.train_obs), self.fresh(lap)) * options.draws // self.processes.count
         with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
             for k in self.processes.share_out(len(store), lambda: self.interruption.asked):
                 if store.has(k):
                     first, end = store.range(k)
-                    bar.total -= int(self.fresh(lap) * (end - first)) * options.draws
+                    bar.total -= fresh_count(end - first, self.fresh(lap)) * options.draws
                     continue
                 shard = self.draw(lap, prior, store, k, bound, (lambda k=k: last.read(k)) if lap > 1 else None, bar)  # type: ignore[misc]
                 store.write(k, shard.x, shard.report)
