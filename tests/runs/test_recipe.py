@@ -5,7 +5,7 @@ import torch
 
 from diffem.data.sources import make_problem
 from diffem.nn.networks import make_network
-from diffem.runs.recipe import differences, load_recipe, names, parse_change
+from diffem.runs.recipe import EStep, differences, load_recipe, names, parse_change
 
 
 @pytest.mark.parametrize("name", names())
@@ -132,3 +132,11 @@ def test_manifold():
     rows = obs.A._tensors["matrix"]
     assert rows.norm(dim=-1).sub(1).abs().max() < 1e-5
     assert float(obs.chi2(x).mean()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_fraction_drawn_for_falls_like_one_over_the_lap():
+    e_step = EStep(fresh=0.4, fresh_from=10, fresh_decay=8)
+    assert [e_step.fresh_at(lap) for lap in (1, 9, 10, 18, 26)] == pytest.approx([1, 1, 0.4, 0.2, 0.4 / 3])
+    assert EStep(fresh=0.4).fresh_at(1) == 1
+    assert EStep(fresh=0.4).fresh_at(100) == 0.4
+    assert EStep(fresh=0.4, clean=True).fresh_at(100) == 1

@@ -148,11 +148,6 @@ class Loop:
         bound = self.recipe.e_step.bound
         return bound if bound is not None else default_bound(load_prior(self.run.prior_file(0)))
 
-    def fresh(self, lap: int) -> float:
-        """The fraction of observations lap draws for; all in the first of a run, which has no draws to keep."""
-        options = self.recipe.e_step
-        return 1.0 if options.clean or lap < options.fresh_from else options.fresh
-
     def store(self, lap: int) -> DrawStore:
         return DrawStore(self.run.lap(lap) / "draws", len(self.train_obs), self.recipe.e_step.shard)
 
@@ -174,12 +169,12 @@ class Loop:
         began, options = time.monotonic(), self.recipe.e_step
         store, last = self.store(lap), self.store(lap - 1)
         bound = self.bound()
-        total = fresh_count(len(self.train_obs), self.fresh(lap)) * options.draws // self.processes.count
+        total = fresh_count(len(self.train_obs), options.fresh_at(lap)) * options.draws // self.processes.count
         with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
             for k in self.processes.share_out(len(store), lambda: self.interruption.asked):
                 if store.has(k):
                     first, end = store.range(k)
-                    bar.total -= fresh_count(end - first, self.fresh(lap)) * options.draws
+                    bar.total -= fresh_count(end - first, options.fresh_at(lap)) * options.draws
                     continue
                 shard = self.draw(lap, prior, store, k, bound, (lambda k=k: last.read(k)) if lap > 1 else None, bar)  # type: ignore[misc]
                 store.write(k, shard.x, shard.report)
@@ -224,7 +219,7 @@ class Loop:
                 lap=self.laps_before + lap,
                 bound=bound,
                 last=last,
-                fresh=self.fresh(lap),
+                fresh=self.recipe.e_step.fresh_at(lap),
                 batch_size=batch,
                 captured=self.device.type == "cuda" and batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS,
                 progress=bar,

@@ -78,6 +78,9 @@ class EStep(Section):
         description="fraction of the observations a lap draws for; the others keep the last lap's draws",
     )
     fresh_from: int = Field(2, ge=2, le=MANY, description="the first lap that draws for that fraction only")
+    fresh_decay: float | None = Field(
+        None, gt=0, description="laps after which the fraction has halved, falling like 1/lap; it stays when absent"
+    )
     shard: int = Field(4096, ge=1, le=MANY, description="observations per file of draws")
     batch: int | None = Field(
         None, ge=1, le=MANY, description="draws made at a time; chosen for the device when absent"
@@ -102,6 +105,13 @@ class EStep(Section):
         if self.clean and self.draws > 1:
             raise ValueError("with clean observations there is one draw of each, the observation: leave draws out")
         return self
+
+    def fresh_at(self, lap: int) -> float:
+        """The fraction of observations lap draws for."""
+        if self.clean or lap < self.fresh_from:
+            return 1.0
+        # Stochastic approximation: the fractions' sum has no bound, so the start is forgotten; that of their squares has, so noise averages out.
+        return self.fresh / (1 + (lap - self.fresh_from) / self.fresh_decay) if self.fresh_decay else self.fresh
 
 
 class Train(Section):
