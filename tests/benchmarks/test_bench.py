@@ -92,10 +92,27 @@ def test_distance_from_the_curve():
 
 def test_measures_of_all_draws():
     truths = truth(512, seed=2)
-    assert manifold.without_floor(truths, truths, seed=2)["sliced"] == 0
+    same = manifold.without_floor(truths, truths, seed=2)
+    assert (same["sliced"], same["along"]) == (0, 0)
     shifted = truths.clone()
     shifted[:128, 0] += 100
     assert manifold.without_floor(shifted, truths, seed=2)["strays"] == 0.25
+
+
+def test_places_on_the_curve():
+    """Lengths from its beginning: even points of any number lie where the finer curve says, and steps are as long as their chords."""
+    x = manifold.even_truth(1000, seed=2)
+    place = manifold.places(x, seed=2)
+    assert bool((place.diff() > 0).all())
+    torch.testing.assert_close(place.diff(), x.diff(dim=0).norm(dim=1), rtol=0, atol=4e-3)  # two spacings of its points
+
+
+def test_exact_draws_of_the_curve():
+    x = truth(300, seed=2)
+    seen = manifold.exact_draws(x, torch.eye(5).expand(300, 5, 5), 1e-4, seed=2)
+    assert float((seen - x).norm(dim=1).max()) < 2e-3  # measured whole: the nearest of the curve's points
+    blind = manifold.exact_draws(torch.zeros(4096, 1), torch.zeros(4096, 1, 5), 1e-2, seed=2)
+    assert manifold.without_floor(blind, truth(4096, seed=2), seed=2)["sliced"] < 0.05  # nothing measured: the prior
 
 
 def test_worst_rise():

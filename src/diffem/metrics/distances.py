@@ -60,9 +60,7 @@ MEMORY = 12  # iterates that an accelerated one combines
 
 def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
     """The dual value ⟨f, 1/n⟩ + ⟨g, 1/m⟩ at convergence; y = None compares x with itself, where f = g."""
-    # squared distances in float64, where the expansion loses nothing, kept in the precision of the points
-    a, b = x.double(), (x if y is None else y).double()
-    cost = (a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp_(min=0).to(x.dtype)
+    cost = _squared_distances(x, x if y is None else y)
     g = cost.new_zeros(cost.shape[1])
     epsilon = max(float(cost.max()) / 4, reg)
 
@@ -80,6 +78,20 @@ def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
     g = _accelerated(lambda g: step(g, reg)[1], g, LAST_ITERATIONS, 1e-4 * reg)
     f, g = step(g, reg)
     return float(f.double().mean() + g.double().mean())
+
+
+def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """`(n, m)`, computed in float64, where the expansion loses nothing, and kept in the precision of the points."""
+    cost = torch.empty(len(x), len(y), dtype=x.dtype, device=x.device)
+    b = y.double()
+    for some, a in zip(cost.split(_rows(len(y))), x.double().split(_rows(len(y))), strict=True):
+        some.copy_((a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp_(min=0))
+    return cost
+
+
+def _rows(columns: int) -> int:
+    """How many rows of a matrix are worked on at a time, so that intermediates stay small."""
+    return max(1, (1 << 27) // columns)
 
 
 def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tolerance: float) -> Tensor:
@@ -108,10 +120,9 @@ def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, t
 
 
 def _soft_minimum(cost: Tensor, g: Tensor, epsilon: float) -> Tensor:
-    """−ε log mean_j exp((g_j − cost_ij)/ε) for every i; rows in chunks, so that intermediates stay small."""
-    rows = max(1, (1 << 27) // cost.shape[1])
+    """−ε log mean_j exp((g_j − cost_ij)/ε) for every i."""
     inverse = torch.full((), 1 / epsilon, dtype=cost.dtype, device=cost.device)
-    parts = [_log_sum_exp(g, part, inverse) for part in cost.split(rows)]
+    parts = [_log_sum_exp(g, part, inverse) for part in cost.split(_rows(cost.shape[1]))]
     return -epsilon * (torch.cat(parts) - math.log(cost.shape[1]))
 
 
