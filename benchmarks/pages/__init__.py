@@ -35,6 +35,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "cost": running.cost,
     "mixture": sampling.mixture,
     "figure2": sampling.figure2,
+    "figure2-fine": sampling.figure2_fine,
     "images": sampling.images,
 }
 

@@ -38,11 +38,13 @@ def digits(result: dict[str, Any]) -> str:
 def manifold(result: dict[str, Any]) -> str:
     f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
     columns = {
-        "sinkhorn_draws": ("draws, pooled", "{:.4f}"),
-        "sinkhorn_own": ("draws, own truths", "{:.4f}"),
-        "sinkhorn_prior": ("prior samples", "{:.4f}"),
-        "off_curve": ("distance from the curve, squared", "{:.4f}"),
+        "sinkhorn_draws": ("draws, random truth", "{:.4f}"),
+        "sinkhorn_pooled": ("all draws, even truth", "{:.5f}"),
+        "sinkhorn_own": ("draws, own truths", "{:.5f}"),
+        "sinkhorn_prior": ("prior samples, random truth", "{:.4f}"),
+        "off_curve": ("distance from the curve, squared", "{:.5f}"),
         "strays": ("strays", "{:.3%}"),
+        "along": ("W₂ along the curve", "{:.4f}"),
         "sliced": ("sliced W₂", "{:.4f}"),
     }
     columns = {key: column for key, column in columns.items() if any(key in row for row in laps)}
@@ -50,22 +52,35 @@ def manifold(result: dict[str, Any]) -> str:
         [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, (_, c) in columns.items())]
         for row in laps
     ]
+    perfect = {key: f"perfect_{key.removeprefix('sinkhorn_')}" for key in columns}
+    rows.append(
+        ["perfect draws", *(c.format(f[perfect[key]]) if perfect[key] in f else "" for key, (_, c) in columns.items())]
+    )
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
     draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
-    # older results have no measure against the observations' own truths
-    own = f"{f['worst_rise_own']:.0%} in that from the draws' own truths, " if "worst_rise_own" in f else ""
+    compared = {
+        "sinkhorn_draws": "from random points of the truth (16,384 of each)",
+        "sinkhorn_pooled": "of all draws from evenly spaced points of the truth",
+        "sinkhorn_own": "of the draws from the true points behind their own observations (16,384 of each, mean of four sets)",
+    }
+    measures = ", ".join(text for key, text in compared.items() if key in columns)
     text = (
-        "Sinkhorn divergence from random points of the truth and, of the draws, from the true points behind their own observations (squared "
-        f"distance, regularisation 10⁻³, 16,384 points), {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M; and of all "
-        "65,536 draws the mean squared distance from the curve, how many are further than 0.5 from it, and sliced W₂ to the observations' own "
-        "true points:"
+        f"Sinkhorn divergence (squared distance, regularisation 10⁻³) {measures}; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E "
+        "and M; and of all 65,536 draws the mean squared distance from the curve, how many are further than 0.5 from it, and W₂ to the "
+        "observations' own true points:"
     )
+    rises = {
+        "worst_rise": "in the divergence from random points",
+        "worst_rise_pooled": "in that of all draws from even points",
+        "worst_rise_own": "in that from the draws' own truths",
+        "worst_rise_off_curve": "in the distance from the curve, which has no floor",
+    }
+    worst = [f"{max(f[key], 0.0):.0%} {text}" for key, text in rises.items() if key in f]
     floors = (
-        f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart; the true points behind the observations "
-        f"would give {f['perfect_draws']:.4f}. {_settling(draws, f['highest_floor'])} "
-        f"The worst rise of a lap over the best one before it is {f['worst_rise']:.0%} in the divergence and "
-        f"{own}{f['worst_rise_off_curve']:.0%} in the distance from the curve, which has no floor; another set of the truth is {f['sliced_floor']:.4f} from the "
-        f"observations' points in sliced W₂. "
+        f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart. "
+        f"{_settling(draws, f['highest_floor'])} "
+        f"The worst rise of a lap over the best one before it is {', '.join(worst[:-1])} and {worst[-1]}. "
+        f"Another set of the truth is {f['sliced_floor']:.4f} from the observations' points in sliced W₂. "
         f"Where the learned Jacobian is no covariance the solver stops early: in "
         f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
     )

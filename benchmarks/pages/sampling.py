@@ -64,14 +64,16 @@ def mixture(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 
+COVARIANCES = {"0": "0", "sigma_t": "Σ_t", "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹", "exact": "V[x given x_t]"}
+
+
 def figure2(result: dict[str, Any]) -> str:
-    names = {"0": "0", "sigma_t": "Σ_t", "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹", "exact": "V[x given x_t]"}
     rows = result["rows"]
     sigmas = list(dict.fromkeys(row["sigma_t"] for row in rows))
     cells = {(row["covariance"], row["sigma_t"]): row for row in rows}
 
     def lines(key: str) -> list[list[str]]:
-        return [[label, *(f"{cells[name, sigma][key]:.2g}" for sigma in sigmas)] for name, label in names.items()]
+        return [[label, *(f"{cells[name, sigma][key]:.2g}" for sigma in sigmas)] for name, label in COVARIANCES.items()]
 
     header = ["σ_t", *(f"{sigma:g}" for sigma in sigmas)]
     floor = ["floor: two sets of the truth", *(f"{cells['exact', sigma]['floor']:.2g}" for sigma in sigmas)]
@@ -85,6 +87,26 @@ def figure2(result: dict[str, Any]) -> str:
             table(header, lines("paper")),
             "Total variation between the two, from the importance weights:",
             table(header, lines("total_variation")),
+            source(result),
+        ]
+    )
+
+
+def figure2_fine(result: dict[str, Any]) -> str:
+    """One noise level, the measures beside each other."""
+    measures = {
+        "coupled": "coupled sets",
+        "divergence": "independent sets",
+        "paper": "OT(u, v) − OT(u, u')",
+        "total_variation": "total variation",
+    }
+    cells = {row["covariance"]: row for row in result["rows"]}
+    rows = [[label, *(f"{cells[name][key]:.2g}" for key in measures)] for name, label in COVARIANCES.items()]
+    sigma, floor = cells["exact"]["sigma_t"], cells["exact"]["floor"]
+    return "\n\n".join(
+        [
+            table([f"σ_t = {sigma:g}", *measures.values()], rows),
+            f"Two independent sets of the truth are {floor:.2g} apart.",
             source(result),
         ]
     )
