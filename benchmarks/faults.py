@@ -28,7 +28,7 @@ import torch
 
 import diffem
 from diffem import Observations, operators, processes
-from diffem.em import loop, maximization
+from diffem.em import loop, trainer
 from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
 from diffem.runs import files
 
@@ -105,7 +105,7 @@ def lay(fault: dict[str, Any]) -> None:
     if fault["kind"] == "memory-e":
         loop.draw_shard = at_call(loop.draw_shard, no_memory)
     if fault["kind"] == "memory-m":
-        maximization.Trainer._loss = at_call(maximization.Trainer._loss, no_memory)  # type: ignore[method-assign]
+        trainer.Trainer._loss = at_call(trainer.Trainer._loss, no_memory)  # type: ignore[method-assign]
     if fault["kind"] == "disk-full":
         failing, write = at_call(files.write_bytes, no_space), files.write_bytes
         for module in [m for m in list(sys.modules.values()) if getattr(m, "write_bytes", None) is write]:

@@ -20,7 +20,7 @@ import torch
 import diffem
 from diffem import Observations, operators, priors
 from diffem.em import loop
-from diffem.em.maximization import Trainer
+from diffem.em.trainer import Trainer
 from diffem.nn.networks import make_network
 
 from .record import RESULTS, record

@@ -7,7 +7,9 @@ import torch
 
 from diffem import priors
 from diffem.em.augment import AUGMENTATIONS, Augment
-from diffem.em.maximization import Batches, Trainer, learning_rates, maximization
+from diffem.em.examples import Examples
+from diffem.em.maximization import maximization
+from diffem.em.trainer import Trainer, learning_rates
 from diffem.nn import MLP
 from diffem.randomness import Stream
 from diffem.runs.recipe import Train
@@ -32,7 +34,7 @@ def test_the_loss_is_the_weighted_denoising_error():
 
 def test_every_draw_is_used_once_per_epoch():
     draws = torch.randn(53, 4)
-    batches = Batches(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    batches = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
     rows = torch.cat([batches.block(k, 1)[0].flatten() for k in range(53 * 3 // 8 + 1)])[: 53 * 3]
     for epoch in rows.reshape(3, 53):
         assert torch.equal(epoch.sort().values, torch.arange(53))
@@ -41,7 +43,7 @@ def test_every_draw_is_used_once_per_epoch():
 
 def test_blocks_do_not_change_what_a_step_sees():
     draws = torch.randn(53, 4)
-    batches = Batches(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    batches = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
     whole = batches.block(3, 6)
     parts = [batches.block(3, 2), batches.block(5, 4)]
     for k in range(4):
@@ -49,7 +51,7 @@ def test_blocks_do_not_change_what_a_step_sees():
 
 
 def test_times_follow_beta_3_3():
-    batches = Batches(torch.randn(100, 4), 500, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    batches = Examples(torch.randn(100, 4), 500, prior(), Augment([], (4,)), Stream(0, "training", 1))
     log_sigma = batches.block(0, 100)[1].flatten().double()
     t = (log_sigma - math.log(0.02)) / (math.log(20.0) - math.log(0.02))
     # Beta(3, 3): mean 1/2, variance 1/28; four standard errors of 50,000

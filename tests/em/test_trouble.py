@@ -9,7 +9,8 @@ import torch
 import diffem
 from diffem import priors
 from diffem.em import loop
-from diffem.em.maximization import Trainer, maximization
+from diffem.em.maximization import maximization
+from diffem.em.trainer import Trainer
 from diffem.errors import InputError
 from diffem.interruption import Interruption, Preempted
 from diffem.nn import MLP

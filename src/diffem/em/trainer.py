@@ -1,0 +1,175 @@
+r"""One optimizer step of denoising score matching, and the state it leaves.
+
+With x_t = x + σz, loss weight λ = 1/σ² + 1 and the preconditioning of `priors/diffusion.py`, the weighted error of the denoiser is
+
+    λ ‖d(x_t, σ) − x‖² = ‖h(x_t/√(σ²+1), log σ) − (σx − z)/√(σ²+1)‖²,
+
+which is what is computed: no large weights, no cancellation at small σ.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..fusion import fast_products
+from ..priors import DiffusionPrior
+from ..processes import ALONE, Processes
+from .measured_loss import MeasuredLoss
+
+if TYPE_CHECKING:
+    from ..runs.recipe import Train
+
+
+def learning_rates(options: Train, steps: int) -> Tensor:
+    """The rate of every step, `(steps,)`."""
+    progress = torch.arange(steps, dtype=torch.float64) / max(1, steps)
+    shape = {
+        "constant": torch.ones_like(progress),
+        "linear": 1 - progress,
+        "cosine": 0.5 * (1 + torch.cos(math.pi * progress)),
+    }[options.schedule]
+    rates = options.final_lr + (options.lr - options.final_lr) * shape
+    if options.warmup:
+        rates = rates * ((torch.arange(steps) + 1) / options.warmup).clamp(max=1)
+    return rates
+
+
+class Trainer:
+    """Network, optimizer and averaged weights, and one step of them."""
+
+    def __init__(
+        self,
+        prior: DiffusionPrior,
+        options: Train,
+        steps: int,
+        precision: str = "float32",
+        processes: Processes = ALONE,
+        measured: MeasuredLoss | None = None,
+    ) -> None:
+        self.network: nn.Module = prior.network
+        self.measured = measured
+        self.processes = processes
+        self._tried_again = False
+        self.parts = 1  # pieces a batch is worked through in, when it does not fit the device at once
+        self.options, self.device = options, prior.mean.device
+        self.parameters = [p for p in self.network.parameters() if p.requires_grad]
+        self.rates = learning_rates(options, steps).to(device=self.device, dtype=torch.float32)
+        self.rate = torch.zeros((), device=self.device) if self.device.type == "cuda" else options.lr
+        self.optimizer = torch.optim.Adam(
+            self.parameters,
+            lr=self.rate,
+            betas=options.betas,
+            weight_decay=options.weight_decay,
+            fused=self.device.type in ("cpu", "cuda"),
+            capturable=self.device.type == "cuda",
+        )
+        self.average = [p.detach().clone() for p in self.parameters] if options.ema is not None else []
+        self.autocast, self.fast = precision == "bf16", precision != "float32"
+
+    def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
+        """One optimizer step; returns the loss, `()`. Nothing is read back from the device.
+
+        source: which draws x are, `(n,)`, and the uniform numbers they were augmented with; a loss on measured values needs them.
+        """
+        with fast_products(self.fast):
+            return self._step(i, x, log_sigma, z, *source)
+
+    def _step(self, i: Tensor | int, *examples: Tensor) -> Tensor:
+        if isinstance(self.rate, Tensor):
+            self.rate.copy_(self.rates[i].reshape(()))
+        else:
+            for group in self.optimizer.param_groups:
+                group["lr"] = float(self.rates[i])
+        self.optimizer.zero_grad(set_to_none=True)
+        x = examples[0]
+        loss = x.new_zeros(())
+        share = 1 / (self.options.batch * x[0].numel())
+        for piece in zip(*(t.tensor_split(self.parts) for t in examples), strict=True):
+            part = self._loss(*piece) * share
+            part.backward()
+            loss = loss + part.detach()
+        if self.processes.count > 1:
+            loss = self._sum_gradients(loss)
+        nn.utils.clip_grad_norm_(self.parameters, self.options.clip, foreach=True)
+        self.optimizer.step()
+        if self.average:
+            assert self.options.ema is not None
+            torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self.options.ema)
+        return loss
+
+    def _loss(self, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
+        """The squared error of some examples, summed."""
+        sigma = log_sigma.exp().reshape(-1, *(1,) * (x.ndim - 1))
+        scale = torch.rsqrt(sigma**2 + 1)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            h = self.network(scale * (x + sigma * z), log_sigma)
+        error = h.to(x.dtype) - scale * (sigma * x - z)
+        return error.square().sum() if self.measured is None else self.measured(error, *source)
+
+    def _sum_gradients(self, loss: Tensor) -> Tensor:
+        """Gradients and loss over all processes, in one message."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        message = torch.cat([loss.reshape(1), *(g.flatten() for g in gradients)])
+        self.processes.add_(message)
+        total, *sums = message.split([1, *(g.numel() for g in gradients)])
+        for gradient, summed in zip(gradients, sums, strict=True):
+            gradient.copy_(summed.reshape(gradient.shape))
+        return total[0]
+
+    def is_finite(self) -> bool:
+        """Whether every weight is a number."""
+        return bool(torch.isfinite(torch.stack(torch._foreach_norm([p.detach() for p in self.parameters]))).all())
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a resumed training needs, as tensors."""
+        tensors: dict[str, Tensor] = {}
+        for k, p in enumerate(self.parameters):
+            tensors[f"weight.{k}"] = p.detach()
+            if self.average:
+                tensors[f"average.{k}"] = self.average[k]
+            for name, value in self.optimizer.state[p].items():
+                tensors[f"adam.{k}.{name}"] = value
+        return tensors
+
+    @torch.no_grad()
+    def reset(self, state: dict[str, Tensor]) -> None:
+        """Back to an earlier state, in place: a captured step keeps its tensors. What was not there yet becomes 0."""
+        for name, t in self.state().items():
+            if name in state:
+                t.copy_(state[name])
+            else:
+                t.zero_()
+
+    def make_room(self, batch: int) -> bool:
+        """After running out of memory: free what is cached, then work through batches in more pieces; False if that is no use."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if not self._tried_again:  # perhaps something else took the memory for a moment
+            self._tried_again = True
+            return True
+        self.parts *= 2
+        return self.parts <= batch
+
+    @torch.no_grad()
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        for k, p in enumerate(self.parameters):
+            p.copy_(tensors[f"weight.{k}"])
+            if self.average:
+                self.average[k].copy_(tensors[f"average.{k}"])
+            prefix = f"adam.{k}."
+            entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            # Adam keeps its step counter where it was made: on the CPU unless captured
+            self.optimizer.state[p] = {
+                n: t.clone() if n == "step" and self.device.type == "cpu" else t.to(self.device)
+                for n, t in entries.items()
+            }
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """The averaged weights become the network's, for sampling and as the next lap's start."""
+        for p, average in zip(self.parameters, self.average, strict=False):
+            p.copy_(average)
