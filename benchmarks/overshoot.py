@@ -83,8 +83,9 @@ def pushes(data: Data, share: float, fresh: float, sampler: Sampler, steps: int)
     for _ in range(LAPS):
         zero = torch.zeros(len(A), len(eye), dtype=torch.float64)
         state = sampler.start(zero)
-        for row in sampler.table(sigmas):
-            state = sampler.step(denoise, state, row, lambda slot, zero=zero: zero)  # type: ignore[misc]
+        for phase, some in sampler.phases(sigmas):
+            for row in phase.table(some):
+                state = phase.step(denoise, state, row, lambda slot, zero=zero: zero)  # type: ignore[misc]
         e = denoise(state[0], sigmas[-1])
         population = e if population is None else (1 - fresh) * population + fresh * e
         taught = torch.einsum("aij,ljk,ak->li", W, eye - C, population) / len(A)

@@ -68,6 +68,17 @@ def test_corrections_end_where_they_are_told_to():
     assert all((draws[1.0] - draws[level]).abs().max() > 0.1 for level in (0.0, 1e9))
 
 
+def test_corrections_that_have_ended_are_not_evaluated():
+    prior, obs, _ = problem()
+    posterior = prior.posterior(obs)
+    counts = []
+    for level in (0.0, 1.0, 1e9):
+        _, statistics = posterior.sample(steps=8, sampler="pc", down_to=level, corrections=2, return_stats=True)
+        counts.append(int(statistics.evaluations[0]))
+    reached = prior.sigmas(8)[1:]
+    assert counts == [1 + 8 + 2 * int((reached >= level).sum()) for level in (0.0, 1.0, 1e9)]
+
+
 def test_progress_does_not_change_a_draw(capsys):
     prior, _, _ = problem()
     assert torch.equal(prior.sample(4, steps=5, progress=True), prior.sample(4, steps=5, progress=False))

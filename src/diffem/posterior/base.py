@@ -90,9 +90,15 @@ class Statistics:
             residual = evaluation.solution.residual.to(self.residuals)
             torch.maximum(self.residuals, residual, out=self.residuals)
 
-    def zero(self) -> None:
-        for name in self.__dataclass_fields__:
-            getattr(self, name).zero_()
+    def bookmark(self) -> Callable[[], None]:
+        """Remember the counts; the function returned goes back to them, in place."""
+        kept = self.map(torch.clone)
+
+        def back() -> None:
+            for name in self.__dataclass_fields__:
+                getattr(self, name).copy_(getattr(kept, name))
+
+        return back
 
     @classmethod
     def concatenate(cls, parts: list[Statistics]) -> Statistics:
@@ -232,7 +238,7 @@ class Posterior:
                     draws=first_draw + row // n,
                     progress=bar,
                     captured=captured,
-                    restart=counted.zero,
+                    bookmark=counted.bookmark,
                 )
                 parts.append(x)
                 statistics.append(counted)

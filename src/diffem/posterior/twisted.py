@@ -68,7 +68,7 @@ def sample_twisted(
                 draws=number,
                 progress=bar,
                 captured=captured,
-                restart=counted.zero,
+                bookmark=counted.bookmark,
             )
             parts.append(weighted.x)
             gathered = counted.map(lambda t: t.reshape(-1, count).sum(-1))

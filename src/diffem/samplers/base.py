@@ -22,6 +22,10 @@ class Sampler(Protocol):
     evaluations_per_step: int  # denoiser calls in a step
     noises_per_step: int  # fresh normals in a step
 
+    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
+        """Who takes which of the decreasing noise levels `(steps + 1,)`: itself all of them, or another the last; states must fit."""
+        ...
+
     def table(self, sigmas: Tensor) -> Tensor:
         """The coefficients, `(steps, c)` float64, for decreasing noise levels `(steps + 1,)`."""
         ...

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..progress import Progress
 from .base import State
+
+# Capturing takes steps of its own. What counts them is asked for a bookmark before, and what that returns is called after, to forget them.
+Bookmark: TypeAlias = Callable[[], Callable[[], None]]
+
+
+def no_bookmark() -> Callable[[], None]:
+    return lambda: None
 
 
 def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGraph:
@@ -33,11 +41,11 @@ def walk(
     *,
     captured: bool,
     progress: Progress | None,
-    restart: Callable[[], None],
+    bookmark: Bookmark,
 ) -> State:
     """All steps of a table `(steps, c)` on a state of `rows` rows: one by one, or captured and replayed."""
     if captured:
-        return replay(step, state, table, progress, restart)
+        return replay(step, state, table, progress, bookmark)
     for i in range(len(table)):
         state = step(state, i, table[i])
         if progress is not None:
@@ -50,12 +58,9 @@ def replay(
     state: State,
     table: Tensor,
     progress: Progress | None,
-    restart: Callable[[], None],
+    bookmark: Bookmark,
 ) -> State:
-    """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`.
-
-    restart: called after the steps that capturing takes, to forget what they counted.
-    """
+    """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`."""
     static = tuple(part.clone() for part in state)
     i = torch.zeros(1, dtype=torch.int64, device=table.device)
 
@@ -65,11 +70,12 @@ def replay(
             old.copy_(new)
         i.add_(1)
 
+    back = bookmark()
     graph = capture(one_step)
     for old, new in zip(static, state, strict=True):
         old.copy_(new)
     i.zero_()
-    restart()
+    back()
     n = len(static[0])
     for k in range(len(table)):
         graph.replay()

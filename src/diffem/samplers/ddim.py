@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .base import Denoise, Noise, State
+from .base import Denoise, Noise, Sampler, State
 
 CALIBRATION = (1.0, -0.32, 0.24)  # coefficients of 1, h, h²: within 0.004 of the bisection for 0 < h < 1 and any η
 
@@ -41,6 +41,9 @@ class DDIM:
             raise InputError(f"order must be 1 or 2, got {order}")
         self.eta, self.order = float(eta), order
         self.noises_per_step = 1 if eta > 0 else 0
+
+    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
+        return [(self, sigmas)]
 
     def table(self, sigmas: Tensor) -> Tensor:
         sigma_t, sigma_s = sigmas[:-1], sigmas[1:]

@@ -7,13 +7,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Denoise, Noise, State
+from .base import Denoise, Noise, Sampler, State
 
 
 class Heun:
     name: ClassVar[str] = "heun"
     evaluations_per_step = 2
     noises_per_step = 0
+
+    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
+        return [(self, sigmas)]
 
     def table(self, sigmas: Tensor) -> Tensor:
         sigma_t, sigma_s = sigmas[:-1], sigmas[1:]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .base import Denoise, Noise, State
+from .base import Denoise, Noise, Sampler, State
 from .ddim import DDIM
 
 
@@ -35,18 +35,22 @@ class PredictorCorrector:
         self.noises_per_step = corrections
         self._predictor = DDIM()
 
+    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
+        corrected = int((sigmas[1:] >= self.down_to).sum())
+        parts: list[tuple[Sampler, Tensor]] = [(self, sigmas[: corrected + 1]), (self._predictor, sigmas[corrected:])]
+        return [(sampler, levels) for sampler, levels in parts if len(levels) > 1]
+
     def table(self, sigmas: Tensor) -> Tensor:
         reached = sigmas[1:, None]
-        tau = torch.where(reached >= self.down_to, self.tau, 0.0).to(sigmas)
-        return torch.cat([self._predictor.table(sigmas), tau, (2 * tau).sqrt() * reached, reached], 1)
+        return torch.cat([self._predictor.table(sigmas), math.sqrt(2 * self.tau) * reached, reached], 1)
 
     def start(self, x: Tensor) -> State:
         return self._predictor.start(x)
 
     def step(self, denoise: Denoise, state: State, row: Tensor, noise: Noise) -> State:
-        (x,) = self._predictor.step(denoise, state, row[:-3], noise)
-        tau, spread, sigma_s = row[-3:]
+        (x,) = self._predictor.step(denoise, state, row[:-2], noise)
+        spread, sigma_s = row[-2:]
         for slot in range(self.corrections):
             x_hat = denoise(x, sigma_s)
-            x = x - tau * (x - x_hat) + spread * noise(slot)
+            x = x - self.tau * (x - x_hat) + spread * noise(slot)
         return (x,)

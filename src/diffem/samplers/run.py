@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..progress import Progress
 from ..randomness import Stream
 from .base import Denoise, Sampler, State
-from .capture import walk
+from .capture import Bookmark, no_bookmark, walk
 from .ddim import DDIM
 from .heun import Heun
 from .pc import PredictorCorrector
@@ -58,7 +58,7 @@ def draw(
     draws: Tensor | None = None,
     progress: Progress | None = None,
     captured: bool = False,
-    restart: Callable[[], None] = lambda: None,
+    bookmark: Bookmark = no_bookmark,
 ) -> Tensor:
     """One micro-batch of draws, `(n, *event)`.
 
@@ -66,7 +66,7 @@ def draw(
     mean: `(*event)`, also gives event shape, dtype and device. index: `(n,)` sample addresses. draws: `(n,)` draw numbers.
     sigmas: `(steps + 1,)` decreasing.
     captured: on a GPU, capture one step and replay it: for small networks, whose kernels are shorter than their launches.
-    restart: called when the steps that capturing took are over, for a denoiser that counts its calls.
+    bookmark: for a denoiser that counts its calls, see `capture.Bookmark`.
     """
     if sigmas.ndim != 1 or len(sigmas) < 2 or not (sigmas[1:] < sigmas[:-1]).all() or not sigmas[-1] > 0:
         raise InputError("sigmas must be at least two decreasing positive noise levels")
@@ -77,12 +77,15 @@ def draw(
     def normal(step: int | Tensor) -> Tensor:
         return stream.normal(index, shape, step=step, draw=draws, dtype=mean.dtype)
 
-    def step(state: State, i: int | Tensor, row: Tensor) -> State:
-        # address 0 is the start; every step owns as many addresses as it can use
-        first = 1 + i * sampler.noises_per_step
-        return sampler.step(denoise, state, row, lambda slot: normal(first + slot))
-
-    table = sampler.table(sigmas.double()).to(mean)
     state = sampler.start(mean + sigmas[0].to(mean) * normal(0))
-    state = walk(step, state, table, len(index), captured=captured, progress=progress, restart=restart)
+    first = 1  # address 0 was the start; every step owns as many addresses as it can use
+    for phase, levels in sampler.phases(sigmas.double()):
+
+        def step(state: State, i: int | Tensor, row: Tensor, phase: Sampler = phase, first: int = first) -> State:
+            address = first + i * phase.noises_per_step
+            return phase.step(denoise, state, row, lambda slot: normal(address + slot))
+
+        table = phase.table(levels).to(mean)
+        state = walk(step, state, table, len(index), captured=captured, progress=progress, bookmark=bookmark)
+        first += len(table) * phase.noises_per_step
     return denoise(state[0], sigmas[-1].to(mean))

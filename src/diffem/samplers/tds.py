@@ -32,7 +32,7 @@ from ..linalg.inner import accumulate_dtype, dot
 from ..progress import Progress
 from ..randomness import Stream
 from .base import State
-from .capture import walk
+from .capture import Bookmark, no_bookmark, walk
 from .ddim import DDIM
 
 
@@ -99,11 +99,11 @@ def draw_weighted(
     draws: Tensor,
     progress: Progress | None = None,
     captured: bool = False,
-    restart: Callable[[], None] = lambda: None,
+    bookmark: Bookmark = no_bookmark,
 ) -> Weighted:
     """One micro-batch of n draws with P particles each, the rows of a draw next to each other.
 
-    twist: the prior and the twist for all n·P rows. mean, sigmas, stream, progress, captured and restart: as in `run.draw`.
+    twist: the prior and the twist for all n·P rows. mean, sigmas, stream, progress, captured and bookmark: as in `run.draw`.
     index, draws: `(n,)` the address of each draw; particle p of draw d has the normal numbers of draw dP + p.
     """
     count, n, shape = sampler.particles, len(index), tuple(mean.shape)
@@ -150,7 +150,7 @@ def draw_weighted(
     nothing = torch.zeros(n, count, dtype=dtype, device=mean.device)
     smallest = torch.full((n,), float(count), dtype=dtype, device=mean.device)
     state: State = (x, torch.zeros_like(x), nothing, nothing, smallest, torch.zeros_like(index))
-    state = walk(step, state, table, n * count, captured=captured, progress=progress, restart=restart)
+    state = walk(step, state, table, n * count, captured=captured, progress=progress, bookmark=bookmark)
 
     guide = twist(state[0], sigmas[-1].to(mean))
     w = normalised(reweighted(state, guide))

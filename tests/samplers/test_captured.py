@@ -1,0 +1,43 @@
+"""A captured step draws and counts as the same step taken one by one. Without a GPU, capturing is acted out: its steps are taken, then undone."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from diffem import Observations, operators, priors
+from diffem.samplers import SAMPLERS, capture
+
+from ..exact import random_covariance
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+OPTIONS = {"pc": {"down_to": 1.0, "corrections": 2}, "tds": {"particles": 4}}
+
+
+def acted_out(function, warmup=2):
+    for _ in range(warmup):
+        function()
+    return SimpleNamespace(replay=function)
+
+
+@pytest.fixture(autouse=True)
+def _capturing(monkeypatch):
+    if DEVICE == "cpu":
+        monkeypatch.setattr(capture, "capture", acted_out)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_captured_steps_draw_and_count_the_same(name):
+    prior = priors.GaussianPrior(torch.linspace(-1, 1, 4), random_covariance(4, seed=3).float()).to(DEVICE)
+    matrix = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
+    obs = Observations(
+        torch.randn(6, 2, generator=torch.Generator().manual_seed(2)), operators.Dense(matrix), sigma=0.4
+    )
+    posterior = prior.posterior(obs.to(DEVICE))
+    settings = {"steps": 9, "sampler": name, "return_stats": True, "progress": False, **OPTIONS.get(name, {})}
+    x, statistics = posterior.sample(**settings)
+    y, counted = posterior.sample(**settings, captured=True)
+    torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
+    for field in ("evaluations", "forwards", "vjps", "iterations", "guards", "resamplings"):
+        assert torch.equal(getattr(statistics, field), getattr(counted, field)), field
+    assert int(counted.evaluations[0]) > 9
