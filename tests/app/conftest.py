@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import diffem
-from diffem.app.actions import Viewer
+from diffem.app.viewer import Viewer
 from diffem.data.digits import images
 
 CHANGES = {

@@ -1,1 +1,5 @@
-"""A page to look at a run with: what it does is in `actions`, how it draws in `panels`, the page itself in `page`."""
+"""A page to look at a run with.
+
+What is looked at is a `viewer`; requests are checked in `asked` and `upload`, turned into observations in `observing` and answered in `drawing`
+and `standing`; `panels` makes pictures of the answers, and the page itself is in `page`.
+"""

@@ -1,4 +1,4 @@
-"""The page: controls on the left, pictures on the right; it only asks `actions` and shows what `panels` makes of the answer.
+"""The page: controls on the left, pictures on the right; it asks `drawing` and `standing` and shows what `panels` makes of the answer.
 
 It is served to this machine alone unless a host is named. No file is served: pictures travel inside the page, and what is uploaded is read
 once and removed. Nothing is reported to anybody and nothing is fetched from elsewhere.
@@ -17,8 +17,10 @@ from typing import Any
 
 from .. import __version__
 from ..errors import InputError
-from . import actions, panels
-from .actions import Observed, Viewer
+from . import asked, drawing, observing, panels, standing
+from .observing import Observed
+from .upload import image_shape, read_upload
+from .viewer import Viewer
 
 SMALL = 2_000_000  # parameters of a network that draws in a moment: the page opens with its draws
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -59,22 +61,22 @@ def build(viewer: Viewer) -> Any:
 
     @lru_cache(maxsize=2)
     def curves(laps: int) -> str:
-        return panels.curves(viewer.run.metrics(), actions.losses(viewer))
+        return panels.curves(viewer.run.metrics(), standing.losses(viewer))
 
     @_answering
     def show_prior(lap: Any, n: Any, steps: Any, seed: Any) -> str:
-        x = actions.prior_samples(viewer, lap, n, steps, seed).numpy()
+        x = drawing.prior_samples(viewer, lap, n, steps, seed).numpy()
         return panels.samples(x, viewer.range, f"{len(x)} samples of the prior of lap {int(lap)}, seed {int(seed)}")
 
     def draw(observed: Observed, lap: Any, draws: Any, steps: Any, seed: Any, what: str) -> str:
-        result = actions.condition(viewer, lap, observed, draws, steps, seed)
+        result = drawing.condition(viewer, lap, observed, draws, steps, seed)
         return panels.posterior(result, viewer.range, f"{what}; prior of lap {int(lap)}")
 
     @_answering
     def show_observation(position: Any, lap: Any, draws: Any, steps: Any, seed: Any) -> str:
         choices = viewer.shown()
-        index = choices[actions.whole(position, "observation", 0, len(choices) - 1)] if choices else 0
-        observed = actions.observation(viewer, index)
+        index = choices[asked.whole(position, "observation", 0, len(choices) - 1)] if choices else 0
+        observed = observing.observation(viewer, index)
         return draw(observed, lap, draws, steps, seed, f"Observation {index} of the run, {observed.obs.A}")
 
     @_answering
@@ -83,9 +85,9 @@ def build(viewer: Viewer) -> Any:
         lap: Any, draws: Any, steps: Any, seed: Any,
     ) -> str:  # fmt: skip
         shape = viewer.event_shape
-        x = actions.read_upload(file, shape, viewer.range, bool(invert))
-        A = actions.make_operator(kind, shape, missing=missing, width=width, factor=factor, seed=seed)
-        observed = actions.corrupt(x, A, sigma, seed)
+        x = read_upload(file, shape, viewer.range, bool(invert))
+        A = observing.make_operator(kind, shape, missing=missing, width=width, factor=factor, seed=seed)
+        observed = observing.corrupt(x, A, sigma, seed)
         what = {"mask": f"{float(missing):.0%} of the pixels missing", "blur": f"blurred over {width} pixels"}
         return draw(
             observed, lap, draws, steps, seed, what.get(kind, f"reduced by {factor}") + f", noise {float(sigma):g}"
@@ -104,7 +106,7 @@ def build(viewer: Viewer) -> Any:
     def refresh(seen: int) -> tuple[Any, ...]:
         """Where the run stands; when a lap has ended since the last look, the sliders move to it, and with them the pictures."""
         try:
-            p = actions.progress(viewer)
+            p = standing.progress(viewer)
         except InputError as error:
             return panels.message(str(error)), "", "", seen, *[gr.skip()] * 3
         moved = {"value": p.last} if p.last > seen else {}
@@ -129,7 +131,7 @@ def build(viewer: Viewer) -> Any:
             with gr.Tab("Posterior"), gr.Row():
                 with gr.Column(scale=2, min_width=300):
                     lap = lap_slider()
-                    draws = gr.Slider(2, actions.LIMITS["draws"], value=12, step=1, label="draws")
+                    draws = gr.Slider(2, asked.LIMITS["draws"], value=12, step=1, label="draws")
                     with gr.Row():
                         post_steps = gr.Number(steps, label="steps", precision=0, minimum=1, min_width=80)
                         post_seed = gr.Number(0, label="seed", precision=0, minimum=0, min_width=80)
@@ -146,7 +148,9 @@ def build(viewer: Viewer) -> Any:
                                 type="binary", label="picture, or .npy of a sample", height=120, elem_id="upload"
                             )
                             invert = gr.Checkbox(False, label="invert: dark ink on white paper")
-                            kind = gr.Radio(list(actions.OPERATORS), value="mask", label="operator", elem_id="operator")
+                            kind = gr.Radio(
+                                list(observing.OPERATORS), value="mask", label="operator", elem_id="operator"
+                            )
                             missing = gr.Slider(0, 0.98, value=0.5, step=0.02, label="fraction of pixels missing")
                             width = gr.Slider(
                                 0.3,
@@ -156,7 +160,7 @@ def build(viewer: Viewer) -> Any:
                                 label="width of the blur in pixels",
                                 visible=False,
                             )
-                            choices = actions.factors(viewer.event_shape) if images else [2]
+                            choices = observing.factors(viewer.event_shape) if images else [2]
                             factor = gr.Radio(
                                 choices, value=choices[0] if choices else None, label="reduce by", visible=False
                             )
@@ -169,7 +173,7 @@ def build(viewer: Viewer) -> Any:
             with gr.Tab("Prior"), gr.Row():
                 with gr.Column(scale=2, min_width=300):
                     prior_lap = lap_slider()
-                    n = gr.Slider(1, actions.LIMITS["samples"], value=40, step=1, label="samples")
+                    n = gr.Slider(1, asked.LIMITS["samples"], value=40, step=1, label="samples")
                     with gr.Row():
                         prior_steps = gr.Number(64, label="steps", precision=0, minimum=1, min_width=80)
                         prior_seed = gr.Number(0, label="seed", precision=0, minimum=0, min_width=80)
@@ -193,7 +197,7 @@ def build(viewer: Viewer) -> Any:
         prior_lap.release(show_prior, from_prior, sampled, **private)
         run_lap.change(show_lap, run_lap, kept, show_progress="hidden", **private)
         kind.change(
-            lambda k: [gr.update(visible=k == name) for name in actions.OPERATORS],
+            lambda k: [gr.update(visible=k == name) for name in observing.OPERATORS],
             kind,
             [missing, width, factor],
             **private,
@@ -213,7 +217,7 @@ def build(viewer: Viewer) -> Any:
 
 def _is_images(viewer: Viewer) -> bool:
     try:
-        actions.image_shape(viewer.event_shape)
+        image_shape(viewer.event_shape)
     except InputError:
         return False
     return True
@@ -221,7 +225,7 @@ def _is_images(viewer: Viewer) -> bool:
 
 def _widest(viewer: Viewer) -> float:
     try:
-        return min(actions.image_shape(viewer.event_shape)[1:]) / 4
+        return min(image_shape(viewer.event_shape)[1:]) / 4
     except InputError:
         return 1.0
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..report import pictures
 from ..report.page import COLUMNS
-from .actions import Conditioned, Progress
+from .drawing import Conditioned
+from .standing import Progress
 
 SIDE = 168  # pixels a picture is enlarged to, at least
 MISSING = (0.874, 0.894, 0.918)  # the grey-blue of the reports: not measured

@@ -10,8 +10,8 @@ import torch
 
 import diffem
 from diffem import InputError, Observations, operators
-from diffem.app import actions, panels
-from diffem.app.actions import Viewer
+from diffem.app import drawing, observing, panels, standing, upload
+from diffem.app.viewer import Viewer
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 
@@ -21,15 +21,15 @@ from .conftest import png
 class TestUploads:
     def test_a_picture_of_a_digit_is_that_digit(self, digit, picture):
         """Enlarged four times and averaged back: only the rounding to 256 grey levels of a scale of width 4 is lost."""
-        x = actions.read_upload(picture, (8, 8), (-2.0, 2.0))
+        x = upload.read_upload(picture, (8, 8), (-2.0, 2.0))
         assert torch.allclose(x, torch.from_numpy(digit), atol=4 / 255 / 2 + 1e-6)
-        inverted = actions.read_upload(picture, (8, 8), (-2.0, 2.0), invert=True)
+        inverted = upload.read_upload(picture, (8, 8), (-2.0, 2.0), invert=True)
         assert torch.allclose(inverted, -x, atol=1e-5)
 
     @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (2, 8, 8), (3, 8, 8)])
     @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1"])
     def test_any_picture_takes_the_shape_of_a_sample(self, digit, shape, mode):
-        x = actions.read_upload(png(digit, mode), shape, (-2.0, 2.0))
+        x = upload.read_upload(png(digit, mode), shape, (-2.0, 2.0))
         assert x.shape == shape
         assert x.abs().max() <= 2
         if shape == (2, 8, 8):  # complex: black is zero, and there is no phase
@@ -38,13 +38,13 @@ class TestUploads:
 
     def test_an_oblong_picture_is_cut_about_its_centre(self, digit):
         wide = np.concatenate([np.full((8, 4), -2.0), digit, np.full((8, 4), 2.0)], 1)
-        x = actions.read_upload(png(wide), (8, 8), (-2.0, 2.0))
+        x = upload.read_upload(png(wide), (8, 8), (-2.0, 2.0))
         assert torch.allclose(x, torch.from_numpy(digit), atol=4 / 255 / 2 + 1e-6)
 
     def test_an_array_is_taken_as_it_is(self, digit):
         file = io.BytesIO()
         np.save(file, digit.astype(np.float64))
-        assert torch.equal(actions.read_upload(file.getvalue(), (8, 8), (0.0, 1.0)), torch.from_numpy(digit))
+        assert torch.equal(upload.read_upload(file.getvalue(), (8, 8), (0.0, 1.0)), torch.from_numpy(digit))
 
     def test_bad_files_are_answered(self, picture, digit):
         def array(value):
@@ -68,9 +68,9 @@ class TestUploads:
             (huge.getvalue(), "35184372088832 bytes"),  # refused before memory is taken for it
         ]:
             with pytest.raises(InputError, match=words):
-                actions.read_upload(data, (8, 8), levels)
+                upload.read_upload(data, (8, 8), levels)
         with pytest.raises(InputError, match="no images"):
-            actions.read_upload(picture, (5,), levels)
+            upload.read_upload(picture, (5,), levels)
 
     def test_a_picture_too_large_to_decode_is_refused_before_it_is(self):
         """A few hundred bytes of PNG can claim any number of pixels."""
@@ -83,23 +83,23 @@ class TestUploads:
         header = struct.pack(">IIBBBBB", 12_000, 12_000, 8, 0, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
         with pytest.raises(InputError, match="12000×12000 pixels; at most 64 million"):
-            actions.read_upload(bomb, (8, 8), (-2.0, 2.0))
+            upload.read_upload(bomb, (8, 8), (-2.0, 2.0))
 
 
 class TestOperators:
     @pytest.mark.parametrize("shape", [(8, 8), (1, 12, 8), (3, 16, 16)])
-    @pytest.mark.parametrize("kind", actions.OPERATORS)
+    @pytest.mark.parametrize("kind", observing.OPERATORS)
     def test_every_one_is_a_linear_operator_with_its_adjoint(self, kind, shape):
-        A = actions.make_operator(kind, shape, missing=0.4, width=0.8, factor=2)
+        A = observing.make_operator(kind, shape, missing=0.4, width=0.8, factor=2)
         assert operators.check(A, shape)
 
     def test_they_measure_what_they_say(self):
-        mask = actions.make_operator("mask", (64, 64), missing=0.7)(torch.ones(1, 64, 64))
+        mask = observing.make_operator("mask", (64, 64), missing=0.7)(torch.ones(1, 64, 64))
         # 4096 pixels, each missing with probability 0.7: five standard deviations
         assert abs(1 - float(mask.mean()) - 0.7) < 5 * math.sqrt(0.7 * 0.3 / 4096)
-        blurred = actions.make_operator("blur", (16, 16), width=1.5)(torch.ones(1, 16, 16))
+        blurred = observing.make_operator("blur", (16, 16), width=1.5)(torch.ones(1, 16, 16))
         assert torch.allclose(blurred, torch.ones(1, 16, 16), atol=1e-5)  # a blur keeps a flat image
-        assert actions.make_operator("downsample", (16, 16), factor=4)(torch.ones(1, 16, 16)).shape == (1, 4, 4)
+        assert observing.make_operator("downsample", (16, 16), factor=4)(torch.ones(1, 16, 16)).shape == (1, 4, 4)
 
     def test_bad_settings_are_answered(self):
         for words, kind, options in [
@@ -110,26 +110,26 @@ class TestOperators:
             ("reduced by 2, 4", "downsample", {"factor": 3}),
         ]:
             with pytest.raises(InputError, match=words):
-                actions.make_operator(kind, (8, 8), **options)
+                observing.make_operator(kind, (8, 8), **options)
 
     def test_noise_has_the_size_asked_for(self):
-        A = actions.make_operator("mask", (64, 64), missing=0.0)
-        observed = actions.corrupt(torch.zeros(64, 64), A, sigma=0.3)
+        A = observing.make_operator("mask", (64, 64), missing=0.0)
+        observed = observing.corrupt(torch.zeros(64, 64), A, sigma=0.3)
         assert float(observed.obs.y.std()) == pytest.approx(0.3, rel=5 / math.sqrt(2 * 4096))
         with pytest.raises(InputError, match="noise"):
-            actions.corrupt(torch.zeros(64, 64), A, sigma=-1)
+            observing.corrupt(torch.zeros(64, 64), A, sigma=-1)
 
 
 class TestDraws:
     def test_prior_samples_are_those_of_the_library(self, viewer, run):
-        x = actions.prior_samples(viewer, 2, n=3, steps=4, seed=5)
+        x = drawing.prior_samples(viewer, 2, n=3, steps=4, seed=5)
         assert torch.equal(x, diffem.load(run).sample(3, steps=4, seed=5))
-        assert not torch.equal(x, actions.prior_samples(viewer, 1, n=3, steps=4, seed=5))
-        assert actions.prior_samples(viewer, 0, n=3).shape == (3, 8, 8)
+        assert not torch.equal(x, drawing.prior_samples(viewer, 1, n=3, steps=4, seed=5))
+        assert drawing.prior_samples(viewer, 0, n=3).shape == (3, 8, 8)
 
     @pytest.mark.parametrize("lap", [0, 2])
     def test_posterior(self, viewer, lap):
-        c = actions.condition(viewer, lap, actions.observation(viewer, 3), draws=4, steps=8)
+        c = drawing.condition(viewer, lap, observing.observation(viewer, 3), draws=4, steps=8)
         assert c.draws.shape == (4, 8, 8)
         assert torch.allclose(c.mean, c.draws.mean(0))
         measured = viewer.problem.obs[3:4].measured[0]
@@ -140,11 +140,11 @@ class TestDraws:
         assert torch.equal(c.truth, viewer.problem.reference[3])
         assert c.chi2.shape == (4,)
 
-    @pytest.mark.parametrize("kind", actions.OPERATORS)
+    @pytest.mark.parametrize("kind", observing.OPERATORS)
     def test_an_uploaded_picture_through_every_operator(self, viewer, picture, kind):
-        x = actions.read_upload(picture, viewer.event_shape, viewer.range)
-        observed = actions.corrupt(x, actions.make_operator(kind, (8, 8)), sigma=0.2)
-        c = actions.condition(viewer, 2, observed, draws=3, steps=8)
+        x = upload.read_upload(picture, viewer.event_shape, viewer.range)
+        observed = observing.corrupt(x, observing.make_operator(kind, (8, 8)), sigma=0.2)
+        c = drawing.condition(viewer, 2, observed, draws=3, steps=8)
         assert torch.isfinite(c.draws).all()
         html = panels.posterior(c, viewer.range, "caption <b>")
         # observation, mean, deviation, residual, truth and three draws
@@ -152,18 +152,18 @@ class TestDraws:
         assert "caption &lt;b&gt;" in html
 
     def test_bad_requests_are_answered(self, viewer):
-        seen = actions.observation(viewer, 0)
+        seen = observing.observation(viewer, 0)
         for words, call in [
-            ("samples must be a whole number from 1 to 256", lambda: actions.prior_samples(viewer, 0, n=10**6)),
-            ("samples", lambda: actions.prior_samples(viewer, 0, n=2.5)),
-            ("steps", lambda: actions.prior_samples(viewer, 0, n=1, steps=10**9)),
-            ("seed", lambda: actions.prior_samples(viewer, 0, n=1, seed=-1)),
-            ("lap must be a whole number from 0 to 2", lambda: actions.prior_samples(viewer, 7)),
-            ("lap", lambda: actions.prior_samples(viewer, "../../etc")),
+            ("samples must be a whole number from 1 to 256", lambda: drawing.prior_samples(viewer, 0, n=10**6)),
+            ("samples", lambda: drawing.prior_samples(viewer, 0, n=2.5)),
+            ("steps", lambda: drawing.prior_samples(viewer, 0, n=1, steps=10**9)),
+            ("seed", lambda: drawing.prior_samples(viewer, 0, n=1, seed=-1)),
+            ("lap must be a whole number from 0 to 2", lambda: drawing.prior_samples(viewer, 7)),
+            ("lap", lambda: drawing.prior_samples(viewer, "../../etc")),
             ("lap", lambda: viewer.stored(None, "samples")),
             ("keeps samples and posterior", lambda: viewer.stored(0, "../prior")),
-            ("observation must be", lambda: actions.observation(viewer, 10**6)),
-            ("draws", lambda: actions.condition(viewer, 0, seen, draws=1000)),
+            ("observation must be", lambda: observing.observation(viewer, 10**6)),
+            ("draws", lambda: drawing.condition(viewer, 0, seen, draws=1000)),
         ]:
             with pytest.raises(InputError, match=words):
                 call()
@@ -171,9 +171,9 @@ class TestDraws:
 
 class TestRuns:
     def test_a_finished_run(self, viewer):
-        p = actions.progress(viewer)
+        p = standing.progress(viewer)
         assert (p.status, p.last, p.laps, p.stage) == ("finished", 2, 2, "")
-        steps, values = actions.losses(viewer)
+        steps, values = standing.losses(viewer)
         assert steps == sorted(steps)
         assert len(steps) == len(values) > 0
         assert "finished, 2 laps" in panels.status(p)
@@ -188,17 +188,17 @@ class TestRuns:
         RunDir(copy).set_status("running")
         viewer = Viewer(copy, device="cpu")
         (lap / "metrics.json").unlink()
-        assert actions.progress(viewer).stage == "lap 2: measuring the prior"
+        assert standing.progress(viewer).stage == "lap 2: measuring the prior"
         (lap / "prior.safetensors").unlink()
-        assert actions.progress(viewer).stage == "lap 2: training the denoiser"
+        assert standing.progress(viewer).stage == "lap 2: training the denoiser"
         shutil.rmtree(lap / "draws")
-        assert actions.progress(viewer).stage == "lap 2: posterior draws, 0 of 1 shards written"
+        assert standing.progress(viewer).stage == "lap 2: posterior draws, 0 of 1 shards written"
         assert viewer.last == 1
-        assert "running: lap 1 of 2 done" in panels.status(actions.progress(viewer))
+        assert "running: lap 1 of 2 done" in panels.status(standing.progress(viewer))
         shutil.rmtree(copy / "laps")
-        assert actions.progress(viewer).stage == "lap 0: fitting the Gaussian start"
+        assert standing.progress(viewer).stage == "lap 0: fitting the Gaussian start"
         with pytest.raises(InputError, match="no lap of this run is finished yet"):
-            actions.prior_samples(viewer, 0)
+            drawing.prior_samples(viewer, 0)
 
     def test_a_run_that_was_given_its_observations(self, run, tmp_path):
         copy = tmp_path / "given"
@@ -206,11 +206,11 @@ class TestRuns:
         recipe = load_recipe(RunDir(copy).recipe(), {"data": {"source": "given"}})
         (copy / "recipe.yaml").write_text(recipe.to_file())
         with pytest.raises(InputError, match="--observations"):
-            actions.observation(Viewer(copy), 0)
+            observing.observation(Viewer(copy), 0)
         obs = Observations(torch.randn(5, 8, 8), operators.Mask(torch.rand(5, 8, 8) < 0.5), sigma=0.1)
         obs.save(tmp_path / "obs.safetensors")
         viewer = Viewer(copy, tmp_path / "obs.safetensors", device="cpu")
-        assert torch.equal(actions.observation(viewer, 4).obs.y, obs.y[4:])
+        assert torch.equal(observing.observation(viewer, 4).obs.y, obs.y[4:])
         assert sorted(viewer.shown()) == [0, 1, 2, 3, 4]
         low, high = viewer.range  # taken from what the run drew
         assert low < high
@@ -227,6 +227,6 @@ def test_points_are_shown_as_marginals(tmp_path):
     run = diffem.fit(observations(), recipe, tmp_path / "points", device="cpu")
     observations().save(tmp_path / "obs.safetensors")
     viewer = Viewer(run.path, tmp_path / "obs.safetensors", device="cpu")
-    c = actions.condition(viewer, 1, actions.observation(viewer, 0), draws=4, steps=4)
+    c = drawing.condition(viewer, 1, observing.observation(viewer, 0), draws=4, steps=4)
     assert "<td>4</td>" in panels.posterior(c, viewer.range, "")  # four coordinates, mean and deviation of each
-    assert "<img" in panels.samples(actions.prior_samples(viewer, 1, 8, 4).numpy(), viewer.range, "")
+    assert "<img" in panels.samples(drawing.prior_samples(viewer, 1, 8, 4).numpy(), viewer.range, "")

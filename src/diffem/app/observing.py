@@ -1,0 +1,85 @@
+"""Observations to condition on: one of the run's, or a visitor's picture through an operator of their choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..errors import InputError
+from ..operators import Blur, Downsample, Mask, Operator
+from ..randomness import Stream
+from .asked import LIMITS, real, whole
+from .upload import image_shape
+from .viewer import Viewer
+
+OPERATORS = ("mask", "blur", "downsample")
+
+
+@dataclass
+class Observed:
+    """One observation, with the truth behind it where it is known, `(*event)`."""
+
+    obs: Observations
+    truth: Tensor | None = None
+
+
+def observation(viewer: Viewer, index: Any) -> Observed:
+    """Observation `index` of the run."""
+    problem = viewer.problem
+    if problem is None:
+        raise InputError(
+            "this run was given its observations from Python and does not keep them; "
+            "save them with obs.save('obs.safetensors') and start the app with --observations obs.safetensors"
+        )
+    k = whole(index, "observation", 0, len(problem.obs) - 1)
+    return Observed(problem.obs[k : k + 1], None if problem.reference is None else problem.reference[k])
+
+
+def factors(event_shape: tuple[int, ...]) -> list[int]:
+    """By how much images of this shape can be made smaller."""
+    _, height, width = image_shape(event_shape)
+    return [f for f in (2, 4, 8) if height % f == 0 and width % f == 0 and min(height, width) // f >= 2]
+
+
+def make_operator(
+    kind: str, event_shape: tuple[int, ...], *, missing: Any = 0.5, width: Any = 1.0, factor: Any = 2, seed: Any = 0
+) -> Operator:
+    """mask: a fraction `missing` of the pixels; blur: a Gaussian of standard deviation `width` pixels; downsample: by `factor`."""
+    _, height, columns = image_shape(event_shape)
+    if kind == "mask":
+        stream = Stream(whole(seed, "seed", 0, LIMITS["seed"]), "app mask")
+        mask = stream.uniform(torch.zeros(1, dtype=torch.int64), (height, columns)) >= real(
+            missing, "the fraction missing", 0, 1
+        )
+        if not mask.any():
+            raise InputError("no pixel is left: choose a smaller fraction")
+        return Mask(mask.reshape(1, *(1,) * (len(event_shape) - 2), height, columns))
+    if kind == "blur":
+        std = real(width, "the width of the blur", 0.1, min(height, columns) / 4)
+        reach = min(math.ceil(3 * std), (min(height, columns) - 1) // 2)
+        profile = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / std) ** 2)
+        kernel = torch.outer(profile, profile)
+        return Blur(kernel / kernel.sum(), "reflect")
+    if kind == "downsample":
+        allowed = factors(event_shape)
+        if factor not in allowed:
+            raise InputError(
+                f"images of {height}×{columns} can be reduced by {', '.join(map(str, allowed)) or 'nothing'}, got {factor!r}"
+            )
+        return Downsample(int(factor), "mean")
+    raise InputError(f"unknown operator {kind!r}; known: {', '.join(OPERATORS)}")
+
+
+def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0) -> Observed:
+    """y = A x + noise for one sample x `(*event)`."""
+    sigma = real(sigma, "the noise", 1e-4, 10)
+    y = A(x[None])
+    z = Stream(whole(seed, "seed", 0, LIMITS["seed"]), "app noise").normal(
+        torch.zeros(1, dtype=torch.int64), tuple(y.shape[1:])
+    )
+    return Observed(Observations(y + sigma * z, A, sigma=sigma), x)

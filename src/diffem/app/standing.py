@@ -1,0 +1,91 @@
+"""How far a run is, from its files alone: it may be going on in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..runs.files import read_json
+from ..runs.rundir import RunDir
+from .viewer import Viewer
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    status: str  # running, finished
+    last: int  # last finished lap
+    laps: int  # that the recipe asks for
+    stage: str  # what the lap in progress is doing
+    quiet: float  # seconds since a file was written
+    metrics: list[dict[str, Any]]
+    warnings: list[tuple[int, str]]
+
+
+def progress(viewer: Viewer) -> Progress:
+    """Read how far the run is, from its files alone."""
+    run = viewer.run
+    info, metrics = run.info(), run.metrics()
+    last = len(metrics) - 1
+    recipe = run.recipe()  # read again: a run may have been asked for more laps
+    newest = max((f.stat().st_mtime for f in _files(run, last + 1)), default=time.time())
+    found = [(m["lap"], text) for m in metrics for text in m.get("warnings", [])]
+    stage = "" if last >= recipe.laps else _stage(viewer, last + 1)
+    return Progress(info.get("status", "?"), last, recipe.laps, stage, max(0.0, time.time() - newest), metrics, found)
+
+
+def _files(run: RunDir, lap: int) -> list[Path]:
+    folders = [run.path, run.lap(lap), run.lap(lap) / "draws", run.lap(max(lap - 1, 0))]
+    return [f for folder in folders if folder.is_dir() for f in folder.iterdir() if f.is_file() and f.name != ".lock"]
+
+
+def _stage(viewer: Viewer, lap: int) -> str:
+    """What a lap in progress is doing, by the files it has written so far."""
+    run, recipe = viewer.run, viewer.recipe
+    if lap == 0:
+        return "lap 0: fitting the Gaussian start"
+    if run.prior_file(lap).is_file():
+        return f"lap {lap}: measuring the prior"
+    written = len(list((run.lap(lap) / "draws").glob("*.json"))) if (run.lap(lap) / "draws").is_dir() else 0
+    shards = None
+    if viewer.problem is not None:
+        shards = -(-(len(viewer.problem.obs) - recipe.watch.held_out) // recipe.e_step.shard)
+    state = run.lap(lap) / "training.safetensors"
+    if state.is_file() or written == shards:
+        done = _training_steps(state) if state.is_file() else None
+        first = lap == 1 and recipe.start == "gaussian"
+        steps = (recipe.train.first_steps or recipe.train.steps) if first else recipe.train.steps
+        return f"lap {lap}: training the denoiser" + (
+            f", {done} of {steps} steps at the last checkpoint" if done else ""
+        )
+    return f"lap {lap}: posterior draws, {written} {f'of {shards} ' if shards else ''}shards written"
+
+
+def _training_steps(path: Path) -> int | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(os.fspath(path), "pt") as file:
+            return int(json.loads((file.metadata() or {})["diffem"])["done"])
+    except (SafetensorError, OSError, ValueError, KeyError):  # replaced or finished while it was read
+        return None
+
+
+def losses(viewer: Viewer) -> tuple[list[float], list[float]]:
+    """The training loss over all finished laps: optimizer steps, losses."""
+    steps: list[float] = []
+    values: list[float] = []
+    offset = 0.0
+    for lap in range(1, viewer.last + 1):
+        file = viewer.run.lap(lap) / "losses.json"
+        if file.is_file():
+            entries = read_json(file)
+            steps += [offset + step for step, _ in entries]
+            values += [loss for _, loss in entries]
+            offset += entries[-1][0]
+    return steps, values
