@@ -1,0 +1,78 @@
+"""The register of hostile inputs, the commands they are given to, and what several of them are made with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TIB = 1 << 40
+
+
+@dataclass(frozen=True)
+class Hostile:
+    command: str
+    name: str
+    words: str  # what the message must say; it must also name the file, or the key of a recipe that it begins with
+    make: Callable[[Path], Path]
+
+
+CORPUS: dict[str, Hostile] = {}
+
+# the command a kind of input is given to; {input}: the input, {sound}: a folder of sound things, {out}: a place for what is written
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "prior": ("sample", "{input}", "-n", "2", "--steps", "2", "-o", "{out}/x.npy"),
+    "observations": ("posterior", "{sound}/run", "{input}", "-o", "{out}/p.npz", "--draws", "2", "--steps", "2"),
+    "recipe": ("fit", "{input}", "-o", "{out}/run"),
+    "recipe, no folder": ("fit", "{input}"),
+    "run": ("sample", "{input}", "-n", "2", "--steps", "2", "-o", "{out}/x.npy"),
+    "run, report": ("report", "{input}"),
+    "run, fit": ("fit", "{sound}/recipe.yaml", "-o", "{input}"),
+    "reference": ("evaluate", "{sound}/run", "--reference", "{input}", "--draws", "0", "--samples", "8", "--steps", "2"),
+    "images": ("prepare", "{input}", "-o", "{out}/images.npz"),
+    "volume": ("observe", "fastmri", "--set", "data.path={input}", "--set", "data.size=null", "--set", "data.slices=[0, null]", "--set", "data.image=auto",
+               "-o", "{out}/obs.safetensors"),
+    "maps": ("observe", "fastmri", "--set", "data.path={sound}/volumes", "--set", "data.size=null", "--set", "data.slices=[0, null]", "--set", "data.image=auto",
+             "--set", "data.coils={input}", "-o", "{out}/obs.safetensors"),
+    "cifar10": ("observe", "cifar10", "--set", "data.folder={input}", "-o", "{out}/obs.safetensors"),
+}  # fmt: skip
+
+# a sound input for every command: it must be taken
+SOUND = {
+    "prior": "prior.safetensors", "observations": "obs.safetensors", "recipe": "recipe.yaml", "run": "run", "run, report": "run",
+    "reference": "reference.npy", "images": "images.tar.gz", "volume": "volumes", "maps": "maps.npy", "cifar10": "cifar",
+}  # fmt: skip
+
+
+def hostile(command: str, name: str, words: str) -> Callable[[Callable[[Path], Path]], Callable[[Path], Path]]:
+    def register(make: Callable[[Path], Path]) -> Callable[[Path], Path]:
+        CORPUS[f"{command}: {name}"] = Hostile(command, name, words, make)
+        return make
+
+    return register
+
+
+def hole(path: Path, size: int, start: bytes = b"") -> Path:
+    """A file of `size` bytes that takes no room: `start`, then nothing."""
+    with path.open("wb") as file:
+        file.write(start)
+        file.truncate(size)
+    return path
+
+
+class Bomb:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = str(mark)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.mark,)
+
+
+def pickled(folder: Path) -> bytes:
+    import pickle
+
+    return pickle.dumps(Bomb(folder / "EXECUTED"))
