@@ -37,7 +37,7 @@ def commit() -> str:
 
 def record(name: str, figures: dict[str, float], rows: list[dict[str, Any]], folder: Path = RESULTS) -> Path:
     module = sys.modules["__main__"].__spec__
-    command = f"python -m {module.name}" if module else f"python {sys.argv[0]}"
+    command = f"python -m {module.name.removesuffix('.__main__')}" if module else f"python {sys.argv[0]}"
     result = {
         "name": name,
         "command": shlex.join([*command.split(), *sys.argv[1:]]),

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from benchmarks import cost
+from benchmarks.cost.counting import peak_mib
+from benchmarks.cost.libraries import azula_steps, deepinv_steps
+from benchmarks.cost.measuring import answers
+from benchmarks.cost.problem import Problem
 
 from .packages import need
 
@@ -12,7 +15,7 @@ TINY = {"kind": "unet", "hidden": [8], "blocks": 1, "heads": [0], "embedding": 8
 
 
 def problem(dtype=torch.float64):
-    return cost.Problem.make(TINY, 3, torch.device("cpu"), dtype)
+    return Problem.make(TINY, 3, torch.device("cpu"), dtype)
 
 
 def counted(instance, step):
@@ -42,8 +45,8 @@ def test_peak_memory_is_that_of_tensors_alive_together():
         return torch.ones(1)
 
     device = torch.device("cpu")
-    assert cost.peak_mib(together, device) == pytest.approx(2, abs=1e-3)
-    assert cost.peak_mib(in_turn, device) == pytest.approx(1, abs=1e-3)
+    assert peak_mib(together, device) == pytest.approx(2, abs=1e-3)
+    assert peak_mib(in_turn, device) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", ["mmps k=1", "mmps k=3", "dps", "pigdm"])
@@ -51,8 +54,8 @@ def test_azula_takes_one_product_more_for_the_same_answer(method):
     need("azula")
     own = problem()
     k = int(method[-1]) if "k=" in method else 0
-    assert counted(own, cost.azula_steps(own)[method]) == (1, k + 1)
-    assert cost.answers(own, "azula", method) < 1e-9
+    assert counted(own, azula_steps(own)[method]) == (1, k + 1)
+    assert answers(own, "azula", method) < 1e-9
 
 
 @pytest.mark.parametrize("method", ["mmps k=1", "mmps k=3", "dps", "pigdm"])
@@ -61,5 +64,5 @@ def test_deepinv_takes_two_more(method):
     need("deepinv")
     own = problem(torch.float32)
     products = int(method[-1]) + 2 if "k=" in method else 1
-    assert counted(own, cost.deepinv_steps(own)[method]) == (1, products)
-    assert cost.answers(own, "deepinv", method) < 1e-4
+    assert counted(own, deepinv_steps(own)[method]) == (1, products)
+    assert answers(own, "deepinv", method) < 1e-4
