@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,9 @@ from diffem.runs.rundir import RunDir
 from .record import record
 
 
-def measure(seed: int, folder: Path) -> dict:
-    run = diffem.fit(None, "digits", folder, seed)
+def measure(seed: int, folder: Path, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """changes: of the recipe, as `--set` takes them."""
+    run = diffem.fit(None, "digits", folder, seed, changes=changes)
     recipe = RunDir(folder).recipe()
     problem = recipe.problem()
     truth, obs = problem.reference, problem.obs

@@ -17,6 +17,7 @@ from . import learning, running, sampling
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": learning.digits,
+    "covariances": learning.covariances,
     "samplers": sampling.samplers,
     "manifold": learning.manifold,
     "forgetting": learning.forgetting,

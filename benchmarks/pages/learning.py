@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from statistics import mean
 from typing import Any
 
 from .parts import source, table
@@ -33,6 +34,40 @@ def digits(result: dict[str, Any]) -> str:
     return "Mean squared error on the missing pixels of the digits (scale −2 … 2):\n\n" + "\n\n".join(
         [table(header, rows), source(result)]
     )
+
+
+def covariances(result: dict[str, Any]) -> str:
+    names = {
+        "mmps": "V[x given x_t], `mmps`",
+        "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹",
+        "identity": "(I + Σ_t⁻¹)⁻¹",
+        "sigma_t": "Σ_t",
+    }
+    lines = []
+    for method, name in names.items():
+        rows = [row for row in result["rows"] if row["method"] == method]
+        laps = [mean(values) for values in zip(*(row["mse_per_lap"] for row in rows), strict=True)]
+        lines.append(
+            [
+                name,
+                " → ".join(f"{v:.2f}" for v in laps),
+                f"{mean(row['mse_mean16'] for row in rows):.3f}",
+                f"{mean(row['coverage90'] for row in rows):.1%}",
+                f"{mean(row['chi2'][-1] for row in rows):.2f}",
+                f"{mean(row['rejected'][-1] for row in rows):.1%}",
+            ]
+        )
+    header = [
+        "covariance",
+        "draws, lap by lap",
+        "mean of 16",
+        "coverage of 90 % intervals",
+        "χ², last lap",
+        "rejected, last lap",
+    ]
+    count = len({row["seed"] for row in result["rows"]})
+    text = f"Mean squared error on the missing pixels of the digits, means over {count} seeds; lap 1 draws from the Gaussian start:"
+    return "\n\n".join([text, table(header, lines), source(result)])
 
 
 def manifold(result: dict[str, Any]) -> str:
