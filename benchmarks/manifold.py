@@ -53,23 +53,16 @@ def even_truth(n: int, seed: int, dimension: int = 5) -> torch.Tensor:
     return curve((torch.arange(n, dtype=torch.float64) + 0.5) / n, seed, dimension).float()
 
 
-def distance_from_curve(x: torch.Tensor, seed: int) -> torch.Tensor:
-    """Of points `(n, d)`: `(n,)`."""
-    return _nearest(x, seed)[0]
-
-
-def places(x: torch.Tensor, seed: int) -> torch.Tensor:
-    """Where on the curve the points nearest to `(n, d)` lie, as a length from its beginning: `(n,)`."""
+def on_curve(x: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of points `(n, d)`: how far they are from the curve, and where on it the nearest place lies, as a length from its beginning; `(n,)` each."""
     line = even_truth(LINE, seed, x.shape[1]).to(x)
-    lengths = torch.cat([line.new_zeros(1), line.diff(dim=0).norm(dim=1)]).cumsum(0)
-    return lengths[_nearest(x, seed)[1]]
-
-
-def _nearest(x: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """How far the nearest points of the curve are, and which of its `LINE` points they are."""
-    line = even_truth(LINE, seed, x.shape[1]).to(x)
+    lengths = torch.cat([line.new_zeros(1), line.diff(dim=0).norm(dim=1)]).double().cumsum(0)
     parts = [torch.cdist(some, line).min(1) for some in x.split(4096)]
-    return torch.cat([part.values for part in parts]).double(), torch.cat([part.indices for part in parts])
+    return torch.cat([p.values for p in parts]).double(), lengths[torch.cat([p.indices for p in parts])]
+
+
+def distance_from_curve(x: torch.Tensor, seed: int) -> torch.Tensor:
+    return on_curve(x, seed)[0]
 
 
 def exact_draws(y: torch.Tensor, A: torch.Tensor, sigma: float, seed: int) -> torch.Tensor:
@@ -87,12 +80,12 @@ def exact_draws(y: torch.Tensor, A: torch.Tensor, sigma: float, seed: int) -> to
 def without_floor(draws: torch.Tensor, truths: torch.Tensor, seed: int) -> dict[str, float]:
     """Of all draws `(n, d)`: mean squared distance from the curve and the fraction that strays; along the curve and sliced, W₂ to the true
     points `(n, d)`."""
-    distance = distance_from_curve(draws, seed)
-    along, true = (places(x, seed).double().sort().values for x in (draws, truths.to(draws)))
+    distance, along = on_curve(draws, seed)
+    true = on_curve(truths.to(draws), seed)[1]
     return {
         "off_curve": float(distance.square().mean()),
         "strays": float((distance > STRAY).double().mean()),
-        "along": float((along - true).square().mean().sqrt()),
+        "along": float((along.sort().values - true.sort().values).square().mean().sqrt()),
         "sliced": sliced_wasserstein(draws, truths.to(draws), p=2),
     }
 
