@@ -6,7 +6,7 @@ import itertools
 from statistics import mean
 from typing import Any
 
-from .parts import source, table
+from .parts import COVARIANCES, source, table
 
 
 def digits(result: dict[str, Any]) -> str:
@@ -37,19 +37,13 @@ def digits(result: dict[str, Any]) -> str:
 
 
 def covariances(result: dict[str, Any]) -> str:
-    names = {
-        "mmps": "V[x given x_t], `mmps`",
-        "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹",
-        "identity": "(I + Σ_t⁻¹)⁻¹",
-        "sigma_t": "Σ_t",
-    }
     lines = []
-    for method, name in names.items():
+    for method in dict.fromkeys(row["method"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["method"] == method]
         laps = [mean(values) for values in zip(*(row["mse_per_lap"] for row in rows), strict=True)]
         lines.append(
             [
-                name,
+                COVARIANCES[method],
                 " → ".join(f"{v:.2f}" for v in laps),
                 f"{mean(row['mse_mean16'] for row in rows):.3f}",
                 f"{mean(row['coverage90'] for row in rows):.1%}",
@@ -87,10 +81,14 @@ def manifold(result: dict[str, Any]) -> str:
         [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, (_, c) in columns.items())]
         for row in laps
     ]
-    perfect = {key: f"perfect_{key.removeprefix('sinkhorn_')}" for key in columns}
-    rows.append(
-        ["perfect draws", *(c.format(f[perfect[key]]) if perfect[key] in f else "" for key, (_, c) in columns.items())]
-    )
+    if "perfect_pooled" in f:  # in older results perfect_draws are the true points, not draws
+        perfect = {key: f.get(f"perfect_{key.removeprefix('sinkhorn_')}") for key in columns}
+        rows.append(
+            [
+                "perfect draws",
+                *("" if perfect[key] is None else c.format(perfect[key]) for key, (_, c) in columns.items()),
+            ]
+        )
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
     draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
     compared = {

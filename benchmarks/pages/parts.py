@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+# "given", since a bar would end the cell of a table
+COVARIANCES = {
+    "0": "0",
+    "sigma_t": "Σ_t",
+    "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹",
+    "identity": "(I + Σ_t⁻¹)⁻¹",
+    "exact": "V[x given x_t]",
+    "mmps": "V[x given x_t], `mmps`",
+}
+
 
 def source(result: dict[str, Any]) -> str:
     return f"`{result['command']}`, commit {result['commit']}, {result['machine']}, {result['date']}."

@@ -7,7 +7,7 @@ from typing import Any
 from diffem.samplers import DEFAULT_SAMPLER
 
 from ..images import MAIN, NAMES, TASKS
-from .parts import kept, source, table
+from .parts import COVARIANCES, kept, source, table
 
 
 def samplers(result: dict[str, Any]) -> str:
@@ -64,16 +64,14 @@ def mixture(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 
-COVARIANCES = {"0": "0", "sigma_t": "Σ_t", "sigma_x": "(Σ_x⁻¹ + Σ_t⁻¹)⁻¹", "exact": "V[x given x_t]"}
-
-
 def figure2(result: dict[str, Any]) -> str:
     rows = result["rows"]
     sigmas = list(dict.fromkeys(row["sigma_t"] for row in rows))
     cells = {(row["covariance"], row["sigma_t"]): row for row in rows}
+    names = dict.fromkeys(row["covariance"] for row in rows)
 
     def lines(key: str) -> list[list[str]]:
-        return [[label, *(f"{cells[name, sigma][key]:.2g}" for sigma in sigmas)] for name, label in COVARIANCES.items()]
+        return [[COVARIANCES[name], *(f"{cells[name, sigma][key]:.2g}" for sigma in sigmas)] for name in names]
 
     header = ["σ_t", *(f"{sigma:g}" for sigma in sigmas)]
     floor = ["floor: two sets of the truth", *(f"{cells['exact', sigma]['floor']:.2g}" for sigma in sigmas)]
@@ -100,9 +98,8 @@ def figure2_fine(result: dict[str, Any]) -> str:
         "paper": "OT(u, v) − OT(u, u')",
         "total_variation": "total variation",
     }
-    cells = {row["covariance"]: row for row in result["rows"]}
-    rows = [[label, *(f"{cells[name][key]:.2g}" for key in measures)] for name, label in COVARIANCES.items()]
-    sigma, floor = cells["exact"]["sigma_t"], cells["exact"]["floor"]
+    rows = [[COVARIANCES[row["covariance"]], *(f"{row[key]:.2g}" for key in measures)] for row in result["rows"]]
+    sigma, floor = result["rows"][0]["sigma_t"], result["rows"][0]["floor"]
     return "\n\n".join(
         [
             table([f"σ_t = {sigma:g}", *measures.values()], rows),
