@@ -1,4 +1,4 @@
-"""The M-step: its loss, its batches, its averages, its checkpoints."""
+"""The M-step: its loss, its examples, its averages, its checkpoints."""
 
 import math
 
@@ -34,8 +34,8 @@ def test_the_loss_is_the_weighted_denoising_error():
 
 def test_every_draw_is_used_once_per_epoch():
     draws = torch.randn(53, 4)
-    batches = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
-    rows = torch.cat([batches.block(k, 1)[0].flatten() for k in range(53 * 3 // 8 + 1)])[: 53 * 3]
+    examples = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    rows = torch.cat([examples.block(k, 1)[0].flatten() for k in range(53 * 3 // 8 + 1)])[: 53 * 3]
     for epoch in rows.reshape(3, 53):
         assert torch.equal(epoch.sort().values, torch.arange(53))
     assert not torch.equal(rows[:53], rows[53:106])
@@ -43,16 +43,16 @@ def test_every_draw_is_used_once_per_epoch():
 
 def test_blocks_do_not_change_what_a_step_sees():
     draws = torch.randn(53, 4)
-    batches = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
-    whole = batches.block(3, 6)
-    parts = [batches.block(3, 2), batches.block(5, 4)]
+    examples = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    whole = examples.block(3, 6)
+    parts = [examples.block(3, 2), examples.block(5, 4)]
     for k in range(4):
         assert torch.equal(whole[k], torch.cat([part[k] for part in parts]))
 
 
 def test_times_follow_beta_3_3():
-    batches = Examples(torch.randn(100, 4), 500, prior(), Augment([], (4,)), Stream(0, "training", 1))
-    log_sigma = batches.block(0, 100)[1].flatten().double()
+    examples = Examples(torch.randn(100, 4), 500, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    log_sigma = examples.block(0, 100)[1].flatten().double()
     t = (log_sigma - math.log(0.02)) / (math.log(20.0) - math.log(0.02))
     # Beta(3, 3): mean 1/2, variance 1/28; four standard errors of 50,000
     assert float(t.mean()) == pytest.approx(0.5, abs=4 * math.sqrt(1 / 28 / 5e4))

@@ -37,7 +37,9 @@ def test_captured_steps_draw_and_count_the_same(name):
     settings = {"steps": 9, "sampler": name, "return_stats": True, "progress": False, **OPTIONS.get(name, {})}
     x, statistics = posterior.sample(**settings)
     y, counted = posterior.sample(**settings, captured=True)
-    torch.testing.assert_close(x, y, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        x, y, rtol=0, atol=0 if DEVICE == "cpu" else 1e-5
+    )  # a GPU may choose other kernels in a graph
     for field in ("evaluations", "forwards", "vjps", "iterations", "guards", "resamplings"):
         assert torch.equal(getattr(statistics, field), getattr(counted, field)), field
     assert int(counted.evaluations[0]) > 9
