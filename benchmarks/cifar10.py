@@ -90,7 +90,7 @@ def main() -> None:
     store = DrawStore(folder.lap(last) / "draws", measured.count, recipe.e_step.shard)
     pooled = image_quality(cifar10.to_uint8(store.all()), reference, extractor)
     figures = {
-        "fid_50k": rows[-1]["fid"],
+        "fid": rows[-1]["fid"],
         "kid": rows[-1]["kid"],
         "fid_draws": float(pooled["fid"]),
         "samples": arguments.samples,

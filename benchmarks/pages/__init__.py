@@ -25,6 +25,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "corrections": learning.corrections,
     "cifar10-fast": learning.cifar,
     "cifar10-on": learning.cifar,
+    "cifar10-mmps": learning.cifar_covariances,
     "mri-fast": learning.mri,
     "mri-complex": learning.mri,
     "speed": running.speed,

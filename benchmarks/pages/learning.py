@@ -6,6 +6,7 @@ import itertools
 from statistics import mean
 from typing import Any
 
+from ..record import load
 from .parts import COVARIANCES, source, table
 
 
@@ -69,50 +70,32 @@ def manifold(result: dict[str, Any]) -> str:
     columns = {
         "sinkhorn_draws": ("draws, random truth", "{:.4f}"),
         "sinkhorn_pooled": ("all draws, even truth", "{:.5f}"),
-        "sinkhorn_own": ("draws, own truths", "{:.5f}"),
         "sinkhorn_prior": ("prior samples, random truth", "{:.4f}"),
         "off_curve": ("distance from the curve, squared", "{:.5f}"),
         "strays": ("strays", "{:.3%}"),
         "along": ("W₂ along the curve", "{:.4f}"),
         "sliced": ("sliced W₂", "{:.4f}"),
     }
-    columns = {key: column for key, column in columns.items() if any(key in row for row in laps)}
+    perfect = {key: f.get(f"perfect_{key.removeprefix('sinkhorn_')}") for key in columns}
+    named = [(str(row["lap"]), row) for row in laps] + [("perfect draws", perfect)]
     rows = [
-        [str(row["lap"]), *(c.format(row[key]) if key in row else "" for key, (_, c) in columns.items())]
-        for row in laps
+        [name, *("" if row.get(key) is None else form.format(row[key]) for key, (_, form) in columns.items())]
+        for name, row in named
     ]
-    if "perfect_pooled" in f:  # in older results perfect_draws are the true points, not draws
-        perfect = {key: f.get(f"perfect_{key.removeprefix('sinkhorn_')}") for key in columns}
-        rows.append(
-            [
-                "perfect draws",
-                *("" if perfect[key] is None else c.format(perfect[key]) for key, (_, c) in columns.items()),
-            ]
-        )
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
     draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
-    compared = {
-        "sinkhorn_draws": "from random points of the truth (16,384 of each)",
-        "sinkhorn_pooled": "of all draws from evenly spaced points of the truth",
-        "sinkhorn_own": "of the draws from the true points behind their own observations (16,384 of each, mean of four sets)",
-    }
-    measures = ", ".join(text for key, text in compared.items() if key in columns)
     text = (
-        f"Sinkhorn divergence (squared distance, regularisation 10⁻³) {measures}; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E "
-        "and M; and of all 65,536 draws the mean squared distance from the curve, how many are further than 0.5 from it, and W₂ to the "
-        "observations' own true points:"
+        f"Sinkhorn divergence (squared distance, regularisation 10⁻³) from random points of the truth (16,384 of each), and of all 65,536 draws "
+        f"from evenly spaced points of the truth; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M; of all draws also the mean "
+        "squared distance from the curve, how many are further than 0.5 from it, and W₂ to the observations' own true points, along the curve and "
+        "sliced. Perfect draws are from the exact posterior on the true curve:"
     )
-    rises = {
-        "worst_rise": "in the divergence from random points",
-        "worst_rise_pooled": "in that of all draws from even points",
-        "worst_rise_own": "in that from the draws' own truths",
-        "worst_rise_off_curve": "in the distance from the curve, which has no floor",
-    }
-    worst = [f"{max(f[key], 0.0):.0%} {text}" for key, text in rises.items() if key in f]
+    rises = [max(f[key], 0.0) for key in ("worst_rise", "worst_rise_pooled", "worst_rise_off_curve")]
     floors = (
         f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart. "
         f"{_settling(draws, f['highest_floor'])} "
-        f"The worst rise of a lap over the best one before it is {', '.join(worst[:-1])} and {worst[-1]}. "
+        f"The worst rise of a lap over the best one before it is {rises[0]:.0%} in the divergence from random points, {rises[1]:.0%} in that of all "
+        f"draws from even points and {rises[2]:.0%} in the distance from the curve. "
         f"Another set of the truth is {f['sliced_floor']:.4f} from the observations' points in sliced W₂. "
         f"Where the learned Jacobian is no covariance the solver stops early: in "
         f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
@@ -160,16 +143,44 @@ def cifar(result: dict[str, Any]) -> str:
         "guards",
     ]
     parts = [table(header, rows)]
-    if "fid_50k" in result["figures"]:
+    if "fid" in result["figures"]:
         f = result["figures"]
         lap = f.get("laps_before", 0) + f["laps"]
         parts.append(
-            f"FID and KID of {f['samples']:,} prior samples after lap {lap}: {f['fid_50k']:.1f} and {f['kid']:.4f}."
+            f"FID and KID of {f['samples']:,} prior samples after lap {lap}: {f['fid']:.1f} and {f['kid']:.4f}."
         )
     if "mse_deleted_next_lap" in result["figures"]:
         after = result["figures"]["mse_deleted_next_lap"]
         parts.append(f"The draws of one more lap, which were not trained on, have an error of {after:.3f}.")
     return "\n\n".join([*parts, source(result)])
+
+
+def cifar_covariances(result: dict[str, Any]) -> str:
+    """Three runs of the same minutes; the result is that of `mmps`."""
+    rows = []
+    for name in ("mmps", "sigma_t", "identity"):
+        f = load(f"cifar10-{name}")["figures"]
+        rows.append(
+            [
+                COVARIANCES[name],
+                f"{f['gpu_minutes']:.1f}",
+                f"{f['laps_before'] + f['laps']}",
+                f"{f['mse_deleted_last_lap']:.3f}",
+                f"{f['rejected_last_lap']:.2%}",
+                f"{f['fid_draws']:.1f}",
+                f"{f['fid']:.1f}",
+            ]
+        )
+    header = [
+        "covariance",
+        "minutes",
+        "laps in all",
+        "error on deleted pixels",
+        "rejected",
+        "FID of the draws",
+        f"FID of {result['figures']['samples']:,} prior samples",
+    ]
+    return "\n\n".join([table(header, rows), source(result)])
 
 
 def forgetting(result: dict[str, Any]) -> str:
