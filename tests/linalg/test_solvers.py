@@ -104,10 +104,23 @@ def test_negative_curvature_is_guarded_and_batch_mates_untouched(solver):
     assert bad.guards[2] >= 1
     assert (bad.guards[others] == 0).all()
     assert bad.status[2] == Status.GUARDED
-    if solver == "direct":  # all eigenvalues set to 0: what is left is Σ_y
-        assert torch.allclose(bad.u[2], b[2] / 0.1)
-    else:  # nothing along a direction that cannot be trusted
-        assert (bad.u[2] == 0).all()
+    assert (bad.u[2] == 0).all()  # nothing along a direction that cannot be trusted
+
+
+def test_direct_solves_exactly_where_the_curvature_is_right():
+    """One negative eigenvalue: u is the exact solution among the other eigenvectors; the likelihood counts the refused one by its size."""
+    matrices, b = spd(), rhs()
+    values, vectors = torch.linalg.eigh(matrices)
+    values[:, 0] = -values[:, 0]
+    indefinite = (vectors * values.unsqueeze(-2)) @ vectors.mT
+    solution = SOLVERS["direct"](system(indefinite, Isotropic(0.1)), b, iterations=3)
+    seen = (vectors.mT @ b.unsqueeze(-1)).squeeze(-1)
+    along = seen / (values.abs() + 0.1)
+    expected = (vectors[:, :, 1:] @ along[:, 1:].unsqueeze(-1)).squeeze(-1)
+    assert torch.allclose(solution.u, expected, rtol=1e-10, atol=1e-12)
+    assert (solution.guards == 1).all()
+    assert torch.allclose(solution.energy, (seen * along).sum(-1), rtol=1e-10)
+    assert torch.allclose(solution.logdet, (values.abs() + 0.1).log().sum(-1), rtol=1e-10)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

@@ -43,3 +43,27 @@ def test_captured_steps_draw_and_count_the_same(name):
     for field in ("evaluations", "forwards", "vjps", "iterations", "guards", "resamplings"):
         assert torch.equal(getattr(statistics, field), getattr(counted, field)), field
     assert int(counted.evaluations[0]) > 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "sampler", "expected"),
+    [
+        ({"iterations": 8}, "ddpm2", True),
+        (
+            {"solver": "direct"},
+            "pc",
+            False,
+        ),  # three measured values: an eigenvalue problem that is asked for its success
+        ({"iterations": 2}, "tds", True),
+        ({"iterations": 3}, "tds", False),
+        ({"solver": "gmres"}, "ddpm", False),
+        ({"tolerance": 1e-3}, "ddpm", False),
+    ],
+)
+def test_steps_that_read_back_are_not_captured(settings, sampler, expected, monkeypatch):
+    captured = []
+    monkeypatch.setattr(capture, "capture", lambda function: captured.append(1) or acted_out(function))
+    prior = priors.GaussianPrior(torch.zeros(4), torch.eye(4)).to(DEVICE)
+    obs = Observations(torch.randn(6, 3), operators.Dense(torch.randn(3, 4)), sigma=0.4).to(DEVICE)
+    prior.posterior(obs, method="mmps", **settings).sample(steps=3, sampler=sampler, captured=True, progress=False)
+    assert bool(captured) is expected

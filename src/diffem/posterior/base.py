@@ -18,6 +18,7 @@ from torch import Tensor
 from ..data import Observations
 from ..errors import InputError
 from ..linalg import SOLVERS, Solution, System
+from ..linalg.tiny import CLOSED_FORM
 from ..priors.base import Prior, evaluation_mode
 from ..progress import Progress
 from ..randomness import Stream
@@ -139,6 +140,10 @@ class Posterior:
         """The method as it is to be used in a draw of so many steps; only those that depend on it differ."""
         return self
 
+    def capturable(self, sampler: Sampler) -> bool:
+        """Whether a step of this sampler reads nothing back from the device."""
+        return True
+
     def __len__(self) -> int:
         return len(self.obs)
 
@@ -193,7 +198,7 @@ class Posterior:
         sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`, `particles`).
         lap, index: part of the address of the random numbers; `index` `(n,)` names the observations when these are some of
             a larger set, 0 … n−1 otherwise. batch_size changes neither. first_draw: the number of the first draw, likewise.
-        return_stats: also return `Statistics`. captured: see `samplers.draw`.
+        return_stats: also return `Statistics`. captured: see `samplers.draw`; steps that cannot be captured are not.
         """
         if draws is not None and (not isinstance(draws, int) or draws < 1):
             raise InputError(f"draws must be a positive integer, got {draws!r}")
@@ -202,6 +207,7 @@ class Posterior:
         if index.shape != (n,):
             raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
         method, sigmas = get_sampler(sampler, **options), self.prior.sigmas(steps)
+        captured = captured and self.capturable(method)
         if isinstance(method, TDS):
             from .twisted import sample_twisted
 
@@ -277,3 +283,12 @@ class SolvingPosterior(Posterior):
     def solve(self, signal: Callable[[Tensor], tuple[Tensor, Tensor]], residual: Tensor) -> Solution:
         solver, system = SOLVERS[self.solver], System(signal, self.noise)
         return solver(system, residual, iterations=self.iterations, tolerance=self.tolerance, guard=self.guard)
+
+    def capturable(self, sampler: Sampler) -> bool:
+        # a tolerance asks how far the solve is; small least squares and larger eigenvalue problems ask whether they succeeded
+        measured, decomposed = self.obs.y[0].numel(), 0
+        if self.solver == "direct":
+            decomposed = measured
+        elif isinstance(sampler, TDS):  # for log |M|
+            decomposed = min(measured, self.iterations)
+        return self.tolerance is None and self.solver != "gmres" and decomposed <= CLOSED_FORM

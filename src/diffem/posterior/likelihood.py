@@ -7,7 +7,7 @@ A method that estimates V[x | x_t] by V takes y | x_t for N(A x̂, M) with M = �
 and u is there already. A method without a covariance takes M = Σ_y. As σ_t → 0, V → 0 and x̂ → x_t: every one of these becomes the
 likelihood, which is what makes weights built from them right in the end.
 
-The determinant is exact where M can be formed: by the solver `direct`, or when there are no more measured values than the solver has
+Energy and determinant are exact where M can be formed: by the solver `direct`, or when there are no more measured values than the solver has
 iterations. Otherwise log |M| = tr log M is estimated by zᵀ log(M) z with one probe z of random signs and as many Lanczos steps as
 the solver has iterations (Ubaru et al. 2017); that is exact for M = cI and close when M is nearly diagonal, as for masks. The probe
 belongs to the draw: all its particles use the same one at every noise level, so the estimate is a fixed function of x_t and
@@ -22,6 +22,8 @@ from torch import Tensor
 from ..data import Observations
 from ..linalg import Covariance, System, dot
 from ..linalg.inner import accumulate_dtype, axpy
+from ..linalg.solvers.direct import direct
+from ..linalg.tiny import eigh
 from .base import Evaluation
 
 
@@ -37,24 +39,15 @@ def log_likelihood(evaluation: Evaluation, obs: Observations, probe: Tensor, ite
     solution, system = evaluation.solution, evaluation.system
     if solution is None or system is None:
         return -0.5 * obs.noise.mahalanobis(residual)
-    logdet = solution.logdet
-    if logdet is None:
-        size = residual[0].numel()
-        if size <= iterations:
-            logdet, products = dense_logdet(system, residual), size
-        else:
-            logdet, products = lanczos_logdet(system, probe, obs, iterations), iterations
-        evaluation.vjps += products * evaluation.vjps_per_product
+    size = residual[0].numel()
+    if solution.logdet is None and size <= iterations:
+        solution = direct(system, residual)
+        evaluation.vjps += size * evaluation.vjps_per_product
+    if solution.logdet is not None and solution.energy is not None:
+        return -0.5 * (solution.energy + solution.logdet)
+    logdet = lanczos_logdet(system, probe, obs, iterations)
+    evaluation.vjps += iterations * evaluation.vjps_per_product
     return -0.5 * (dot(residual, solution.u) + logdet)
-
-
-def dense_logdet(system: System, like: Tensor) -> Tensor:
-    """log |M| from its columns, `(n,)`; entries that are not measured do not count. like: `(n, *measurement)`."""
-    from ..linalg.solvers.direct import direct
-
-    solution = direct(system, torch.zeros_like(like))
-    assert solution.logdet is not None
-    return solution.logdet
 
 
 def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations: int) -> Tensor:
@@ -85,7 +78,7 @@ def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations:
             tridiagonal[:, j, j + 1] = tridiagonal[:, j + 1, j] = beta
             v = axpy(torch.where(alive, 1 / torch.where(alive, beta, 1), 0), w, torch.zeros_like(w))
             basis.append(v)
-    values, vectors = torch.linalg.eigh(torch.nan_to_num(tridiagonal))
+    values, vectors = eigh(torch.nan_to_num(tridiagonal))
     # M ⪰ Σ_y; a learned Jacobian may say otherwise, a variance may not
     floor = smallest_variance(obs.noise, z)
     log_values = torch.maximum(values, floor.to(dtype).reshape(-1, 1)).log()

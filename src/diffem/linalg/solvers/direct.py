@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ...errors import InputError
 from ..inner import accumulate_dtype
+from ..tiny import eigh, solve
 from .system import GUARD_SLACK, Solution, Status, System, relative
 
 MAX_SIZE = 1024
@@ -15,8 +16,10 @@ def direct(
 ) -> Solution:
     """Solve M u = b exactly. b: `(n, *m)`; `iterations` and `tolerance` have no meaning here.
 
-    The guard's analogue: A V Aᵀ is symmetrised and its negative eigenvalues are set to 0 before Σ_y is added; they are
-    counted per sample.
+    The guard's analogue: A V Aᵀ is symmetrised, and u keeps to the eigenvectors whose eigenvalues are not negative; the others are refused
+    and counted per sample. (Setting their eigenvalues to 0 instead would claim that x̂ is certain there, and send the sample away by
+    e/Σ_y along a pullback that is not small.) For the likelihood, `energy` and `logdet`, which must not reward being refused, they
+    count with their absolute values.
     """
     size = b[0].numel()
     if size > MAX_SIZE:
@@ -46,21 +49,28 @@ def direct(
     gram = torch.where(finite.reshape(-1, 1, 1), gram, 0)
     clean = torch.where(finite.unsqueeze(1), rhs, 0)
     guards = torch.zeros(len(b), dtype=torch.int64, device=b.device)
+    kept: Tensor | None = None  # (n, m, m) onto the directions that are not refused
     if guard:
-        values, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
+        values, vectors = eigh((gram + gram.mT) / 2)
         smallest_noise = noise.diagonal(dim1=-2, dim2=-1).amin(-1, keepdim=True)
-        guards = (values < -GUARD_SLACK * smallest_noise).sum(-1)
-        gram = (vectors * values.clamp(min=0).unsqueeze(-2)) @ vectors.mT
-    factors, pivots, info = torch.linalg.lu_factor_ex(gram + noise)
-    u = torch.linalg.lu_solve(factors, pivots, clean.unsqueeze(-1)).squeeze(-1)
-    solved = finite & (info == 0)
+        refused = values < -GUARD_SLACK * smallest_noise
+        guards = refused.sum(-1)
+        gram = (vectors * values.abs().unsqueeze(-2)) @ vectors.mT
+        kept = (vectors * (~refused).to(dtype).unsqueeze(-2)) @ vectors.mT
+    M = gram + noise
+    u, logdet, regular = solve(M, clean)
+    solved = finite & regular
+    energy = torch.where(solved, (clean * u).sum(-1), torch.nan)
+    if kept is not None:
+        one = torch.eye(size, dtype=dtype, device=b.device)
+        u = solve(kept @ M @ kept + (one - kept), (kept @ clean.unsqueeze(-1)).squeeze(-1))[0]
     u = torch.where(solved.unsqueeze(1) & ~outside, u, 0)
 
     pullback = torch.zeros_like(pulls[0])
     for j, pull in enumerate(pulls):
         weight = u[:, j].to(pull.dtype).reshape(-1, *(1,) * (pull.ndim - 1))
         pullback = torch.where(weight == 0, pullback, pullback + weight * pull)
-    residual = (clean - ((gram + noise) @ u.unsqueeze(-1)).squeeze(-1)).norm(dim=-1)
+    residual = (clean - (M @ u.unsqueeze(-1)).squeeze(-1)).norm(dim=-1)
     status = torch.where(solved, torch.where(guards > 0, Status.GUARDED, Status.CONVERGED), Status.BREAKDOWN)
     count = torch.ones_like(guards)
     return Solution(
@@ -71,5 +81,6 @@ def direct(
         status,
         guards,
         size,
-        factors.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1),
+        logdet,
+        energy,
     )

@@ -61,6 +61,7 @@ class Solution:
     guards: Tensor  # (n,) int, directions (or eigenvalues) refused
     products: int  # evaluations of `signal`, that is VJPs, for the whole batch at once
     logdet: Tensor | None = None  # (n,) log |M| over the measured entries, from solvers that form M
+    energy: Tensor | None = None  # (n,) bᵀM⁻¹b from the same M, refused directions included
 
 
 class Solver(Protocol):
