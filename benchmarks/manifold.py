@@ -7,8 +7,8 @@ computing; measuring is apart. Two ways:
   chance in both sets: two of the truth are a distance apart, the floor, which differs by a factor of three from pair to pair.
 - all draws of a lap, pooled, against evenly spaced points of the truth, which have no chance in them.
 
-Three more have no floor: how far the draws lie from the curve, how they lie along it (W₂ of their places on the curve, to those of the
-observations' true points), and sliced W₂ to the same points. What perfect draws give, drawn from the exact posterior along the curve, stands
+Four more have no floor: how far the draws lie from the curve, how many lie on another branch of it than the points behind their
+observations, how they lie along it (W₂ of their places on the curve, to those of the true points), and sliced W₂ to the same points. What perfect draws give, drawn from the exact posterior along the curve, stands
 beside all of them.
 """
 
@@ -35,6 +35,7 @@ REG, FLOORS = 1e-3, 3
 LINE = 1 << 13  # points that stand for the curve where places on it are looked for
 EVEN = 1 << 12  # and where masses are moved to it: a blur of √REG needs no more (512 and 4,096 agree to a thousandth)
 STRAY = 0.5  # a draw this far from the curve, whose coordinates span [-2, 2], lies between its branches
+ELSEWHERE = 0.5  # and one this far from its true point, along the curve, took another branch
 
 
 class Against:
@@ -79,13 +80,14 @@ def exact_draws(y: torch.Tensor, A: torch.Tensor, sigma: float, seed: int) -> to
 
 
 def without_floor(draws: torch.Tensor, truths: torch.Tensor, seed: int) -> dict[str, float]:
-    """Of all draws `(n, d)`: mean squared distance from the curve and the fraction that strays; along the curve and sliced, W₂ to the true
-    points `(n, d)`."""
+    """Of all draws `(n, d)`: mean squared distance from the curve and the fraction that strays; the fraction that lies elsewhere on it than the
+    true points `(n, d)` behind the observations; along the curve and sliced, W₂ to those."""
     distance, along = on_curve(draws, seed)
     true = on_curve(truths.to(draws), seed)[1]
     return {
         "off_curve": float(distance.square().mean()),
         "strays": float((distance > STRAY).double().mean()),
+        "elsewhere": float(((along - true).abs() > ELSEWHERE).double().mean()),
         "along": float((along.sort().values - true.sort().values).square().mean().sqrt()),
         "sliced": sliced_wasserstein(draws, truths.to(draws), p=2),
     }

@@ -3,7 +3,8 @@
 The recipe `manifold-quick`, its E-step with three samplers that take about the same number of evaluations per draw: `ddpm2` and the
 predictor–corrector follow `mmps` as it is; `tds` moves eight particles per draw and pays back by weights what `mmps` gets wrong. Per lap,
 against the true points behind the observations: how far the draws are from the curve, how they lie along it, and how many lie elsewhere
-on it. Draws from the exact posterior on the true curve stand beside them.
+on it. Draws from the exact posterior on the true curve stand beside them, and what the three samplers do when nothing has to be learned:
+with a narrow tube around the true curve as prior, whose denoiser is known.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
 
 from diffem.data import DrawStore
+from diffem.em.expectation import condition_like
 from diffem.em.fit import carry_out
 from diffem.em.watch import split
+from diffem.priors import MixturePrior
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 
-from .manifold import exact_draws, on_curve, without_floor
+from .manifold import even_truth, exact_draws, without_floor
 from .record import record
 from .workers import shared_out
 
-ELSEWHERE = 0.5  # a draw further than this from its true point along the curve took another branch of it
+COMPONENTS, TUBE = 512, 0.012  # Gaussians along the true curve, about as wide as what is learned of it
 
 CASES: dict[str, dict[str, Any]] = {
     "ddpm2": {"e_step.sampler": "ddpm2", "e_step.sampler_options": {}, "e_step.solver": "cg", "e_step.steps": 512},
@@ -43,13 +46,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def compared(draws: Tensor, truths: Tensor, seed: int) -> dict[str, float]:
-    """Draws `(n, d)` and the true points behind their observations."""
-    places = (on_curve(x, seed)[1] for x in (draws, truths))
-    apart = (next(places) - next(places)).abs()
-    return without_floor(draws, truths, seed) | {"elsewhere": float((apart > ELSEWHERE).double().mean())}
-
-
 def measure(sampler: str, laps: int, out: Path) -> list[dict[str, Any]]:
     recipe = load_recipe("manifold-quick", CASES[sampler] | {"laps": laps})
     problem = recipe.problem()
@@ -61,28 +57,52 @@ def measure(sampler: str, laps: int, out: Path) -> list[dict[str, Any]]:
     for metrics in RunDir(out).metrics()[1:]:
         draws = DrawStore(RunDir(out).lap(metrics["lap"]) / "draws", len(index), recipe.e_step.shard).all()
         kept = {key: metrics[key] for key in ("lap", "rejected", "guards", "chi2", "e_seconds")}
-        rows.append({"sampler": sampler, **kept, **compared(draws, truths, recipe.seed)})
+        rows.append({"sampler": sampler, **kept, **without_floor(draws, truths, recipe.seed)})
         print(rows[-1], flush=True)
     return rows
+
+
+def with_the_true_prior(sampler: str, count: int) -> dict[str, Any]:
+    recipe = load_recipe("manifold-quick", CASES[sampler])
+    problem, options = recipe.problem(), recipe.e_step
+    assert problem.reference is not None
+    prior = MixturePrior(
+        torch.ones(COMPONENTS),
+        even_truth(COMPONENTS, recipe.seed),
+        torch.full((COMPONENTS,), TUBE),
+        sigma_min=recipe.sigma_min,
+        sigma_max=recipe.sigma_max,
+    )
+    obs = problem.obs[:count]
+    x, statistics = condition_like(prior, obs, options).sample(
+        steps=options.steps, sampler=options.sampler, return_stats=True, progress=False, **options.sampler_options
+    )
+    row = {"sampler": sampler, "lap": None, "evaluations": float(statistics.evaluations.double().mean())}
+    row |= {"chi2": float(obs.chi2(x).mean())} | without_floor(x, problem.reference[:count], recipe.seed)
+    print(row, flush=True)
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--laps", type=int, default=12)
+    parser.add_argument("--observations", type=int, default=4096, help="drawn for with the true prior")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--samplers", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--out", type=Path, default=Path("runs/particles"))
     arguments = parser.parse_args()
     tasks = [(name, arguments.laps, arguments.out / name) for name in arguments.samplers]
     rows = [row for part in shared_out(measure, tasks, arguments.workers) for row in part]
+    alone = [(name, arguments.observations) for name in arguments.samplers]
+    rows += shared_out(with_the_true_prior, alone, arguments.workers)
     recipe = load_recipe("manifold-quick", {})
     problem = recipe.problem()
     index, _ = split(len(problem.obs), recipe.watch.held_out)
     obs = problem.obs[index]
     assert problem.reference is not None
     perfect = exact_draws(obs.y, obs.A.tensors()["matrix"], recipe.data.options()["sigma"], recipe.seed)
-    figures = {f"perfect_{key}": v for key, v in compared(perfect, problem.reference[index], recipe.seed).items()}
-    last = {row["sampler"]: row for row in rows}  # laps are in order
+    figures = {f"perfect_{key}": v for key, v in without_floor(perfect, problem.reference[index], recipe.seed).items()}
+    last = {row["sampler"]: row for row in rows if row["lap"]}  # laps are in order
     figures |= {f"{key}_{name}": row[key] for name, row in last.items() for key in ("off_curve", "along", "elsewhere")}
     print(record("particles", figures, rows))
 

@@ -20,6 +20,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "covariances": learning.covariances,
     "samplers": sampling.samplers,
     "manifold": learning.manifold,
+    "particles": learning.particles,
     "forgetting": learning.forgetting,
     "overshoot": learning.overshoot,
     "corrections": learning.corrections,

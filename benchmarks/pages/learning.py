@@ -73,9 +73,11 @@ def manifold(result: dict[str, Any]) -> str:
         "sinkhorn_prior": ("prior samples, random truth", "{:.4f}"),
         "off_curve": ("distance from the curve, squared", "{:.5f}"),
         "strays": ("strays", "{:.3%}"),
+        "elsewhere": ("on another branch", "{:.1%}"),
         "along": ("W₂ along the curve", "{:.4f}"),
         "sliced": ("sliced W₂", "{:.4f}"),
     }
+    columns = {key: column for key, column in columns.items() if any(key in row for row in laps)}
     perfect = {key: f.get(f"perfect_{key.removeprefix('sinkhorn_')}") for key in columns}
     named = [(str(row["lap"]), row) for row in laps] + [("perfect draws", perfect)]
     rows = [
@@ -102,6 +104,72 @@ def manifold(result: dict[str, Any]) -> str:
     )
     header = ["lap", *(title for title, _ in columns.values())]
     return "\n\n".join([text, table(header, rows), floors, source(result)])
+
+
+def particles(result: dict[str, Any]) -> str:
+    f = result["figures"]
+    samplers = {
+        "ddpm2": "`ddpm2`, 512 steps",
+        "pc": "`pc`, 344 steps, corrections above 0.1",
+        "tds": "`tds`, 8 particles, 64 steps",
+    }
+    shown = (2, 4, 6, 8, 12)
+    lines, known = [], []
+    for name, title in samplers.items():
+        laps = {row["lap"]: row for row in result["rows"] if row["sampler"] == name}
+        true = laps.pop(None)
+        known.append(
+            [
+                title,
+                f"{true['evaluations']:.0f}",
+                f"{true['elsewhere']:.1%}",
+                f"{true['strays']:.2%}",
+                f"{true['chi2']:.2f}",
+                f"{true['along']:.3f}",
+            ]
+        )
+        last = laps[max(laps)]
+        seconds = mean(row["e_seconds"] for lap, row in laps.items() if lap > 1)  # lap 1 draws from the Gaussian start
+        lines.append(
+            [
+                title,
+                " → ".join(f"{laps[lap]['off_curve']:.2g}" for lap in shown if lap in laps),
+                " → ".join(f"{laps[lap]['elsewhere']:.0%}" for lap in shown if lap in laps),
+                f"{last['along']:.3f}",
+                f"{last['strays']:.2%}",
+                f"{last['rejected']:.1%}",
+                f"{seconds:.0f} s",
+            ]
+        )
+    lines.append(
+        [
+            "perfect draws",
+            f"{f['perfect_off_curve']:.1g}",
+            f"{f['perfect_elsewhere']:.1%}",
+            f"{f['perfect_along']:.3f}",
+            f"{f['perfect_strays']:.2%}",
+            "",
+            "",
+        ]
+    )
+    header = [
+        "draws by",
+        f"squared distance from the curve, laps {', '.join(map(str, shown))}",
+        "on another branch than the truth, same laps",
+        "W₂ along the curve",
+        "strays",
+        "rejected",
+        "E per lap",
+    ]
+    known_header = [
+        "true prior, draws by",
+        "evaluations",
+        "on another branch than the truth",
+        "strays",
+        "χ²",
+        "W₂ along the curve",
+    ]
+    return "\n\n".join([table(known_header, known), "EM:", table(header, lines), source(result)])
 
 
 def _settling(draws: list[float], floor: float) -> str:

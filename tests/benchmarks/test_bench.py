@@ -93,7 +93,10 @@ def test_distance_from_the_curve():
 def test_measures_of_all_draws():
     truths = truth(512, seed=2)
     same = manifold.without_floor(truths, truths, seed=2)
-    assert (same["sliced"], same["along"]) == (0, 0)
+    assert (same["sliced"], same["along"], same["elsewhere"]) == (0, 0, 0)
+    reversed_ = manifold.without_floor(truths.flip(0), truths, seed=2)  # the same points, behind other observations
+    assert (reversed_["sliced"], reversed_["along"]) == (0, 0)
+    assert reversed_["elsewhere"] > 0.5
     shifted = truths.clone()
     shifted[:128, 0] += 100
     assert manifold.without_floor(shifted, truths, seed=2)["strays"] == 0.25
