@@ -129,7 +129,6 @@ def particles(result: dict[str, Any]) -> str:
             ]
         )
         last = laps[max(laps)]
-        seconds = mean(row["e_seconds"] for lap, row in laps.items() if lap > 1)  # lap 1 draws from the Gaussian start
         lines.append(
             [
                 title,
@@ -138,7 +137,6 @@ def particles(result: dict[str, Any]) -> str:
                 f"{last['along']:.3f}",
                 f"{last['strays']:.2%}",
                 f"{last['rejected']:.1%}",
-                f"{seconds:.0f} s",
             ]
         )
     lines.append(
@@ -149,7 +147,6 @@ def particles(result: dict[str, Any]) -> str:
             f"{f['perfect_along']:.3f}",
             f"{f['perfect_strays']:.2%}",
             "",
-            "",
         ]
     )
     header = [
@@ -159,7 +156,6 @@ def particles(result: dict[str, Any]) -> str:
         "W₂ along the curve",
         "strays",
         "rejected",
-        "E per lap",
     ]
     known_header = [
         "true prior, draws by",
