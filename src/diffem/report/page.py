@@ -43,7 +43,7 @@ def write_report(path: str | Path, obs: Observations | None = None, reference: t
         last=last,
         hero=_posterior(run, last, last, shown),
         first=_posterior(run, 0, last, shown, rows=4),
-        samples=[(m["lap"], _samples(run, m["lap"], last)) for m in _spread(metrics)],
+        samples=_samples(run, [m["lap"] for m in _spread(metrics)]),
         curves=_curves(run, metrics),
         columns=COLUMNS,
         show=_show,
@@ -129,13 +129,23 @@ def _posterior(
     return _inline(png)
 
 
-def _samples(run: RunDir, lap: int, last: int) -> str:
-    x = _array(run, lap, "samples.npy", 2)
+def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
+    """Captions and pictures of prior samples: one of each lap, or for points one of all laps, which share their axes."""
+    samples = {lap: _array(run, lap, "samples.npy", 2) for lap in laps}
+    captions = {lap: f"Lap {lap}" + (" (Gaussian start)" if lap == 0 else "") for lap in laps}
+    last = samples[laps[-1]]
+    if not pictures.is_image(last[0]):
+        png = pictures.marginals({f"lap {lap}": x for lap, x in samples.items()})
+        write_bytes(run.file(laps[-1], "samples.png"), png)
+        return [("Neighbouring coordinates", _inline(png))]
     # one scale for all laps, that of the last, or differences between laps would not show
-    levels = pictures.limits(_array(run, last, "samples.npy", 2))
-    png = pictures.grid(x[:64] if pictures.is_image(x[0]) else x, columns=8, levels=levels)
-    write_bytes(run.file(lap, "samples.png"), png)
-    return _inline(png)
+    levels = pictures.limits(last)
+    shown = []
+    for lap, x in samples.items():
+        png = pictures.grid(x[:64], columns=8, levels=levels)
+        write_bytes(run.file(lap, "samples.png"), png)
+        shown.append((captions[lap], _inline(png)))
+    return shown
 
 
 def _array(run: RunDir, lap: int, name: str, axes: int) -> np.ndarray:

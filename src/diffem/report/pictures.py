@@ -81,21 +81,36 @@ def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> b
     return buffer.getvalue()
 
 
+def _box(values: np.ndarray) -> tuple[float, float]:
+    """An axis that holds all values, with a margin; of unit length when they are all the same."""
+    low, high = float(values.min()), float(values.max())
+    margin = 0.1 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+FEW = 4096  # points that are shown one by one
+
+
 def marginals(sets: dict[str, np.ndarray], bins: int = 120, dimensions: int = 4) -> bytes:
-    """2-d histograms of neighbouring coordinates, one row per set of points `(n, d)`."""
+    """Neighbouring coordinates, one row per set of points `(n, d)`: 2-d histograms of many, the points themselves when they are few."""
     first = next(iter(sets.values()))
     d = min(first.reshape(len(first), -1).shape[1], dimensions + 1)
     pairs = [(i, i + 1) for i in range(d - 1)] or [(0, 0)]
     figure, axes = _figure(2.2 * len(pairs), 2.2 * len(sets), nrows=len(sets), ncols=len(pairs))
-    spans = [np.percentile(first.reshape(len(first), -1)[:, i], [0, 100]) for i in range(d)]
+    boxes = [_box(first.reshape(len(first), -1)[:, i]) for i in range(d)]
     for row, (name, points) in enumerate(sets.items()):
         flat = points.reshape(len(points), -1)
         for column, (i, j) in enumerate(pairs):
             axis = axes[row][column]
-            box = [[s[0] - 0.1 * (s[1] - s[0]), s[1] + 0.1 * (s[1] - s[0])] for s in (spans[i], spans[j])]
-            counts, _, _ = np.histogram2d(flat[:, i], flat[:, j], bins=bins, range=box)
-            axis.imshow(np.log1p(counts.T), origin="lower", cmap="magma_r", extent=[*box[0], *box[1]], aspect="auto")
-            axis.set(xticks=[], yticks=[])
+            box = [boxes[i], boxes[j]]
+            if len(flat) < FEW:
+                axis.plot(flat[:, i], flat[:, j], ".", color=ACCENT, markersize=4, markeredgewidth=0, alpha=0.6)
+            else:
+                counts, _, _ = np.histogram2d(flat[:, i], flat[:, j], bins=bins, range=box)
+                axis.imshow(
+                    np.log1p(counts.T), origin="lower", cmap="magma_r", extent=[*box[0], *box[1]], aspect="auto"
+                )
+            axis.set(xticks=[], yticks=[], xlim=box[0], ylim=box[1])
             if column == 0:
                 axis.set_ylabel(name)
             if row == 0:
