@@ -8,8 +8,8 @@ computing; measuring is apart. Two ways:
 - all draws of a lap, pooled, against evenly spaced points of the truth, which have no chance in them.
 
 Four more have no floor: how far the draws lie from the curve, how many lie on another branch of it than the points behind their
-observations, how they lie along it (W₂ of their places on the curve, to those of the true points), and sliced W₂ to the same points. What perfect draws give, drawn from the exact posterior along the curve, stands
-beside all of them.
+observations, how they lie along it (W₂ of their places on the curve, to those of the true points), and sliced W₂ to the same points.
+What perfect draws give, drawn from the exact posterior along the curve, stands beside all of them.
 """
 
 from __future__ import annotations

@@ -23,6 +23,12 @@ def test_a_set_that_moved_looks_different_and_one_that_did_not_the_same(count):
     assert not np.array_equal(same[half:], moved[half:])
 
 
-def test_one_coordinate_and_two_sets_of_sizes():
-    few, many = np.zeros((3, 1)), np.random.default_rng(1).normal(size=(pictures.FEW, 1))
-    assert image(pictures.marginals({"few": few, "many": many})).ndim == 3
+def test_points_that_are_all_the_same_are_seen():
+    """An axis of no length would show nothing."""
+    few, many = np.zeros((3, 2)), np.zeros((pictures.FEW, 2))
+    picture = image(pictures.marginals({"few": few, "many": many}))
+    half = picture.shape[0] // 2
+    accent = np.array([int(pictures.ACCENT[i : i + 2], 16) for i in (1, 3, 5)])
+    assert (np.abs(picture[:half] - accent).max(-1) < 100).any()  # the dot, let through by a part
+    inside = picture[half + half // 4 : -half // 4, picture.shape[1] // 4 : -picture.shape[1] // 4]
+    assert len(np.unique(inside.reshape(-1, 3), axis=0)) > 1  # one bin is darker than the empty ones

@@ -132,7 +132,6 @@ def _posterior(
 def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
     """Captions and pictures of prior samples: one of each lap, or for points one of all laps, which share their axes."""
     samples = {lap: _array(run, lap, "samples.npy", 2) for lap in laps}
-    captions = {lap: f"Lap {lap}" + (" (Gaussian start)" if lap == 0 else "") for lap in laps}
     last = samples[laps[-1]]
     if not pictures.is_image(last[0]):
         png = pictures.marginals({f"lap {lap}": x for lap, x in samples.items()})
@@ -144,7 +143,7 @@ def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
     for lap, x in samples.items():
         png = pictures.grid(x[:64], columns=8, levels=levels)
         write_bytes(run.file(lap, "samples.png"), png)
-        shown.append((captions[lap], _inline(png)))
+        shown.append((f"Lap {lap}" + (" (Gaussian start)" if lap == 0 else ""), _inline(png)))
     return shown
 
 
