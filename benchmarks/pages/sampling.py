@@ -54,7 +54,7 @@ def mixture(result: dict[str, Any]) -> str:
     others = [line(f"{method}, `{sampler}`", method, sampler) for method, sampler in entries if method in swept]
     row = result["rows"][0]
     counts = sorted({row["seeds"] for row in result["rows"]})
-    seeds = f"{' or '.join(map(str, counts))} problems, {row['steps']} steps, mean ± half a 95 % interval"
+    seeds = f"{', '.join(map(str, counts))} problems, {row['steps']} steps, mean ± half a 95 % interval"
     parts = [
         f"Sliced W₁ to exact draws, all methods with `{DEFAULT_SAMPLER}` ({seeds}; `floor`: two exact sets):",
         table(header, [*methods, *twisted]),
