@@ -19,7 +19,7 @@ from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior
 from diffem.runs.recipe import load_recipe
 
-from .manifold import STRAY, distance_from_curve
+from .curve import STRAY, distance_from_curve
 from .record import record
 
 

@@ -21,7 +21,7 @@ from diffem.metrics import mse_unmeasured
 from diffem.runs.recipe import Recipe, load_recipe
 from diffem.runs.rundir import RunDir
 
-from .manifold import distance_from_curve
+from .curve import distance_from_curve
 from .record import record
 
 LAPS = {"digits": 6, "manifold-quick": 10}

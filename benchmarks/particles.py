@@ -23,7 +23,7 @@ from diffem.priors import MixturePrior
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 
-from .manifold import even_truth, exact_draws, without_floor
+from .curve import even_truth, exact_draws, without_floor
 from .record import record
 from .workers import shared_out
 

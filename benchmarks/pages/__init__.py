@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ..record import ROOT, load
-from . import learning, running, sampling
+from . import curve, learning, running, sampling
 
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": learning.digits,
     "covariances": learning.covariances,
     "samplers": sampling.samplers,
-    "manifold": learning.manifold,
-    "particles": learning.particles,
+    "manifold": curve.manifold,
+    "chance": curve.chance,
+    "particles": curve.particles,
     "forgetting": learning.forgetting,
     "overshoot": learning.overshoot,
     "corrections": learning.corrections,

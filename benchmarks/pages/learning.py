@@ -1,8 +1,7 @@
-"""Blocks of what was learned: digits, the curve, photographs, slices."""
+"""Blocks of what was learned: digits, photographs, slices."""
 
 from __future__ import annotations
 
-import itertools
 from statistics import mean
 from typing import Any
 
@@ -63,121 +62,6 @@ def covariances(result: dict[str, Any]) -> str:
     count = len({row["seed"] for row in result["rows"]})
     text = f"Mean squared error on the missing pixels of the digits, means over {count} seeds; lap 1 draws from the Gaussian start:"
     return "\n\n".join([text, table(header, lines), source(result)])
-
-
-def manifold(result: dict[str, Any]) -> str:
-    f, laps = result["figures"], [row for row in result["rows"] if "sinkhorn_prior" in row]
-    columns = {
-        "sinkhorn_draws": ("draws, random truth", "{:.4f}"),
-        "sinkhorn_pooled": ("all draws, even truth", "{:.5f}"),
-        "sinkhorn_prior": ("prior samples, random truth", "{:.4f}"),
-        "off_curve": ("distance from the curve, squared", "{:.5f}"),
-        "strays": ("strays", "{:.3%}"),
-        "elsewhere": ("on another branch", "{:.1%}"),
-        "along": ("W₂ along the curve", "{:.4f}"),
-        "sliced": ("sliced W₂", "{:.4f}"),
-    }
-    columns = {key: column for key, column in columns.items() if any(key in row for row in laps)}
-    perfect = {key: f.get(f"perfect_{key.removeprefix('sinkhorn_')}") for key in columns}
-    named = [(str(row["lap"]), row) for row in laps] + [("perfect draws", perfect)]
-    rows = [
-        [name, *("" if row.get(key) is None else form.format(row[key]) for key, (_, form) in columns.items())]
-        for name, row in named
-    ]
-    guards = [row["guards"] for row in result["rows"] if "guards" in row]
-    draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
-    text = (
-        f"Sinkhorn divergence (squared distance, regularisation 10⁻³) from random points of the truth (16,384 of each), and of all 65,536 draws "
-        f"from evenly spaced points of the truth; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M; of all draws also the mean "
-        "squared distance from the curve, how many are further than 0.5 from it, and W₂ to the observations' own true points, along the curve and "
-        "sliced. Perfect draws are from the exact posterior on the true curve:"
-    )
-    rises = [max(f[key], 0.0) for key in ("worst_rise", "worst_rise_pooled", "worst_rise_off_curve")]
-    floors = (
-        f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart. "
-        f"{_settling(draws, f['highest_floor'])} "
-        f"The worst rise of a lap over the best one before it is {rises[0]:.0%} in the divergence from random points, {rises[1]:.0%} in that of all "
-        f"draws from even points and {rises[2]:.0%} in the distance from the curve. "
-        f"Another set of the truth is {f['sliced_floor']:.4f} from the observations' points in sliced W₂. "
-        f"Where the learned Jacobian is no covariance the solver stops early: in "
-        f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
-    )
-    header = ["lap", *(title for title, _ in columns.values())]
-    return "\n\n".join([text, table(header, rows), floors, source(result)])
-
-
-def particles(result: dict[str, Any]) -> str:
-    f = result["figures"]
-    samplers = {
-        "ddpm2": "`ddpm2`, 512 steps",
-        "pc": "`pc`, 344 steps, corrections above 0.1",
-        "tds": "`tds`, 8 particles, 64 steps",
-    }
-    shown = (2, 4, 6, 8, 12)
-    lines, known = [], []
-    for name, title in samplers.items():
-        laps = {row["lap"]: row for row in result["rows"] if row["sampler"] == name}
-        true = laps.pop(None)
-        known.append(
-            [
-                title,
-                f"{true['evaluations']:.0f}",
-                f"{true['elsewhere']:.1%}",
-                f"{true['strays']:.2%}",
-                f"{true['chi2']:.2f}",
-                f"{true['along']:.3f}",
-            ]
-        )
-        last = laps[max(laps)]
-        lines.append(
-            [
-                title,
-                " → ".join(f"{laps[lap]['off_curve']:.2g}" for lap in shown if lap in laps),
-                " → ".join(f"{laps[lap]['elsewhere']:.0%}" for lap in shown if lap in laps),
-                f"{last['along']:.3f}",
-                f"{last['strays']:.2%}",
-                f"{last['rejected']:.1%}",
-            ]
-        )
-    lines.append(
-        [
-            "perfect draws",
-            f"{f['perfect_off_curve']:.1g}",
-            f"{f['perfect_elsewhere']:.1%}",
-            f"{f['perfect_along']:.3f}",
-            f"{f['perfect_strays']:.2%}",
-            "",
-        ]
-    )
-    header = [
-        "draws by",
-        f"squared distance from the curve, laps {', '.join(map(str, shown))}",
-        "on another branch than the truth, same laps",
-        "W₂ along the curve",
-        "strays",
-        "rejected",
-    ]
-    known_header = [
-        "true prior, draws by",
-        "evaluations",
-        "on another branch than the truth",
-        "strays",
-        "χ²",
-        "W₂ along the curve",
-    ]
-    return "\n\n".join([table(known_header, known), "EM:", table(header, lines), source(result)])
-
-
-def _settling(draws: list[float], floor: float) -> str:
-    """How the divergence of the laps' draws comes down to what it cannot fall below."""
-    first = next((k for k, value in enumerate(draws) if value <= floor), None)
-    if first is None:
-        return f"The lowest value of the draws is {min(draws):.4f}."
-    falling = all(b < a for a, b in itertools.pairwise(draws[: first + 1]))
-    return (
-        f"The draws come within that at lap {first + 1}{', every lap below the one before,' if falling else ''} and from there on vary as "
-        f"such sets do, between {min(draws[first:]):.4f} and {max(draws[first:]):.4f}."
-    )
 
 
 def cifar(result: dict[str, Any]) -> str:

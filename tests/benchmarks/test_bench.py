@@ -6,8 +6,7 @@ import math
 import pytest
 import torch
 
-from benchmarks import figure2, manifold, mixture
-from diffem.data.manifold import curve, truth
+from benchmarks import figure2, mixture
 
 
 def test_the_mixture_problem():
@@ -74,56 +73,3 @@ def test_a_tiny_run_of_figure_2(tmp_path):
     assert (tmp_path / "figure2.png").read_bytes()[:4] == b"\x89PNG"
     variation = {(row["covariance"], row["sigma_t"]): row["total_variation"] for row in result["rows"]}
     assert variation["exact", 0.1] < variation["sigma_t", 0.1] < 1
-
-
-def test_distance_from_the_curve():
-    """A small step across the curve is as far from it as it is long."""
-    z = torch.linspace(0.1, 0.9, 64, dtype=torch.float64)
-    on, ahead = curve(z, seed=2), curve(z + 1e-6, seed=2)
-    tangent = (ahead - on) / (ahead - on).norm(dim=1, keepdim=True)
-    across = torch.randn(64, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    across = across - (across * tangent).sum(1, keepdim=True) * tangent
-    off = on + 0.01 * across / across.norm(dim=1, keepdim=True)
-    assert float(manifold.distance_from_curve(on, seed=2).max()) < 1e-3  # half the spacing of the curve's points
-    torch.testing.assert_close(
-        manifold.distance_from_curve(off, seed=2), torch.full((64,), 0.01).double(), rtol=0.02, atol=0
-    )
-
-
-def test_measures_of_all_draws():
-    truths = truth(512, seed=2)
-    same = manifold.without_floor(truths, truths, seed=2)
-    assert (same["sliced"], same["along"], same["elsewhere"]) == (0, 0, 0)
-    reversed_ = manifold.without_floor(truths.flip(0), truths, seed=2)  # the same points, behind other observations
-    assert (reversed_["sliced"], reversed_["along"]) == (0, 0)
-    assert reversed_["elsewhere"] > 0.5
-    shifted = truths.clone()
-    shifted[:128, 0] += 100
-    assert manifold.without_floor(shifted, truths, seed=2)["strays"] == 0.25
-
-
-def test_places_on_the_curve():
-    """Lengths from its beginning: even points of any number lie where the finer curve says, and steps are as long as their chords."""
-    x = manifold.even_truth(1000, seed=2)
-    place = manifold.on_curve(x, seed=2)[1]
-    assert bool((place.diff() > 0).all())
-    torch.testing.assert_close(
-        place.diff(), x.diff(dim=0).norm(dim=1).double(), rtol=0, atol=4e-3
-    )  # two spacings of its points
-
-
-def test_exact_draws_of_the_curve():
-    x = truth(300, seed=2)
-    seen = manifold.exact_draws(x, torch.eye(5).expand(300, 5, 5), 1e-4, seed=2)
-    assert float((seen - x).norm(dim=1).max()) < 2e-3  # measured whole: the nearest of the curve's points
-    blind = manifold.exact_draws(torch.zeros(4096, 1), torch.zeros(4096, 1, 5), 1e-2, seed=2)
-    place, even = (manifold.on_curve(x, seed=2)[1].sort().values for x in (blind, manifold.even_truth(1 << 13, seed=2)))
-    # nothing measured: the prior. Kolmogorov's distance, which exceeds 1.95/√n once in a thousand sets
-    below = torch.searchsorted(place, even, right=True) / 4096
-    assert float((below - torch.linspace(0, 1, 1 << 13)).abs().max()) < 1.95 / 64
-
-
-def test_worst_rise():
-    assert manifold.worst_rise([4.0, 2.0, 3.0, 1.0, 1.2]) == pytest.approx(0.5)
-    assert manifold.worst_rise([4.0, 2.0, 1.0]) < 0
-    assert manifold.worst_rise([1.0]) == 0

@@ -1,0 +1,87 @@
+"""By how much a lap may exceed the best one before it when nothing is wrong: `python -m benchmarks.chance [--runs 32]`.
+
+Draws from the exact posteriors of the manifold's observations, made anew lap after lap, all of them or as many as the recipe renews: the
+divergences that `benchmarks/manifold.py` measures then differ by chance alone. Laps count from `--settled` on, where a run that learns has come
+down to what chance leaves. Exact draws lie on the curve, where moving one set of points onto another is a matter of
+sorting: W₂² between places along the curve stands for the Sinkhorn divergence here, and takes milliseconds instead of a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from diffem.data.manifold import truth
+from diffem.em.expectation import fresh_count
+from diffem.randomness import Stream
+from diffem.runs.recipe import load_recipe, parse_change
+
+from .curve import LINE, even_truth, exact_places, lengths_of, on_curve, worst_rise
+from .record import RESULTS, record
+
+POOL = 64  # exact draws kept for each observation; a lap takes one of them
+MEASURES = ("draws", "pooled", "even")
+
+
+def moved(a: Tensor, b: Tensor) -> float:
+    """W₂² between places `(n,)` and `(m,)` on a line, by quantiles."""
+    level = (torch.arange(max(len(a), len(b)), device=a.device) + 0.5) / max(len(a), len(b))
+    a, b = (s.sort().values[(level * len(s)).long().clamp(max=len(s) - 1)] for s in (a, b))
+    return float((a - b).square().mean())
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="manifold")
+    parser.add_argument("--runs", type=int, default=32)
+    parser.add_argument("--points", type=int, default=16384)
+    parser.add_argument("--settled", type=int, default=7)
+    parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args(words)
+    recipe = load_recipe(arguments.recipe, dict(parse_change(text) for text in arguments.set))
+    problem, points, seed = recipe.problem(), arguments.points, recipe.seed
+    obs, n = problem.obs, len(problem.obs)
+    A, dimension = obs.A.tensors()["matrix"], obs.x_shape[0]
+    pool = exact_places(obs.y, A, recipe.data.options()["sigma"], seed, POOL)  # (n, POOL)
+    even = lengths_of(even_truth(LINE, seed, dimension))
+    random = on_curve(truth(points, seed, dimension), seed)[1]
+
+    def measured(places: Tensor) -> list[float]:
+        along = even[places.flatten()]  # one draw of all after the other, as a run keeps them
+        return [moved(along[:points], random), moved(along, random), moved(along, even)]
+
+    def run(number: int, renewed: bool) -> list[list[float]]:
+        """The three measures of every lap that counts."""
+        held, laps = pool[:, : recipe.e_step.draws].T.clone(), []
+        for lap in range(arguments.settled, recipe.laps + 1):
+            turns, chances = (Stream(number, f"chance {purpose}", lap) for purpose in ("turns", "draws"))
+            first = lap == arguments.settled
+            count = n if renewed or first else fresh_count(n, recipe.e_step.fresh_at(lap))
+            for d in range(recipe.e_step.draws):
+                rows = turns.permutation(n, step=d)[:count]
+                which = (chances.uniform(rows, (1,), step=d, dtype=torch.float64) * POOL).long()
+                held[d, rows] = pool[rows].gather(1, which)[:, 0]
+            laps.append(measured(held))
+        return laps
+
+    rows = []
+    for renewed in (True, False):
+        runs = [run(number, renewed) for number in range(arguments.runs)]
+        for m, name in enumerate(MEASURES):
+            values = torch.tensor([[lap[m] for lap in laps] for laps in runs], dtype=torch.float64)
+            rises = torch.tensor([worst_rise(laps) for laps in values.tolist()], dtype=torch.float64)
+            low, middle, high = rises.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
+            row = {"renewed": "all" if renewed else "as the recipe", "measure": name, "mean": float(values.mean())}
+            row |= {"spread": float(values.std()), "rise": middle, "rise_5": low, "rise_95": high}
+            rows.append(row)
+            print(row, flush=True)
+    figures = {f"rise_{row['measure']}_{str(row['renewed']).split()[0]}": row["rise"] for row in rows}
+    print(record("chance", {**figures, "runs": arguments.runs, "laps": recipe.laps}, rows, arguments.results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Points held against the manifold's curve: how far from it, where along it, and what exact posterior draws would be."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from diffem.data.manifold import curve
+from diffem.metrics.distances import entropic_cost, sliced_wasserstein
+from diffem.randomness import Stream
+
+REG = 1e-3  # of Sinkhorn divergences, as in the paper
+LINE = 1 << 13  # points that stand for the curve where places on it are looked for
+STRAY = 0.5  # a draw this far from the curve, whose coordinates span [-2, 2], lies between its branches
+ELSEWHERE = 0.5  # and one this far from its true point, along the curve, took another branch
+
+
+class Against:
+    """The Sinkhorn divergence from a fixed set of points, whose own term is computed once."""
+
+    def __init__(self, target: Tensor) -> None:
+        self.target = target
+        self.own = entropic_cost(target, None, REG)
+
+    def __call__(self, x: Tensor, own: float | None = None) -> float:
+        """own: the term of x itself, if it is known already."""
+        x = x.to(self.target)
+        own = entropic_cost(x, None, REG) if own is None else own
+        return entropic_cost(x, self.target, REG) - 0.5 * (own + self.own)
+
+
+def even_truth(n: int, seed: int, dimension: int = 5) -> Tensor:
+    """The truth without chance: n points of the curve at even positions, `(n, dimension)`."""
+    return curve((torch.arange(n, dtype=torch.float64) + 0.5) / n, seed, dimension).float()
+
+
+def lengths_of(line: Tensor) -> Tensor:
+    """Of points `(n, d)` in order along a curve: their lengths from its beginning, `(n,)`."""
+    return torch.cat([line.new_zeros(1), line.diff(dim=0).norm(dim=1)]).double().cumsum(0)
+
+
+def on_curve(x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Of points `(n, d)`: how far they are from the curve, and where on it the nearest place lies, as a length from its beginning; `(n,)` each."""
+    line = even_truth(LINE, seed, x.shape[1]).to(x)
+    parts = [torch.cdist(some, line).min(1) for some in x.split(4096)]
+    nearest = torch.cat([p.indices for p in parts])
+    return torch.cat([p.values for p in parts]).double(), lengths_of(line)[nearest]
+
+
+def distance_from_curve(x: Tensor, seed: int) -> Tensor:
+    return on_curve(x, seed)[0]
+
+
+def exact_places(y: Tensor, A: Tensor, sigma: float, seed: int, draws: int = 1) -> Tensor:
+    """Draws from the exact posterior of each observation y `(n, m)` through A `(n, m, d)`, the prior being the truth: which of LINE even
+    points of the curve, `(n, draws)`."""
+    line = even_truth(LINE, seed, A.shape[2]).to(A)
+    index = torch.arange(len(y), device=y.device)
+    u = Stream(seed, "manifold exact draws").uniform(index, (draws,), dtype=torch.float64)
+    chosen = []
+    for y_i, A_i, u_i in zip(y.split(1024), A.split(1024), u.split(1024), strict=True):
+        residual = y_i.unsqueeze(2) - A_i @ line.T  # (n, m, LINE)
+        ladder = torch.softmax(-0.5 * residual.square().sum(1).double() / sigma**2, 1).cumsum(1)
+        chosen.append(torch.searchsorted(ladder, u_i * ladder[:, -1:]))
+    return torch.cat(chosen)
+
+
+def exact_draws(y: Tensor, A: Tensor, sigma: float, seed: int) -> Tensor:
+    """One such draw for each observation, `(n, d)`."""
+    return even_truth(LINE, seed, A.shape[2]).to(A)[exact_places(y, A, sigma, seed)[:, 0]]
+
+
+def without_floor(draws: Tensor, truths: Tensor, seed: int) -> dict[str, float]:
+    """Of all draws `(n, d)`: mean squared distance from the curve and the fraction that strays; the fraction that lies elsewhere on it than the
+    true points `(n, d)` behind the observations; along the curve and sliced, W₂ to those."""
+    distance, along = on_curve(draws, seed)
+    true = on_curve(truths.to(draws), seed)[1]
+    return {
+        "off_curve": float(distance.square().mean()),
+        "strays": float((distance > STRAY).double().mean()),
+        "elsewhere": float(((along - true).abs() > ELSEWHERE).double().mean()),
+        "along": float((along.sort().values - true.sort().values).square().mean().sqrt()),
+        "sliced": sliced_wasserstein(draws, truths.to(draws), p=2),
+    }
+
+
+def worst_rise(values: list[float]) -> float:
+    """By how much a value exceeds the lowest before it, at worst, as a fraction of the latter."""
+    return max((value / min(values[:i]) - 1 for i, value in enumerate(values) if i), default=0.0)

@@ -1,0 +1,125 @@
+"""Measures of points against the manifold's curve, where the answers are known, and tiny runs of what is built on them."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import chance, manifold
+from benchmarks.curve import (
+    Against,
+    distance_from_curve,
+    even_truth,
+    exact_draws,
+    exact_places,
+    on_curve,
+    without_floor,
+    worst_rise,
+)
+from diffem.data.manifold import curve, truth
+from diffem.metrics import sinkhorn
+
+
+def test_distance_from_the_curve():
+    """A small step across the curve is as far from it as it is long."""
+    z = torch.linspace(0.1, 0.9, 64, dtype=torch.float64)
+    on, ahead = curve(z, seed=2), curve(z + 1e-6, seed=2)
+    tangent = (ahead - on) / (ahead - on).norm(dim=1, keepdim=True)
+    across = torch.randn(64, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    across = across - (across * tangent).sum(1, keepdim=True) * tangent
+    off = on + 0.01 * across / across.norm(dim=1, keepdim=True)
+    assert float(distance_from_curve(on, seed=2).max()) < 1e-3  # half the spacing of the curve's points
+    torch.testing.assert_close(distance_from_curve(off, seed=2), torch.full((64,), 0.01).double(), rtol=0.02, atol=0)
+
+
+def test_measures_of_all_draws():
+    truths = truth(512, seed=2)
+    same = without_floor(truths, truths, seed=2)
+    assert (same["sliced"], same["along"], same["elsewhere"]) == (0, 0, 0)
+    reversed_ = without_floor(truths.flip(0), truths, seed=2)  # the same points, behind other observations
+    assert (reversed_["sliced"], reversed_["along"]) == (0, 0)
+    assert reversed_["elsewhere"] > 0.5
+    shifted = truths.clone()
+    shifted[:128, 0] += 100
+    assert without_floor(shifted, truths, seed=2)["strays"] == 0.25
+
+
+def test_places_on_the_curve():
+    """Lengths from its beginning: even points of any number lie where the finer curve says, and steps are as long as their chords."""
+    x = even_truth(1000, seed=2)
+    place = on_curve(x, seed=2)[1]
+    assert bool((place.diff() > 0).all())
+    torch.testing.assert_close(
+        place.diff(), x.diff(dim=0).norm(dim=1).double(), rtol=0, atol=4e-3
+    )  # two spacings of its points
+
+
+def test_exact_draws_of_the_curve():
+    x = truth(300, seed=2)
+    seen = exact_draws(x, torch.eye(5).expand(300, 5, 5), 1e-4, seed=2)
+    assert float((seen - x).norm(dim=1).max()) < 2e-3  # measured whole: the nearest of the curve's points
+    blind = exact_draws(torch.zeros(4096, 1), torch.zeros(4096, 1, 5), 1e-2, seed=2)
+    place, even = (on_curve(x, seed=2)[1].sort().values for x in (blind, even_truth(1 << 13, seed=2)))
+    # nothing measured: the prior. Kolmogorov's distance, which exceeds 1.95/√n once in a thousand sets
+    below = torch.searchsorted(place, even, right=True) / 4096
+    assert float((below - torch.linspace(0, 1, 1 << 13)).abs().max()) < 1.95 / 64
+
+
+def test_worst_rise():
+    assert worst_rise([4.0, 2.0, 3.0, 1.0, 1.2]) == pytest.approx(0.5)
+    assert worst_rise([4.0, 2.0, 1.0]) < 0
+    assert worst_rise([1.0]) == 0
+
+
+def test_several_exact_draws_begin_with_the_one():
+    y, A = torch.zeros(8, 1), torch.randn(8, 1, 5, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(exact_places(y, A, 0.1, seed=2, draws=4)[:, :1], exact_places(y, A, 0.1, seed=2))
+
+
+def test_divergence_from_a_fixed_set():
+    x, target = truth(200, seed=2), even_truth(100, seed=2)
+    against = Against(target)
+    assert against(x) == pytest.approx(sinkhorn(x, target), rel=1e-9)
+    assert against(x, own=0.0) > against(x)
+
+
+def test_places_on_a_line_are_moved_by_quantiles():
+    x = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert chance.moved(x, x.flip(0) + 2) == pytest.approx(4)
+    assert chance.moved(x, x.repeat_interleave(3)) == 0
+    assert chance.moved(torch.zeros(1), torch.tensor([-1.0, 1.0])) == 1
+
+
+SMALL = [
+    "data.n=256",
+    "e_step.steps=8",
+    "e_step.draws=2",
+    "e_step.shard=100",
+    "e_step.fresh=0.5",
+    "e_step.fresh_from=2",
+]
+
+
+def test_a_tiny_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifold, "EVEN", 128)
+    words = ["--recipe", "manifold-quick", "--laps", "2", "--points", "64", "--prior-steps", "8", "--out"]
+    words += [str(tmp_path / "run"), "--results", str(tmp_path), "--picture", str(tmp_path / "picture.png"), "--set"]
+    manifold.main([*words, *SMALL, "train.steps=20", "train.first_steps=20"])
+    result = json.loads((tmp_path / "manifold.json").read_text())
+    assert [row["lap"] for row in result["rows"]] == [0, 1, 2]
+    last, figures = result["rows"][-1], result["figures"]
+    assert figures["sinkhorn_pooled"] == last["sinkhorn_pooled"]
+    assert figures["perfect_even"] < last["sinkhorn_even"]  # nothing was learned
+    assert figures["worst_rise_off_curve"] == last["off_curve"] / result["rows"][1]["off_curve"] - 1
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_chance_in_perfect_draws(tmp_path):
+    """Renewing fewer draws leaves less to chance; all draws are steadier than some of them."""
+    words = ["--runs", "4", "--points", "64", "--settled", "20", "--results", str(tmp_path), "--set"]
+    chance.main([*words, "data.n=512", "e_step.fresh=0.02", "e_step.fresh_from=2", "e_step.fresh_decay=null"])
+    rows = json.loads((tmp_path / "chance.json").read_text())["rows"]
+    rise = {(row["renewed"], row["measure"]): row["rise"] for row in rows}
+    for measure in chance.MEASURES:
+        assert 0 <= rise["as the recipe", measure] < rise["all", measure]
+    assert rise["all", "pooled"] < rise["all", "draws"]
