@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.em.batching import choose_batch
 from diffem.em.maximization import maximization
 from diffem.nn.networks import make_network
+from diffem.priors.batching import choose_batch
 from diffem.runs.recipe import load_recipe
 
 from .record import RESULTS, record

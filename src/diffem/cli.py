@@ -28,6 +28,10 @@ SeedOption = Annotated[int, typer.Option("--seed", help="address of the random n
 LapOption = Annotated[int | None, typer.Option("--lap", help="use this lap instead of the last")]
 StepsOption = Annotated[int, typer.Option("--steps", help="sampling steps")]
 SamplerOption = Annotated[str, typer.Option("--sampler", help="ddpm2, ddpm, ddim, ddim2, heun or pc")]
+BatchOption = Annotated[
+    int | None,
+    typer.Option("--batch", min=1, help="how many are drawn at a time; as many as suit the device when absent"),
+]
 
 
 def _version(show: bool) -> None:
@@ -158,13 +162,14 @@ def sample(
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
     seed: SeedOption = 0,
+    batch: BatchOption = None,
     lap: LapOption = None,
 ) -> None:
     """Draw samples from the learned prior."""
     from .em.fit import load
 
-    prior = load(run, lap, _device())
-    x = prior.sample(n, steps=steps, sampler=sampler, seed=seed).cpu().numpy()
+    prior = load(run, lap, _device(), "recipe")
+    x = prior.sample(n, steps=steps, sampler=sampler, seed=seed, batch_size=batch).cpu().numpy()
     target = out or run / "samples.png"
     _write(target, x)
     typer.echo(target)
@@ -179,12 +184,15 @@ def posterior(
     ],
     draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
     steps: StepsOption = 128,
-    sampler: SamplerOption = "ddpm2",
+    sampler: Annotated[
+        str, typer.Option("--sampler", help="ddpm2, ddpm, ddim, ddim2, heun, pc, or tds: 16 weighed particles per draw")
+    ] = "ddpm2",
     method: Annotated[
         str, typer.Option("--method", help="mmps, sigma_t, identity, dps, pigdm, tmpd, diffpir")
     ] = "mmps",
     iterations: Annotated[int, typer.Option("--iterations", help="solver iterations of mmps")] = 3,
     seed: SeedOption = 0,
+    batch: BatchOption = None,
     lap: LapOption = None,
 ) -> None:
     """Draw from the posterior of every observation in a file."""
@@ -196,10 +204,11 @@ def posterior(
     from .report.export import write_posterior
     from .runs.files import write_bytes
 
-    prior = load(run, lap, _device())
+    prior = load(run, lap, _device(), "recipe")
     obs = Observations.load(observations).to(prior.mean.device)
     options = {"iterations": iterations} if method == "mmps" else {}
-    x = prior.posterior(obs, method=method, **options).sample(draws, steps=steps, sampler=sampler, seed=seed).cpu()
+    conditioned = prior.posterior(obs, method=method, **options)
+    x = conditioned.sample(draws, steps=steps, sampler=sampler, seed=seed, batch_size=batch).cpu()
     obs = obs.to("cpu")
     chi2 = torch.stack([obs.chi2(d) for d in x])
     typer.echo(

@@ -1,9 +1,11 @@
-"""How much memory is left, so that what cannot fit is refused before it is asked for."""
+"""How much memory is left, so that what cannot fit is refused before it is asked for, and whether it was that."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+import torch
 
 from .errors import InputError
 
@@ -17,6 +19,11 @@ def require(size: int, what: str) -> None:
     """Refuse `what` when it takes `size` bytes that are not there."""
     if size > (free := available()):
         raise InputError(f"{what} takes {readable(size)} of memory, {readable(free)} are available")
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether the device, or the host, ran out of memory."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def readable(size: int) -> str:

@@ -46,7 +46,7 @@ class Viewer:
         return self.run.laps_done()
 
     def _load(self, lap: int) -> Prior:
-        return load(self.run.path, lap, self.device)
+        return load(self.run.path, lap, self.device, "recipe")
 
     def check_lap(self, lap: Any) -> int:
         last = self.last

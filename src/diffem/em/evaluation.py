@@ -49,8 +49,11 @@ def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, 
     options = recipe.e_step.model_copy(update={"draws": draws})
     obs = problem.obs.to(prior.mean.device)
     index = torch.arange(len(obs))
+    batch = options.batch or prior.batch_for(len(obs))
+    if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda:
+        prior.accelerate(batch)
     shard = draw_shard(
-        prior, obs, options, index=index, seed=recipe.seed, lap=EVALUATION_LAP, bound=bound, batch_size=options.batch
+        prior, obs, options, index=index, seed=recipe.seed, lap=EVALUATION_LAP, bound=bound, batch_size=batch
     )
     return shard.x.cpu()
 
@@ -80,7 +83,7 @@ def evaluate(
     range: the values of x that are pixel 0 and pixel 255, where the data source does not say.
     """
     run = RunDir(path)
-    recipe, prior = run.recipe(), load(path, lap, device)
+    recipe, prior = run.recipe(), load(path, lap, device, "recipe")
     results: dict[str, Any] = {"run": str(path), "lap": run.laps_done() if lap is None else lap}
     metrics = run.metrics()[results["lap"]]
     for key in ("chi2", "heldout_chi2", "predictive_log_likelihood", "rejected", "guards"):

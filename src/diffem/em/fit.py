@@ -11,7 +11,7 @@ import torch
 
 from ..data import Observations
 from ..interruption import Interruption
-from ..priors import Prior
+from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior
 from ..processes import ALONE, Processes
 from ..runs.recipe import Recipe, load_recipe
@@ -40,14 +40,26 @@ class Run:
         return f"Run({str(self.path)!r}, laps={RunDir(self.path).laps_done()})"
 
 
-def load(path: str | os.PathLike[str], lap: int | None = None, device: torch.device | str = "cpu") -> Prior:
-    """The prior of a run, its last lap's or that of lap k; also reads a prior's own file."""
-    path = Path(path)
+def load(
+    path: str | os.PathLike[str],
+    lap: int | None = None,
+    device: torch.device | str = "cpu",
+    precision: str = "float32",
+) -> Prior:
+    """The prior of a run, its last lap's or that of lap k; also reads a prior's own file.
+
+    precision: what its network computes in, 'float32', 'tf32', 'bf16' or 'fp16'; 'recipe' is what the run drew in, on a GPU.
+    """
+    path, recipe = Path(path), None
     if path.is_file():
-        return load_prior(path, device)
-    run = RunDir(path)
-    run.recipe()
-    return load_prior(run.finished_prior(lap), device)
+        prior = load_prior(path, device)
+    else:
+        run = RunDir(path)
+        recipe = run.recipe()
+        prior = load_prior(run.finished_prior(lap), device)
+    if precision == "recipe":
+        precision = recipe.drawing_precision if recipe is not None and prior.mean.is_cuda else "float32"
+    return prior.compute_in(precision) if isinstance(prior, DiffusionPrior) else prior
 
 
 def fit(

@@ -24,8 +24,10 @@ from ..data import DrawStore, Observations
 from ..errors import InputError
 from ..fusion import compile_network
 from ..interruption import Interruption, Preempted
+from ..memory import is_out_of_memory
 from ..nn.networks import make_network
 from ..priors import DiffusionPrior, Prior
+from ..priors.batching import choose_batch
 from ..priors.files import load_prior, load_with_description, save_prior
 from ..processes import Processes
 from ..progress import Progress
@@ -33,7 +35,6 @@ from ..randomness import Stream
 from ..runs.files import write_array, write_json
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
-from .batching import choose_batch, is_out_of_memory
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
@@ -157,12 +158,13 @@ class Loop:
         most = min(options.shard, len(self.train_obs))
         if not isinstance(prior, DiffusionPrior):
             return min(options.batch or most, self.most)
-        precision = options.precision or self.recipe.precision
+        if self.device.type == "cuda":
+            prior.compute_in(self.recipe.drawing_precision)
         if self.chosen is None:  # once: a network is compiled for one size
-            self.chosen = options.batch or choose_batch(prior, most, precision)
+            self.chosen = options.batch or choose_batch(prior, most)
         batch = min(self.chosen, self.most)
         if self.device.type == "cuda":
-            prior.accelerate(batch, precision=precision)
+            prior.accelerate(batch)
         return batch
 
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..interruption import Interruption, Preempted
+from ..memory import is_out_of_memory
 from ..operators import Operator
 from ..priors import DiffusionPrior
 from ..processes import ALONE, Processes
@@ -20,7 +21,6 @@ from ..progress import Progress
 from ..randomness import Stream
 from ..samplers.capture import capture
 from .augment import Augment
-from .batching import is_out_of_memory
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .trainer import Trainer

@@ -114,7 +114,7 @@ def reconstruct(
     options = recipe.e_step
     sampler_options: dict[str, Any] = dict(options.sampler_options)
     there = obs.to(prior.mean.device)
-    batch = batch or options.batch or len(there)
+    batch = batch or options.batch or prior.batch_for(draws * len(there))
     if isinstance(prior, GaussianPrior):
         parts = [prior.draw_posterior(there, seed=recipe.seed, lap=RECONSTRUCTION_LAP, draw=d) for d in range(draws)]
         x = torch.stack(parts).cpu()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..priors.base import Prior
+from ..priors.batching import choose_batch
 from .ranges import Range
 
 SLACK = 1e-6  # a level rounded to float32 may fall that much outside the levels it was taken from
@@ -29,6 +30,9 @@ class ForeignPrior(Prior):
     def estimate(self, u_t: Tensor, sigma: Tensor) -> Tensor:
         """E[u | u_t] for u_t = u + σz `(n, *event)`, σ `()` or `(n,)` in float64, all in the denoiser's own scale."""
         raise NotImplementedError
+
+    def batch_for(self, most: int) -> int:
+        return choose_batch(self, most)
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         sigma = sigma.to(torch.float32 if x_t.device.type == "mps" else torch.float64)

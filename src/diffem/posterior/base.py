@@ -197,7 +197,8 @@ class Posterior:
 
         sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`, `particles`).
         lap, index: part of the address of the random numbers; `index` `(n,)` names the observations when these are some of
-            a larger set, 0 … n−1 otherwise. batch_size changes neither. first_draw: the number of the first draw, likewise.
+            a larger set, 0 … n−1 otherwise. first_draw: the number of the first draw, likewise.
+        batch_size: how many are drawn at a time, as many as suit the device when absent; it does not change the random numbers.
         return_stats: also return `Statistics`. captured: see `samplers.draw`; steps that cannot be captured are not.
         """
         if draws is not None and (not isinstance(draws, int) or draws < 1):
@@ -222,7 +223,7 @@ class Posterior:
         rows = torch.arange(k * n)
         parts, statistics = [], []
         with evaluation_mode(self.prior), Progress("posterior draws", k * n * steps, "sample steps", progress) as bar:
-            for row in rows.split(batch_size or k * n):
+            for row in rows.split(batch_size or self.prior.batch_for(k * n)):
                 whole = k == 1 and len(row) == n
                 some = (self if whole else self[row % n]).for_steps(steps)
                 counted = Statistics.zeros(len(row), self.obs.y.device)

@@ -33,7 +33,8 @@ def sample_twisted(
     """
     n, count = len(posterior), sampler.particles
     sigmas, stream = posterior.prior.sigmas(steps), Stream(seed, "posterior", lap)
-    prior, at_once = posterior.prior, max(1, (batch_size or draws * n * count) // count)
+    prior = posterior.prior
+    at_once = max(1, (batch_size or prior.batch_for(draws * n * count)) // count)
     measurement, iterations = tuple(posterior.obs.y.shape[1:]), 1
     if isinstance(posterior, SolvingPosterior):
         iterations = posterior.iterations

@@ -65,6 +65,10 @@ class Prior(nn.Module):
         """How the denoiser and its vector–Jacobian products are to be computed."""
         return nullcontext()
 
+    def batch_for(self, most: int) -> int:
+        """How many samples to evaluate at a time, of `most`, where nobody says: all of them, unless a network has to fit its device."""
+        return most
+
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         require_event(require_batch(x_t, "x_t"), self.event_shape, type(self).__name__)
         require_same_dtype(x_t, "x_t", self.mean, f"the {type(self).__name__}")
@@ -88,7 +92,7 @@ class Prior(nn.Module):
         """n draws from the prior, `(n, *event)`.
 
         sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`).
-        batch_size: how many are drawn at a time; it does not change the random numbers.
+        batch_size: how many are drawn at a time, as many as suit the device when absent; it does not change the random numbers.
         progress: True or False to show a progress bar or not; None shows one on a terminal when it takes a while.
         """
         if not isinstance(n, int) or n < 1:
@@ -98,7 +102,7 @@ class Prior(nn.Module):
             return torch.cat(
                 [
                     draw(self, self.mean, index, sigmas, method, stream, progress=bar)
-                    for index in torch.arange(n).split(batch_size or n)
+                    for index in torch.arange(n).split(batch_size or self.batch_for(n))
                 ]
             )
 

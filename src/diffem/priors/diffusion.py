@@ -17,6 +17,7 @@ from ..linalg import Covariance
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import per_sample
 from .base import Prior
+from .batching import choose_batch
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what matrix products and convolutions run in
 
@@ -59,21 +60,35 @@ class DiffusionPrior(Prior):
         self._cov = cov
         self.settings = settings
 
-    def accelerate(self, batch: int, *, precision: str = "float32", sampling: bool = False) -> Self:
+    def accelerate(self, batch: int, *, precision: str | None = None, sampling: bool = False) -> Self:
         """Make evaluations fast on a GPU; returns the prior itself.
 
-        The network is compiled for one batch size (smaller batches are padded to it, which is cheaper than compiling again)
-        and, with precision 'tf32', 'bf16' or 'fp16', computes in that; the preconditioning stays in float32. Only evaluations that will be
-        differentiated, as posteriors do, are compiled unless `sampling`: compiling takes longer than a few prior samples.
+        The network is compiled for one batch size (smaller batches are padded to it, which is cheaper than compiling again) and
+        computes in `precision`, if it is given. Only evaluations that will be differentiated, as posteriors do, are compiled unless `sampling`:
+        compiling takes longer than a few prior samples.
         """
-        self._batch, self._half, self._sampling = batch, HALF.get(precision), sampling
-        self._fast = precision != "float32"
+        if precision is not None:
+            self.compute_in(precision)
+        self._batch, self._sampling = batch, sampling
         if self.mean.is_cuda:
             compile_network(self.network)
         return self
 
+    def compute_in(self, precision: str) -> Self:
+        """Let the network compute in 'tf32', 'bf16' or 'fp16', or in 'float32' again; the preconditioning stays in float32."""
+        if precision not in ("float32", "tf32", *HALF):
+            raise InputError(f"precision must be float32, tf32, {' or '.join(HALF)}, got {precision!r}")
+        self._half, self._fast = HALF.get(precision), precision != "float32"
+        return self
+
+    def batch_for(self, most: int) -> int:
+        return choose_batch(self, most) if self._batch is None else min(self._batch, most)
+
     def arithmetic(self) -> AbstractContextManager[None]:
         return fast_products() if self._fast else nullcontext()
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        return nullcontext() if self._half is None else torch.autocast(device.type, self._half)
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         scale = torch.rsqrt(sigma**2 + 1)
@@ -81,9 +96,9 @@ class DiffusionPrior(Prior):
         return per_sample(scale**2, x_t) * x_t + per_sample(sigma * scale, x_t) * h
 
     def _h(self, x: Tensor, log_sigma: Tensor) -> Tensor:
-        if self._batch is None:
-            return self.network(x, log_sigma)
-        with self.arithmetic(), torch.autocast(x.device.type, self._half, enabled=self._half is not None):
+        with self.arithmetic(), self._autocast(x.device):
+            if self._batch is None:
+                return self.network(x, log_sigma).to(x.dtype)
             if not torch.is_grad_enabled() and not self._sampling:
                 return self.network.forward(x, log_sigma).to(x.dtype)
             n, missing = len(x), max(0, self._batch - len(x))

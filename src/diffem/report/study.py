@@ -18,7 +18,6 @@ import torch
 from ..em.fit import load
 from ..em.reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
 from ..errors import InputError
-from ..fusion import compile_network
 from ..priors import DiffusionPrior, GaussianPrior
 from ..runs.files import write_bytes, write_json
 from ..runs.rundir import RunDir
@@ -55,12 +54,13 @@ def write_study(
     steps: those of the recipe when absent, but at least 28. crop: side of the central window, half the image when absent, 0 for none.
     changes: other settings of the run's data source.
     """
-    recipe, prior = RunDir(path).recipe(), load(path, lap, device)
+    recipe, prior = RunDir(path).recipe(), load(path, lap, device, "recipe")
     steps = steps or max(recipe.e_step.steps, STEPS)
     if draws < 2:
         raise InputError(f"--draws must be at least 2, for a standard deviation, got {draws}")
-    if prior.mean.device.type == "cuda" and isinstance(prior, DiffusionPrior):
-        compile_network(prior.network)
+    batch = batch or recipe.e_step.batch or prior.batch_for(slices * draws)
+    if prior.mean.is_cuda and isinstance(prior, DiffusionPrior):
+        prior.accelerate(batch)
     parts: list[Reconstruction] = []
     rows: list[dict[str, Any]] = []
     for accel in accels:

@@ -180,6 +180,11 @@ class Recipe(Section):
             )
         return self
 
+    @property
+    def drawing_precision(self) -> str:
+        """What the network computes in while drawing on a GPU."""
+        return self.e_step.precision or self.precision
+
     def problem(self) -> Problem:
         """The observations of the recipe's own data source, and the truth behind them where it is known."""
         from ..data.sources import make_problem
