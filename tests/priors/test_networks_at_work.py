@@ -1,5 +1,7 @@
 """How a network is evaluated: in which precision, how many samples at a time, and that neither is seen in the draws."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -80,6 +82,22 @@ def test_batches_by_size_of_a_sample():
     assert few.accelerate(32).batch_for(10_000) == 32
     assert few.batch_for(3) == 3
     assert priors.GaussianPrior(torch.zeros(5), torch.eye(5)).batch_for(1 << 30) == 1 << 30
+
+
+@pytest.mark.parametrize(("fits", "batch"), [(1000, 512), (20, 128), (2, 1)])
+def test_batches_by_memory(monkeypatch, fits, batch):
+    """On a GPU, acted out: a sample takes a megabyte, a probe of more samples than `fits` runs out of memory."""
+
+    def peak(prior, count):
+        if count > fits:
+            raise torch.OutOfMemoryError
+        return (100 << 20) + (count << 20)
+
+    monkeypatch.setattr(batching, "_peak_bytes", peak)
+    monkeypatch.setattr(batching, "_free_bytes", lambda device: 1000 << 20 if fits > 100 else 200 << 20)
+    cuda = SimpleNamespace(event_shape=(3, 32, 32), mean=SimpleNamespace(device=torch.device("cuda")))
+    assert batching.choose_batch(cuda, 10_000) == batch
+    assert batching.choose_batch(cuda, 3) == min(3, batch)
 
 
 def test_loaded_in_a_precision(tmp_path):

@@ -18,8 +18,6 @@ from .asked import LIMITS, whole
 from .observing import Observed
 from .viewer import Viewer
 
-BATCH = 64  # samples drawn at a time
-
 
 def prior_samples(viewer: Viewer, lap: Any, n: Any = 36, steps: Any = 64, seed: Any = 0) -> Tensor:
     """Samples of a lap's prior, `(n, *event)`; those of the Gaussian start need no steps."""
@@ -29,7 +27,7 @@ def prior_samples(viewer: Viewer, lap: Any, n: Any = 36, steps: Any = 64, seed: 
     if isinstance(prior, GaussianPrior):
         z = Stream(seed, "app gaussian").normal(torch.arange(n), prior.event_shape, dtype=prior.mean.dtype)
         return prior.exact_sample(z.to(prior.mean)).cpu()
-    return prior.sample(n, steps=steps, seed=seed, batch_size=BATCH, progress=False).cpu()
+    return prior.sample(n, steps=steps, seed=seed, progress=False).cpu()
 
 
 @dataclass
@@ -66,7 +64,7 @@ def condition(
         x = torch.stack([prior.draw_posterior(obs, seed=seed, draw=d) for d in range(draws)])
     else:
         posterior = condition_like(prior, obs, viewer.recipe.e_step)
-        x = posterior.sample(draws, steps=steps, seed=seed, batch_size=BATCH, progress=False)
+        x = posterior.sample(draws, steps=steps, seed=seed, progress=False)
     chi2 = torch.cat([obs.chi2(d) for d in x])
     scale = obs.cov.diagonal(tuple(obs.y.shape[1:])).sqrt()
     residual = (obs.residual(x.mean(0)) / scale)[0]

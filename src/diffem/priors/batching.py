@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NUMBERS = 1 << 22  # numbers in a batch of samples, beyond which a GPU gains nothing from more
 CPU_NUMBERS = 1 << 18  # and a CPU: 85 photographs of 32×32
 SHARE = 0.8  # of the free memory of the device
-PROBE = 8
+PROBES = ((8, 64), (1, 4))  # batches whose memory is compared; the smaller ones where the larger do not fit
 
 
 def choose_batch(prior: Prior, most: int) -> int:
@@ -37,10 +37,15 @@ def _free_bytes(device: torch.device) -> int:
 def _bytes_per_sample(prior: Prior) -> float:
     """What one more sample adds to the memory that an evaluation and a vector–Jacobian product hold, without compilation.
 
-    The difference of two batches: what libraries set aside whatever the batch is no sample's share.
+    The difference of two batches: what libraries set aside whatever the batch is no sample's share. Infinite where not even a few fit.
     """
-    _, few, many = (_peak_bytes(prior, count) for count in (PROBE, PROBE, 8 * PROBE))
-    return max(1.0, (many - few) / (7 * PROBE))
+    for few, many in PROBES:
+        try:
+            _, low, high = (_peak_bytes(prior, count) for count in (few, few, many))
+            return max(1.0, (high - low) / (many - few))
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+    return math.inf
 
 
 def _peak_bytes(prior: Prior, count: int) -> int:
