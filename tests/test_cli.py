@@ -102,6 +102,26 @@ def test_posterior(run, tmp_path):
     assert saved["std"].shape == (3, 8, 8)
 
 
+def test_posterior_as_the_run_drew(run, tmp_path):
+    """What is not said is taken from the run; what is said counts, and how many are drawn at a time changes nothing."""
+    folder, _ = run
+    Observations(torch.randn(3, 8, 8), operators.Mask(torch.rand(3, 8, 8) < 0.5), sigma=0.1).save(tmp_path / "obs")
+    draws = {}
+    for name, words in {
+        "absent": (),
+        "said": ("--method", "mmps", "--iterations", 3, "--sampler", "ddpm2", "--batch", 2),
+        "other": ("--iterations", 1),
+        "particles": ("--sampler", "tds"),
+    }.items():
+        asked = ("--draws", 2, "--steps", 4, *words)
+        result = diffem("posterior", folder, tmp_path / "obs", "-o", tmp_path / f"{name}.npz", *asked)
+        assert result.returncode == 0, result.stderr
+        draws[name] = np.load(tmp_path / f"{name}.npz")["draws"]
+    assert np.allclose(draws["absent"], draws["said"], atol=1e-3)
+    assert not np.allclose(draws["absent"], draws["other"], atol=1e-3)
+    assert not np.allclose(draws["absent"], draws["particles"], atol=1e-3)
+
+
 def test_evaluate(run):
     folder, _ = run
     result = diffem("evaluate", folder, "--reference", "source", "--draws", 2, "--samples", 32)

@@ -28,6 +28,7 @@ SeedOption = Annotated[int, typer.Option("--seed", help="address of the random n
 LapOption = Annotated[int | None, typer.Option("--lap", help="use this lap instead of the last")]
 StepsOption = Annotated[int, typer.Option("--steps", help="sampling steps")]
 SamplerOption = Annotated[str, typer.Option("--sampler", help="ddpm2, ddpm, ddim, ddim2, heun or pc")]
+ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who asks for draws is not
 BatchOption = Annotated[
     int | None,
     typer.Option("--batch", min=1, help="how many are drawn at a time; as many as suit the device when absent"),
@@ -185,12 +186,20 @@ def posterior(
     draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
     steps: StepsOption = 128,
     sampler: Annotated[
-        str, typer.Option("--sampler", help="ddpm2, ddpm, ddim, ddim2, heun, pc, or tds: 16 weighed particles per draw")
-    ] = "ddpm2",
+        str | None,
+        typer.Option(
+            "--sampler",
+            help="ddpm2, ddpm, ddim, ddim2, heun, pc or tds (weighed particles); when absent ddpm2, or tds where the run drew with it",
+        ),
+    ] = None,
     method: Annotated[
-        str, typer.Option("--method", help="mmps, sigma_t, identity, dps, pigdm, tmpd, diffpir")
-    ] = "mmps",
-    iterations: Annotated[int, typer.Option("--iterations", help="solver iterations of mmps")] = 3,
+        str | None,
+        typer.Option("--method", help="mmps, sigma_t, identity, dps, pigdm, tmpd, diffpir; the run's when absent"),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option("--iterations", min=1, help="solver iterations of mmps; when absent the run's, at least 3"),
+    ] = None,
     seed: SeedOption = 0,
     batch: BatchOption = None,
     lap: LapOption = None,
@@ -199,16 +208,21 @@ def posterior(
     import torch
 
     from .data import Observations
+    from .em.expectation import condition_like, sampling_like
     from .em.fit import load
     from .report import pictures
     from .report.export import write_posterior
     from .runs.files import write_bytes
+    from .runs.recipe import EStep
+    from .runs.rundir import RunDir
 
     prior = load(run, lap, _device(), "recipe")
     obs = Observations.load(observations).to(prior.mean.device)
-    options = {"iterations": iterations} if method == "mmps" else {}
-    conditioned = prior.posterior(obs, method=method, **options)
-    x = conditioned.sample(draws, steps=steps, sampler=sampler, seed=seed, batch_size=batch).cpu()
+    e_step = RunDir(run).recipe().e_step if run.is_dir() else EStep.model_validate({})
+    changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
+    conditioned = condition_like(prior, obs, e_step.model_copy(update=changes))
+    drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
+    x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
     chi2 = torch.stack([obs.chi2(d) for d in x])
     typer.echo(

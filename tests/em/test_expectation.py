@@ -5,7 +5,7 @@ import math
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.em.expectation import draw_shard
+from diffem.em.expectation import draw_shard, sampling_like
 from diffem.em.screening import acceptable, chi2_limit
 from diffem.runs.recipe import EStep
 
@@ -145,3 +145,8 @@ def test_without_earlier_draws_all_are_made():
         gaussian(), observations(), EStep(), index=torch.arange(200), seed=0, lap=1, bound=10.0, fresh=0.1
     )
     assert shard.report["draws"] == 200
+
+
+def test_who_does_not_say_draws_with_the_runs_particles():
+    assert sampling_like(EStep(sampler="tds", sampler_options={"particles": 4})) == {"sampler": "tds", "particles": 4}
+    assert sampling_like(EStep(sampler="ddpm", sampler_options={})) == {"sampler": "ddpm2"}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..em.expectation import condition_like
+from ..em.expectation import condition_like, sampling_like
 from ..errors import InputError
 from ..priors import GaussianPrior
 from ..randomness import Stream
@@ -63,8 +63,9 @@ def condition(
     if isinstance(prior, GaussianPrior):
         x = torch.stack([prior.draw_posterior(obs, seed=seed, draw=d) for d in range(draws)])
     else:
-        posterior = condition_like(prior, obs, viewer.recipe.e_step)
-        x = posterior.sample(draws, steps=steps, seed=seed, progress=False)
+        options = viewer.recipe.e_step
+        posterior = condition_like(prior, obs, options)
+        x = posterior.sample(draws, steps=steps, seed=seed, progress=False, **sampling_like(options))
     chi2 = torch.cat([obs.chi2(d) for d in x])
     scale = obs.cov.diagonal(tuple(obs.y.shape[1:])).sqrt()
     residual = (obs.residual(x.mean(0)) / scale)[0]

@@ -19,6 +19,7 @@ from ..data import Observations
 from ..priors import GaussianPrior, Prior
 from ..progress import Progress
 from ..randomness import Stream
+from ..samplers import DEFAULT_SAMPLER
 from .plausibility import denoising_error
 from .screening import acceptable
 
@@ -166,6 +167,14 @@ def condition_like(prior: Prior, obs: Observations, options: EStep) -> Posterior
     if options.method == "mmps":
         solver = {"solver": options.solver, "iterations": options.iterations}
     return prior.posterior(obs, method=options.method, **solver)
+
+
+def sampling_like(options: EStep) -> dict[str, Any]:
+    """What to draw with for somebody who does not say: the run's weighed particles where it has them, or the default sampler.
+
+    Others that a recipe names are those of the paper, or go with a number of steps.
+    """
+    return {"sampler": "tds", **options.sampler_options} if options.sampler == "tds" else {"sampler": DEFAULT_SAMPLER}
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:
