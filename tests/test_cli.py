@@ -103,13 +103,14 @@ def test_posterior(run, tmp_path):
 
 
 def test_posterior_as_the_run_drew(run, tmp_path):
-    """What is not said is taken from the run; what is said counts, and how many are drawn at a time changes nothing."""
+    """What is not said is taken from the run; what is said counts."""
     folder, _ = run
     Observations(torch.randn(3, 8, 8), operators.Mask(torch.rand(3, 8, 8) < 0.5), sigma=0.1).save(tmp_path / "obs")
     draws = {}
     for name, words in {
         "absent": (),
-        "said": ("--method", "mmps", "--iterations", 3, "--sampler", "ddpm2", "--batch", 2),
+        "said": ("--method", "mmps", "--iterations", 3, "--sampler", "ddpm2"),
+        "few": ("--batch", 2),
         "other": ("--iterations", 1),
         "particles": ("--sampler", "tds"),
     }.items():
@@ -117,7 +118,8 @@ def test_posterior_as_the_run_drew(run, tmp_path):
         result = diffem("posterior", folder, tmp_path / "obs", "-o", tmp_path / f"{name}.npz", *asked)
         assert result.returncode == 0, result.stderr
         draws[name] = np.load(tmp_path / f"{name}.npz")["draws"]
-    assert np.allclose(draws["absent"], draws["said"], atol=1e-3)
+    assert np.array_equal(draws["absent"], draws["said"])
+    assert np.median(np.abs(draws["absent"] - draws["few"])) < 1e-5  # rounding, which may decide whether a guard fires
     assert not np.allclose(draws["absent"], draws["other"], atol=1e-3)
     assert not np.allclose(draws["absent"], draws["particles"], atol=1e-3)
 
