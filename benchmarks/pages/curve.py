@@ -41,7 +41,7 @@ def manifold(result: dict[str, Any]) -> str:
         "the mean squared distance from the curve, how many are further than 0.5 from it and how many on another branch than the point behind their "
         "observation, and W₂ to those points, along the curve and sliced. Perfect draws are from the exact posterior on the true curve:"
     )
-    draws = [row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row]
+    draws = {int(row["lap"]): row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row}
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
     rises = ", ".join(
         f"{max(f[f'worst_rise_{key}'], 0.0):.0%} ({what})"
@@ -146,13 +146,15 @@ def particles(result: dict[str, Any]) -> str:
     return "\n\n".join([table(known_header, known), "EM:", table(header, lines), source(result)])
 
 
-def _settling(draws: list[float], floor: float) -> str:
+def _settling(draws: dict[int, float], floor: float) -> str:
     """How the divergence of the laps' draws comes down to what it cannot fall below."""
-    first = next((k for k, value in enumerate(draws) if value <= floor), None)
+    first = next((lap for lap, value in draws.items() if value <= floor), None)
     if first is None:
-        return f"The lowest value of the draws is {min(draws):.4f}."
-    falling = all(b < a for a, b in itertools.pairwise(draws[: first + 1]))
+        return f"The lowest value of the draws is {min(draws.values()):.4f}."
+    until = [value for lap, value in draws.items() if lap <= first]
+    after = [value for lap, value in draws.items() if lap >= first]
+    falling = all(b < a for a, b in itertools.pairwise(until))
     return (
-        f"The draws come within that at lap {first + 1}{', every lap below the one before,' if falling else ''} and from there on vary as "
-        f"such sets do, between {min(draws[first:]):.4f} and {max(draws[first:]):.4f}."
+        f"The draws come within that at lap {first}{', every lap below the one before,' if falling else ''} and from there on vary as "
+        f"such sets do, between {min(after):.4f} and {max(after):.4f}."
     )
