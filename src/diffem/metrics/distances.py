@@ -83,12 +83,13 @@ def _cross_cost(x: Tensor, y: Tensor, reg: float) -> float:
 
 def _self_cost(x: Tensor, reg: float) -> float:
     """One potential, moving halfway to its soft minimum. No mass travels, so a few iterations do and the regularisation need not fall."""
-    cost = _squared_distances(x, x)
 
     def step(f: Tensor) -> Tensor:
-        return (f + _soft_minimum(cost, f, reg)) / 2
+        # distances are made again each time: all of them at once would take the memory of n² numbers
+        parts = [_soft_minimum(_squared_distances(some, x), f, reg) for some in x.split(_rows(len(x)))]
+        return (f + torch.cat(parts)) / 2
 
-    f = step(_accelerated(step, cost.new_zeros(len(x)), LAST_ITERATIONS, 1e-4 * reg))
+    f = step(_accelerated(step, x.new_zeros(len(x)), LAST_ITERATIONS, 1e-4 * reg))
     return 2 * float(f.double().mean())
 
 
