@@ -1,9 +1,10 @@
 """What EM makes of draws that are weighed: `python -m benchmarks.particles [--laps 12] [--workers 2]`.
 
-The recipe `manifold-quick`, its E-step with three samplers that take about the same number of evaluations per draw: `ddpm2` and the
-predictor–corrector follow `mmps` as it is; `tds` moves eight particles per draw and pays back by weights what `mmps` gets wrong. Per lap,
+The recipe `manifold-quick`, its E-step with samplers that take about the same number of evaluations per draw: `ddpm2` and the
+predictor–corrector follow `mmps` as it is; `tds` moves eight particles per draw and pays back by weights what `mmps` gets wrong; and `tds`
+with four draws picked from each set of particles, at the price of one. Per lap,
 against the true points behind the observations: how far the draws are from the curve, how they lie along it, and how many lie elsewhere
-on it. Draws from the exact posterior on the true curve stand beside them, and what the three samplers do when nothing has to be learned:
+on it. Draws from the exact posterior on the true curve stand beside them, and what the samplers do when nothing has to be learned:
 with a narrow tube around the true curve as prior, whose denoiser is known.
 """
 
@@ -20,7 +21,7 @@ from diffem.em.expectation import condition_like
 from diffem.em.fit import carry_out
 from diffem.em.watch import split
 from diffem.priors import MixturePrior
-from diffem.runs.recipe import load_recipe
+from diffem.runs.recipe import Recipe, load_recipe
 from diffem.runs.rundir import RunDir
 
 from .curve import even_truth, exact_draws, without_floor
@@ -31,6 +32,7 @@ COMPONENTS, TUBE = 512, 0.012  # Gaussians along the true curve, about as wide a
 
 GUIDED = {"e_step.solver": "cg", "e_step.iterations": 2}  # two measured values: conjugate gradients end after two
 CASES: dict[str, dict[str, Any]] = {
+    # name → changes of the recipe; all take about as many evaluations per observation
     "ddpm2": {**GUIDED, "e_step.sampler": "ddpm2", "e_step.sampler_options": {}, "e_step.steps": 512},
     "pc": {
         **GUIDED,
@@ -44,11 +46,22 @@ CASES: dict[str, dict[str, Any]] = {
         "e_step.solver": "direct",
         "e_step.steps": 64,
     },
+    "tds picks": {
+        "e_step.sampler": "tds",
+        "e_step.sampler_options": {"particles": 8, "picks": 4},
+        "e_step.draws": 4,
+        "e_step.solver": "direct",
+        "e_step.steps": 64,
+    },
 }
 
 
+def recipe_of(sampler: str, **changes: Any) -> Recipe:
+    return load_recipe("manifold-quick", {"e_step.draws": 1} | CASES[sampler] | changes)
+
+
 def measure(sampler: str, laps: int, out: Path) -> list[dict[str, Any]]:
-    recipe = load_recipe("manifold-quick", CASES[sampler] | {"laps": laps})
+    recipe = recipe_of(sampler, laps=laps)
     problem = recipe.problem()
     index, _ = split(len(problem.obs), recipe.watch.held_out)
     assert problem.reference is not None
@@ -56,15 +69,16 @@ def measure(sampler: str, laps: int, out: Path) -> list[dict[str, Any]]:
     carry_out(recipe, problem.obs, out, progress=False)
     rows: list[dict[str, Any]] = []
     for metrics in RunDir(out).metrics()[1:]:
-        draws = DrawStore(RunDir(out).lap(metrics["lap"]) / "draws", len(index), recipe.e_step.shard).all()
+        store = DrawStore(RunDir(out).lap(metrics["lap"]) / "draws", len(index), recipe.e_step.shard)
+        behind = truths[store.owners(recipe.e_step.draws)]
         kept = {key: metrics[key] for key in ("lap", "rejected", "guards", "chi2", "e_seconds")}
-        rows.append({"sampler": sampler, **kept, **without_floor(draws, truths, recipe.seed)})
+        rows.append({"sampler": sampler, **kept, **without_floor(store.all(), behind, recipe.seed)})
         print(rows[-1], flush=True)
     return rows
 
 
 def with_the_true_prior(sampler: str, count: int) -> dict[str, Any]:
-    recipe = load_recipe("manifold-quick", CASES[sampler])
+    recipe = recipe_of(sampler)
     problem, options = recipe.problem(), recipe.e_step
     assert problem.reference is not None
     prior = MixturePrior(
@@ -75,11 +89,13 @@ def with_the_true_prior(sampler: str, count: int) -> dict[str, Any]:
         sigma_max=recipe.sigma_max,
     )
     obs = problem.obs[:count]
+    k = options.draws
     x, statistics = condition_like(prior, obs, options).sample(
-        steps=options.steps, sampler=options.sampler, return_stats=True, progress=False, **options.sampler_options
+        k, steps=options.steps, sampler=options.sampler, return_stats=True, progress=False, **options.sampler_options
     )
-    row = {"sampler": sampler, "lap": None, "evaluations": float(statistics.evaluations.double().mean())}
-    row |= {"chi2": float(obs.chi2(x).mean())} | without_floor(x, problem.reference[:count], recipe.seed)
+    row = {"sampler": sampler, "lap": None, "evaluations": float(statistics.evaluations.double().sum(0).mean())}
+    row |= {"chi2": float(torch.stack([obs.chi2(draw) for draw in x]).mean())}
+    row |= without_floor(x.flatten(0, 1), problem.reference[:count].repeat(k, 1), recipe.seed)
     print(row, flush=True)
     return row
 

@@ -37,6 +37,20 @@ def test_time_is_proportional_to_the_work():
     assert nine - five == pytest.approx(five - once)
 
 
+def test_particles_are_paths_and_what_is_kept_costs_nothing():
+    def drawing(**e_step):
+        changes = {f"e_step.{key}": value for key, value in e_step.items()}
+        return doctor.fit_of(recipe(laps=5, **changes), SMALL).seconds - training
+
+    training = doctor.fit_of(recipe(laps=5, **{"e_step.clean": True, "e_step.draws": 1}), SMALL).seconds
+    one = drawing(draws=1)
+    assert drawing(draws=1, sampler="tds", sampler_options={"particles": 8}) == pytest.approx(8 * one)
+    assert drawing(draws=4, sampler="tds", sampler_options={"particles": 8, "picks": 4}) == pytest.approx(8 * one)
+    assert drawing(draws=1, fresh=0.5, fresh_from=4) == pytest.approx(
+        3 / 4 * one
+    )  # laps 2 and 3 draw for all, 4 and 5 for half
+
+
 def test_every_recipe_gets_a_verdict():
     small, large = (
         {fit.recipe: fit for fit in (doctor.fit_of(load_recipe(name), device) for name in names())}

@@ -86,10 +86,16 @@ def chance(result: dict[str, Any]) -> str:
 
 def particles(result: dict[str, Any]) -> str:
     f = result["figures"]
-    about = {"pc": ", corrections above {down_to}", "tds": ", {particles} particles"}
+    about = {
+        "pc": ", corrections above {down_to}",
+        "tds": ", {particles} particles",
+        "tds picks": ", {particles} particles, {picks} draws from each set",
+    }
     samplers = {
-        name: f"`{name}`, {case['e_step.steps']} steps{about.get(name, '').format(**case['e_step.sampler_options'])}"
+        name: f"`{case['e_step.sampler']}`, {case['e_step.steps']} steps"
+        + about.get(name, "").format(**case["e_step.sampler_options"])
         for name, case in CASES.items()
+        if any(row["sampler"] == name for row in result["rows"])
     }
     shown = (2, 4, 6, 8, 12)
     lines, known = [], []

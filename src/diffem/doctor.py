@@ -26,6 +26,7 @@ import torch
 from . import __version__
 from .nn.networks import make_network
 from .runs.recipe import Recipe, load_recipe, names
+from .samplers import TDS
 
 GIB = 1 << 30
 SHARE_OF_PEAK = 0.5  # what networks reach of the rate of large matrix products
@@ -222,10 +223,14 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
     rate = device.flops.get(recipe.precision) or device.flops.get("float32", 0.0)
     seconds = None
     if n is not None and rate > 0:
-        corrections = 1 + recipe.e_step.sampler_options.get("corrections", 0)
-        draw = (recipe.e_step.steps * corrections + 1) * (1 + recipe.e_step.iterations)
+        options = recipe.e_step
+        paths = TDS(**options.sampler_options).particles / options.together if options.sampler == "tds" else 1  # type: ignore[arg-type]
+        draw = (
+            paths * (options.steps * (1 + options.sampler_options.get("corrections", 0)) + 1) * (1 + options.iterations)
+        )
         # the first lap draws from the Gaussian start, without the network
-        e_step = (recipe.laps - 1) * n * recipe.e_step.draws * draw
+        laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
+        e_step = laps * n * options.draws * draw
         first = recipe.train.first_steps or recipe.train.steps
         m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * recipe.train.steps)
         seconds = (e_step + m_step) * forward / (SHARE_OF_PEAK * rate)

@@ -148,5 +148,8 @@ def test_without_earlier_draws_all_are_made():
 
 
 def test_who_does_not_say_draws_with_the_runs_particles():
-    assert sampling_like(EStep(sampler="tds", sampler_options={"particles": 4})) == {"sampler": "tds", "particles": 4}
+    assert sampling_like(EStep(sampler="tds", sampler_options={"particles": 4, "picks": 2}, draws=2)) == {
+        "sampler": "tds",
+        "particles": 4,
+    }
     assert sampling_like(EStep(sampler="ddpm", sampler_options={})) == {"sampler": "ddpm2"}

@@ -44,11 +44,20 @@ def test_systematic_resampling():
     """Every particle ⌊Pw⌋ or ⌈Pw⌉ times, and on average over the uniform number exactly Pw."""
     w = torch.tensor([[0.5, 0.25, 0.2, 0.05], [0.0, 1.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]], dtype=DOUBLE)
     grid = (torch.arange(1000, dtype=DOUBLE) + 0.5) / 1000
-    ancestors = torch.stack([systematic(w, u.expand(3)) for u in grid])  # (1000, 3, P)
+    ancestors = torch.stack([systematic(w, u.expand(3), w.shape[1]) for u in grid])  # (1000, 3, P)
     counts = torch.nn.functional.one_hot(ancestors, 4).sum(2).double()
     assert (counts >= (4 * w - 1e-9).floor()).all()
     assert (counts <= (4 * w + 1e-9).ceil()).all()
     assert torch.allclose(counts.mean(0), 4 * w, atol=4e-3)  # the grid's spacing, four times over
+
+
+def test_fewer_picks_than_particles():
+    w = torch.tensor([[0.5, 0.25, 0.2, 0.05]], dtype=DOUBLE)
+    grid = (torch.arange(1000, dtype=DOUBLE) + 0.5) / 1000
+    picked = torch.stack([systematic(w, u.expand(1), 2) for u in grid])  # (1000, 1, 2)
+    counts = torch.nn.functional.one_hot(picked, 4).sum(2).double()
+    assert (counts[:, 0, 0] == 1).all()  # half the weight, one of two picks
+    assert torch.allclose(counts.mean(0), 2 * w, atol=2e-3)
 
 
 def test_weights_survive_what_is_not_a_number():
@@ -222,6 +231,31 @@ def test_statistics():
     assert (statistics.effective == 0).all()  # no particles
 
 
+def test_picks_from_one_set():
+    """With nothing to weigh all particles are picked, once each, and the one that is picked alone is among them."""
+    posterior = gaussian().posterior(dense_observations(sigma=1e6), solver="direct")
+    settings = {"steps": 8, "sampler": "tds", "particles": 4, "seed": 1}
+    alone = posterior.sample(draws=2, **settings)
+    x, statistics = posterior.sample(draws=7, picks=4, return_stats=True, **settings)
+    assert x.shape == (7, 3, 4)
+    assert (torch.cdist(x[:4].movedim(1, 0), x[:4].movedim(1, 0)) + torch.eye(4) > 0.1).all()
+    assert ((x[:4] - alone[0]).norm(dim=2).min(0).values < 1e-9).all()
+    assert statistics.evaluations[:, 0].tolist() == [4 * 9, 0, 0, 0, 4 * 9, 0, 0]
+    assert torch.equal(statistics.effective[0], statistics.effective[3])
+    assert torch.allclose(posterior.sample(draws=7, picks=4, batch_size=5, **settings), x, atol=1e-9)
+
+
+def test_picks_leave_less_to_chance():
+    """Which of two clusters: the fraction of four picks varies less than a draw does, by nearly as much as four independent draws would."""
+    prior, obs = mixture(), two_clusters_seen()[[0] * 400]
+    x = prior.posterior(obs, solver="direct").sample(draws=4, steps=32, sampler="tds", particles=16, picks=4)
+    right = (x[..., 0] > 2).double()  # (4, 400)
+    p = float(right.mean())
+    exact = prior.posterior(two_clusters_seen(), method="exact").exact_sample(20_000)[:, 0, 0]
+    assert p == pytest.approx(float((exact > 2).double().mean()), abs=4 * math.sqrt(p * (1 - p) / 400))
+    assert float(right.mean(0).var()) < 0.45 * p * (1 - p)
+
+
 def test_as_an_e_step():
     """Draws of a shard with `e_step.sampler: tds`, whatever the batch; the shard's screening sees ordinary draws."""
     prior, obs = mixture(), two_clusters_seen()[[0] * 10]
@@ -233,11 +267,40 @@ def test_as_an_e_step():
     assert torch.allclose(draw_shard(prior, obs, options, batch_size=6, **settings).x, shard.x, atol=1e-10)
 
 
+def test_picks_in_an_e_step():
+    """Four draws of two sets: their particles are counted once, rejected ones are drawn again, and a part may be renewed."""
+    prior, obs = mixture(), two_clusters_seen()[[0] * 10]
+    options = EStep(sampler="tds", sampler_options={"particles": 4, "picks": 2}, solver="direct", steps=16, draws=4)
+    settings = {"index": torch.arange(10), "seed": 0, "lap": 2, "bound": 20.0}
+    shard = draw_shard(prior, obs, options, **settings)
+    assert shard.x.shape == (4, 10, 2)
+    assert shard.report["evaluations"] == 2 * 10 * 4 * 17
+    assert shard.report["draws"] == 40
+    assert torch.allclose(draw_shard(prior, obs, options, batch_size=6, **settings).x, shard.x, atol=1e-10)
+    # screening: whatever is beyond the bound is replaced, the rest stays as it was
+    bound = float(shard.x.abs().amax(-1).median())
+    screened = draw_shard(prior, obs, options, **{**settings, "bound": bound}, last=lambda: torch.zeros(4, 10, 2))
+    good = shard.x.abs().amax(-1) <= bound
+    assert screened.report["rejected"] == int((~good).sum())
+    assert torch.equal(screened.x[good], shard.x[good])
+    assert float(screened.x.abs().max()) <= bound
+    # a part: both draws of a set are for the same observations
+    renewed = draw_shard(prior, obs, options, **settings, last=lambda: torch.zeros(4, 10, 2, dtype=DOUBLE), fresh=0.3)
+    new = (renewed.x != 0).any(-1)
+    assert new.sum(1).tolist() == [3, 3, 3, 3]
+    assert torch.equal(new[0], new[1])
+    assert torch.equal(new[2], new[3])
+    with pytest.raises(ValueError, match="draws must be a multiple of the 2 picks"):
+        EStep(sampler="tds", sampler_options={"picks": 2}, draws=3)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"particles": 0}, "particles must be a positive integer, got 0"),
         ({"particles": 2.5}, "particles must be a positive integer, got 2.5"),
+        ({"picks": 0}, "picks must be a positive integer, got 0"),
+        ({"particles": 2, "picks": 3}, "picks must not be more than the particles, got 3 of 2"),
         ({"threshold": 1.5}, r"threshold must lie in \[0, 1\], got 1.5"),
         ({"order": 3}, "order must be 1 or 2, got 3"),
         ({"eta": 0.5}, "'tds' does not take these options.*eta"),

@@ -63,25 +63,31 @@ def draw_shard(
     posterior = None if isinstance(prior, GaussianPrior) else condition_like(prior, obs, options)
     sampler_options: dict[str, Any] = dict(options.sampler_options)
     totals = {"guards": 0.0, "evaluations": 0.0, "vjps": 0.0}
+    together = options.together if posterior is not None else 1
 
-    def attempt(rows: Tensor, draw: int, counted: bool) -> Tensor:
-        """Draw number `draw` for some observations of the shard."""
+    def attempt(rows: Tensor, first: int, counted: bool) -> Tensor:
+        """Draws number `first` and those that come with it for some observations of the shard, `(together, rows, *event)`."""
         parts = []
         for part in rows.split(batch_size or len(rows)):
             whole = len(part) == len(obs)
             if posterior is None:
                 assert isinstance(prior, GaussianPrior)
                 some = obs if whole else obs[part]
-                parts.append(prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=draw))
+                each = [
+                    prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=d)
+                    for d in range(first, first + together)
+                ]
+                parts.append(torch.stack(each))
             else:
                 x, statistics = (posterior if whole else posterior[part]).sample(
+                    together,
                     steps=options.steps,
                     sampler=options.sampler,
                     seed=seed,
                     lap=lap,
                     index=index[part],
                     batch_size=batch_size,
-                    first_draw=draw,
+                    first_draw=first,
                     return_stats=True,
                     captured=captured,
                     progress=False,
@@ -92,51 +98,54 @@ def draw_shard(
                 totals["evaluations"] += float(statistics.evaluations.sum())
                 totals["vjps"] += float(statistics.vjps.sum())
             if progress is not None and counted:
-                progress.advance(len(part))
-        return torch.cat(parts)
+                progress.advance(together * len(part))
+        return torch.cat(parts, 1)
 
     plausible = options.plausible if posterior is not None else None  # the Gaussian start is drawn from exactly
-    limit = torch.inf
 
-    def error(x: Tensor, rows: Tensor) -> Tensor:
-        return denoising_error(prior, x, index[rows], seed=seed, lap=lap, batch_size=batch_size)
+    def screened(x: Tensor, rows: Tensor, limit: float | None = None) -> tuple[Tensor, float]:
+        """Which of the draws `(together, rows, *event)` will do, `(together, rows)`; limit: of denoising errors, that of these draws when absent."""
+        some = obs if len(rows) == len(obs) else obs[rows]
+        good = torch.stack([acceptable(draw, some, options.chi2, bound) for draw in x])
+        if plausible is None:
+            return good, torch.inf
+        errors = torch.stack(
+            [denoising_error(prior, draw, index[rows], seed=seed, lap=lap, batch_size=batch_size) for draw in x]
+        )
+        limit = plausible * float(errors.nanmedian()) if limit is None else limit
+        return good & (errors <= limit), limit
 
     before = last() if last is not None and fresh < 1 else None
     count = len(obs) if before is None else fresh_count(len(obs), fresh)
     draws, rejected, redrawn, kept, hopeless, chi2 = [], 0, 0, 0, 0, 0.0
-    for d in range(options.draws):
-        turn = int(index[0]) * options.draws + d  # shards and draws take turns of their own
+    for first in range(0, options.draws, together):
+        turn = int(index[0]) * options.draws + first  # shards and draws take turns of their own
         rows = Stream(seed, "fresh", lap).permutation(len(obs), step=turn)[:count].sort().values
         some = obs if count == len(obs) else obs[rows]
-        x = attempt(rows, d, counted=True)
-        good = acceptable(x, some, options.chi2, bound)
-        if plausible is not None:
-            errors = error(x, rows)
-            limit = plausible * float(errors.nanmedian())
-            good &= errors <= limit
+        x = attempt(rows, first, counted=True)
+        good, limit = screened(x, rows)
         rejected += int((~good).sum())
         for again in range(options.redraws if posterior is not None else GAUSSIAN_REDRAWS):
-            bad = (~good).nonzero().flatten().cpu()
+            bad = (~good).any(0).nonzero().flatten()
             if len(bad) == 0:
                 break
             # tries have draw numbers of their own, beyond those of the draws that are kept
-            other = attempt(rows[bad], options.draws * (again + 1) + d, counted=False)
-            mended = acceptable(other, some[bad], options.chi2, bound)
-            if plausible is not None:
-                mended &= error(other, rows[bad]) <= limit
-            x[bad[mended.cpu()].to(x.device)] = other[mended]
-            good[bad[mended.cpu()].to(x.device)] = True
+            other = attempt(rows[bad.cpu()], options.draws * (again + 1) + first, counted=False)
+            mended = screened(other, rows[bad.cpu()], limit)[0] & ~good[:, bad]
+            for d, (which, new) in enumerate(zip(mended, other, strict=True)):
+                x[d, bad[which]] = new[which]
+                good[d, bad[which]] = True
             redrawn += int(mended.sum())
-        bad = (~good).nonzero().flatten()
-        if len(bad):
-            if last is not None:
-                x[bad] = (last() if before is None else before)[d].to(x)[rows.to(x.device)[bad]]
+        for d, draw in enumerate(x, first):
+            bad = (~good[d - first]).nonzero().flatten()
+            if len(bad) and last is not None:
+                draw[bad] = (last() if before is None else before)[d].to(x)[rows.to(x.device)[bad]]
                 kept += len(bad)
-            else:
-                x[bad] = _fallback(prior, some[bad])
+            elif len(bad):
+                draw[bad] = _fallback(prior, some[bad])
                 hopeless += len(bad)
-        chi2 += float(some.chi2(x).sum())
-        draws.append(x if before is None else before[d].to(x).index_copy(0, rows.to(x.device), x))
+            chi2 += float(some.chi2(draw).sum())
+            draws.append(draw if before is None else before[d].to(x).index_copy(0, rows.to(x.device), draw))
     report = {
         "observations": len(obs),
         "draws": count * options.draws,  # of this lap; the counts and χ² are theirs
@@ -174,7 +183,9 @@ def sampling_like(options: EStep) -> dict[str, Any]:
 
     Others that a recipe names are those of the paper, or go with a number of steps.
     """
-    return {"sampler": "tds", **options.sampler_options} if options.sampler == "tds" else {"sampler": DEFAULT_SAMPLER}
+    if options.sampler != "tds":
+        return {"sampler": DEFAULT_SAMPLER}
+    return {"sampler": "tds", **options.independent().sampler_options}
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:

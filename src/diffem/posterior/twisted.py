@@ -29,24 +29,26 @@ def sample_twisted(
 ) -> tuple[Tensor, Statistics]:
     """`draws` draws for each of n observations, `(draws·n, *event)`, and their statistics; arguments as in `Posterior.sample`.
 
-    batch_size counts particles, for they are what fills the device; particles of a draw stay together.
+    batch_size counts particles, for they are what fills the device; particles of a set stay together. Draws d with the same d // picks are of one
+    set; what it took is counted at the first of them.
     """
     n, count = len(posterior), sampler.particles
+    first_set, sets = first_draw // sampler.picks, -(-draws // sampler.picks)
     sigmas, stream = posterior.prior.sigmas(steps), Stream(seed, "posterior", lap)
     prior = posterior.prior
-    at_once = max(1, (batch_size or prior.batch_for(draws * n * count)) // count)
+    at_once = max(1, (batch_size or prior.batch_for(sets * n * count)) // count)
     measurement, iterations = tuple(posterior.obs.y.shape[1:]), 1
     if isinstance(posterior, SolvingPosterior):
         iterations = posterior.iterations
     parts, statistics = [], []
     with (
         evaluation_mode(prior),
-        Progress("posterior draws", draws * n * count * steps, "particle steps", progress) as bar,
+        Progress("posterior draws", sets * n * count * steps, "particle steps", progress) as bar,
     ):
-        for row in torch.arange(draws * n).split(at_once):
+        for row in torch.arange(sets * n).split(at_once):
             some = posterior[(row % n).repeat_interleave(count)].for_steps(steps)
             counted = Statistics.zeros(len(row) * count, prior.mean.device)
-            address, number = index[row % n].to(prior.mean.device), (first_draw + row // n).to(prior.mean.device)
+            address, number = index[row % n].to(prior.mean.device), (first_set + row // n).to(prior.mean.device)
             u = Stream(seed, "posterior probe", lap).uniform(address, measurement, draw=number)
             probe = torch.where(u < 0.5, -1, 1).to(prior.mean).repeat_interleave(count, 0)
 
@@ -76,4 +78,22 @@ def sample_twisted(
             gathered.residuals = counted.residuals.reshape(-1, count).amax(-1)
             gathered.effective, gathered.resamplings = weighted.effective.float(), weighted.resamplings
             statistics.append(gathered)
-    return torch.cat(parts), Statistics.concatenate(statistics)
+    # (sets·n, picks, *event) → draw by draw
+    x = torch.cat(parts).unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:draws]
+    return x.flatten(0, 1), _by_draw(Statistics.concatenate(statistics), draws, n, sampler.picks)
+
+
+def _by_draw(total: Statistics, draws: int, n: int, picks: int) -> Statistics:
+    """Statistics of sets, `(sets·n,)`, as of draws: what a set took counts at its first draw, what became of its particles at each."""
+
+    def first(t: Tensor) -> Tensor:
+        return torch.cat([t.reshape(-1, 1, n), t.new_zeros(len(t) // n, picks - 1, n)], 1).flatten()[: draws * n]
+
+    def each(t: Tensor) -> Tensor:
+        return t.reshape(-1, 1, n).expand(-1, picks, -1).flatten()[: draws * n]
+
+    out = total.map(first)
+    out.residuals, out.effective, out.resamplings = (
+        each(t) for t in (total.residuals, total.effective, total.resamplings)
+    )
+    return out

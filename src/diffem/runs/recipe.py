@@ -104,7 +104,21 @@ class EStep(Section):
     def _one(self) -> EStep:
         if self.clean and self.draws > 1:
             raise ValueError("with clean observations there is one draw of each, the observation: leave draws out")
+        if self.draws % self.together:
+            raise ValueError(
+                f"draws must be a multiple of the {self.together} picks from one set of particles, got {self.draws}"
+            )
         return self
+
+    @property
+    def together(self) -> int:
+        """Draws that are made in one: picks from one set of particles."""
+        return max(1, int(self.sampler_options.get("picks", 1))) if self.sampler == "tds" else 1
+
+    def independent(self, draws: int = 1) -> EStep:
+        """The same for so many draws that know nothing of each other: picks from one set of particles would seem too sure."""
+        options = {name: value for name, value in self.sampler_options.items() if name != "picks"}
+        return self.model_copy(update={"draws": draws, "sampler_options": options})
 
     def fresh_at(self, lap: int) -> float:
         """The fraction of observations lap draws for."""

@@ -10,7 +10,8 @@ which makes the weighted particles follow p(x_s) q(y | x_s) whatever the twist w
 the weights. When their effective number 1/Σw² falls below `threshold`·P, the particles are resampled (systematically) and start
 again with equal weights. A twist need not be normalised: a wrong factor costs particles, not correctness.
 
-A draw is **one** particle, picked by its final weight; particles of one draw share ancestors and are not independent draws.
+A draw is **one** particle, picked by its final weight. Particles share ancestors and are not independent draws, so one is all that is taken,
+unless `picks` says otherwise: EM, which averages over draws, gets more out of the same particles.
 
 Second order extrapolates the prior's kernel as in `ddim.py` and moves the guided one by as much, so the weights correct towards the law
 of `ddpm2`. That kernel remembers the step before, which the twist does not know of: it loses less variance in few steps but takes
@@ -48,27 +49,30 @@ Twist: TypeAlias = Callable[[Tensor, Tensor], Guide]  # x_t (n·P, *event), sigm
 
 
 class TDS(DDIM):
-    """particles: P; threshold: resample below this fraction of P; order: 1 or 2, of the DDPM step.
+    """particles: P; threshold: resample below this fraction of P; order: 1 or 2, of the DDPM step; picks: draws from one set of particles.
 
     It needs observations. Without them there is nothing to weigh, and a prior's draw is that of `ddpm` (`ddpm2`).
     """
 
     name: ClassVar[str] = "tds"
 
-    def __init__(self, particles: int = 16, threshold: float = 0.5, order: int = 1) -> None:
+    def __init__(self, particles: int = 16, threshold: float = 0.5, order: int = 1, picks: int = 1) -> None:
         super().__init__(eta=1.0, order=order)
-        if not isinstance(particles, int) or isinstance(particles, bool) or particles < 1:
-            raise InputError(f"particles must be a positive integer, got {particles!r}")
+        for name, value in (("particles", particles), ("picks", picks)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a positive integer, got {value!r}")
+        if picks > particles:
+            raise InputError(f"picks must not be more than the particles, got {picks} of {particles}")
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must lie in [0, 1], got {threshold}")
-        self.particles, self.threshold = particles, float(threshold)
+        self.particles, self.threshold, self.picks = particles, float(threshold), picks
 
 
 @dataclass
 class Weighted:
-    """One draw per observation, and what became of its particles."""
+    """What was picked for each observation, and what became of its particles."""
 
-    x: Tensor  # (n, *event)
+    x: Tensor  # (n, picks, *event)
     effective: Tensor  # (n,) the smallest effective number of particles on the way
     resamplings: Tensor  # (n,)
 
@@ -80,11 +84,10 @@ def normalised(log_w: Tensor) -> Tensor:
     return torch.softmax(torch.where(lost, 0, log_w), -1)
 
 
-def systematic(w: Tensor, u: Tensor) -> Tensor:
-    """Ancestors `(n, P)`: particle i appears ⌊P wᵢ⌋ or ⌈P wᵢ⌉ times. w: `(n, P)` normalised, u: `(n,)` uniform."""
-    count = w.shape[1]
+def systematic(w: Tensor, u: Tensor, count: int) -> Tensor:
+    """Particles `(n, count)`: the i-th appears ⌊count · wᵢ⌋ or ⌈count · wᵢ⌉ times. w: `(n, P)` normalised, u: `(n,)` uniform."""
     points = (torch.arange(count, device=w.device, dtype=w.dtype) + u.to(w).unsqueeze(1)) / count
-    return torch.searchsorted(w.cumsum(-1), points).clamp(max=count - 1)
+    return torch.searchsorted(w.cumsum(-1), points).clamp(max=w.shape[1] - 1)
 
 
 @torch.no_grad()
@@ -101,10 +104,10 @@ def draw_weighted(
     captured: bool = False,
     bookmark: Bookmark = no_bookmark,
 ) -> Weighted:
-    """One micro-batch of n draws with P particles each, the rows of a draw next to each other.
+    """One micro-batch of n sets of P particles, the rows of a set next to each other.
 
     twist: the prior and the twist for all n·P rows. mean, sigmas, stream, progress, captured and bookmark: as in `run.draw`.
-    index, draws: `(n,)` the address of each draw; particle p of draw d has the normal numbers of draw dP + p.
+    index, draws: `(n,)` the address of each set; particle p of set d has the normal numbers of draw dP + p.
     """
     count, n, shape = sampler.particles, len(index), tuple(mean.shape)
     index, draws = index.to(mean.device), draws.to(mean.device)
@@ -129,7 +132,7 @@ def draw_weighted(
         w = normalised(log_w)
         effective = 1 / w.square().sum(-1)
         poor = effective < sampler.threshold * count
-        ancestor = systematic(w, chances.uniform(index, (), step=i, draw=draws, dtype=dtype))
+        ancestor = systematic(w, chances.uniform(index, (), step=i, draw=draws, dtype=dtype), count)
         ancestor = torch.where(poor.unsqueeze(1), ancestor, particle)
         rows = (first_row + ancestor).flatten()
         x_t, prior, guided, last_prior = (part[rows] for part in (x_t, guide.prior, guide.guided, last_prior))
@@ -155,6 +158,5 @@ def draw_weighted(
     guide = twist(state[0], sigmas[-1].to(mean))
     w = normalised(reweighted(state, guide))
     u = chances.uniform(index, (), step=len(table), draw=draws, dtype=dtype)
-    chosen = torch.searchsorted(w.cumsum(-1), u.unsqueeze(1)).clamp(max=count - 1)
-    x = guide.guided[(first_row + chosen).flatten()]
+    x = guide.guided[first_row + systematic(w, u, sampler.picks)]
     return Weighted(x, torch.minimum(state[4], 1 / w.square().sum(-1)), state[5])
