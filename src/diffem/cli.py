@@ -1,4 +1,4 @@
-"""The command line: fit, sample, posterior, evaluate, report."""
+"""The command line: recipes, fit, evaluate, report, export, app and doctor here, the others in `cli_drawing.py` and `cli_mri.py`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from .cli_mri import register
-
-if TYPE_CHECKING:
-    import torch
+from .cli_drawing import register as register_drawing
+from .cli_mri import register as register_mri
+from .cli_options import LapOption, RunArgument, SamplerOption, StepsOption, device
 
 app = typer.Typer(
     add_completion=True,
@@ -22,17 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learn a diffusion prior from incomplete, noisy observations alone; then sample it or any posterior.",
 )
-
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]
-SeedOption = Annotated[int, typer.Option("--seed", help="address of the random numbers")]
-LapOption = Annotated[int | None, typer.Option("--lap", help="use this lap instead of the last")]
-StepsOption = Annotated[int, typer.Option("--steps", help="sampling steps")]
-SamplerOption = Annotated[str, typer.Option("--sampler", help="ddpm2, ddpm, ddim, ddim2, heun or pc")]
-ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who asks for draws is not
-BatchOption = Annotated[
-    int | None,
-    typer.Option("--batch", min=1, help="how many are drawn at a time; as many as suit the device when absent"),
-]
 
 
 def _version(show: bool) -> None:
@@ -155,84 +143,7 @@ class _Teller:
         self.console.print(f"report  {page}")
 
 
-@app.command()
-def sample(
-    run: RunArgument,
-    n: Annotated[int, typer.Option("-n", help="how many")] = 64,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy for the numbers, .png for a picture")] = None,
-    steps: StepsOption = 128,
-    sampler: SamplerOption = "ddpm2",
-    seed: SeedOption = 0,
-    batch: BatchOption = None,
-    lap: LapOption = None,
-) -> None:
-    """Draw samples from the learned prior."""
-    from .em.fit import load
-
-    prior = load(run, lap, _device(), "recipe")
-    x = prior.sample(n, steps=steps, sampler=sampler, seed=seed, batch_size=batch).cpu().numpy()
-    target = out or run / "samples.png"
-    _write(target, x)
-    typer.echo(target)
-
-
-@app.command()
-def posterior(
-    run: RunArgument,
-    observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .nii.gz; .png for a picture")
-    ],
-    draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
-    steps: StepsOption = 128,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            "--sampler",
-            help="ddpm2, ddpm, ddim, ddim2, heun, pc or tds (weighed particles); when absent ddpm2, or tds where the run drew with it",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="mmps, sigma_t, identity, dps, pigdm, tmpd, diffpir; the run's when absent"),
-    ] = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option("--iterations", min=1, help="solver iterations of mmps; when absent the run's, at least 3"),
-    ] = None,
-    seed: SeedOption = 0,
-    batch: BatchOption = None,
-    lap: LapOption = None,
-) -> None:
-    """Draw from the posterior of every observation in a file."""
-    import torch
-
-    from .data import Observations
-    from .em.expectation import condition_like, sampling_like
-    from .em.fit import load
-    from .report import pictures
-    from .report.export import write_posterior
-    from .runs.files import write_bytes
-    from .runs.recipe import EStep
-    from .runs.rundir import RunDir
-
-    prior = load(run, lap, _device(), "recipe")
-    obs = Observations.load(observations).to(prior.mean.device)
-    e_step = RunDir(run).recipe().e_step if run.is_dir() else EStep.model_validate({})
-    changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
-    conditioned = condition_like(prior, obs, e_step.model_copy(update=changes))
-    drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
-    x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
-    obs = obs.to("cpu")
-    chi2 = torch.stack([obs.chi2(d) for d in x])
-    typer.echo(
-        f"{len(obs)} observations, {draws} draws each; residual χ² per measured value {float(chi2.median()):.2f} (median)"
-    )
-    if out.suffix == ".png":
-        write_bytes(out, pictures.posterior(obs.backprojected().numpy(), x.numpy()))
-    else:
-        write_posterior(out, x, chi2)
-    typer.echo(out)
+register_drawing(app)
 
 
 @app.command()
@@ -281,7 +192,7 @@ def evaluate(
         extractor=extractor,
         range=pixel_range,
         lap=lap,
-        device=_device(),
+        device=device(),
     )
     typer.echo(json.dumps(results, indent=1))
 
@@ -347,31 +258,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="the same for pr
     typer.echo(json.dumps(diagnosis.to_json(), indent=1) if as_json else describe(diagnosis))
 
 
-register(app)
-
-
-def _device() -> torch.device:
-    import torch
-
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _write(target: Path, x: Any) -> None:
-    from .report import pictures
-    from .runs.files import write_array, write_bytes
-
-    if target.suffix == ".npy":
-        write_array(target, x)
-    elif target.suffix == ".png":
-        write_bytes(target, pictures.grid(x, columns=min(16, max(1, int(len(x) ** 0.5)))))
-    else:
-        raise _input_error(f"--out must end in .npy or .png, got {target}")
-
-
-def _input_error(message: str) -> Exception:
-    from .errors import InputError
-
-    return InputError(message)
+register_mri(app)
 
 
 def main() -> None:

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from .cli_options import LapOption, device
+from .errors import InputError
+
 ChangeOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting of the data: data.accel=8")
 ]
@@ -21,7 +24,7 @@ def prepare(
     from .data.mri_images import prepare
 
     if out.suffix != ".npz":
-        raise _input_error(f"--out must end in .npz, got {out}")
+        raise InputError(f"--out must end in .npz, got {out}")
     typer.echo(f"{prepare(str(path), out, size)}: {out}")
 
 
@@ -47,7 +50,7 @@ def observe(
     problem.obs.save(out)
     if truth is not None:
         if problem.reference is None:
-            raise _input_error("--truth: the source does not know the truth behind its observations")
+            raise InputError("--truth: the source does not know the truth behind its observations")
         write_array(truth, problem.reference.numpy())
     typer.echo(f"{len(problem.obs)} observations of {problem.obs.x_shape}: {out}")
     if problem.about:
@@ -71,11 +74,9 @@ def mri(
     batch: Annotated[int | None, typer.Option("--batch", help="draws made at a time")] = None,
     nifti: Annotated[bool, typer.Option("--nifti", help="also export NIfTI volumes")] = False,
     change: ChangeOption = None,
-    lap: Annotated[int | None, typer.Option("--lap", help="use this lap instead of the last")] = None,
+    lap: LapOption = None,
 ) -> None:
     """Reconstruct held-out slices at several accelerations: figures, arrays and measures in one folder."""
-    import torch
-
     from .report.study import write_study
     from .runs.recipe import parse_change
     from .runs.rundir import RunDir
@@ -83,11 +84,11 @@ def mri(
     try:
         accels = [float(word) for word in accel.split(",")]
     except ValueError:
-        raise _input_error(f"--accel must be numbers separated by commas, got {accel!r}") from None
+        raise InputError(f"--accel must be numbers separated by commas, got {accel!r}") from None
     changes = {}
     for key, value in (parse_change(text) for text in change or []):
         if not key.startswith("data."):
-            raise _input_error(f"--set changes settings of the data here, data.path=..., got {key}")
+            raise InputError(f"--set changes settings of the data here, data.path=..., got {key}")
         changes[key.removeprefix("data.")] = value
     folder = out or RunDir(run).inside(run / "mri")
     write_study(
@@ -103,7 +104,7 @@ def mri(
         batch=batch,
         lap=lap,
         nifti=nifti,
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device=device(),
         say=typer.echo,
     )
     typer.echo(folder)
@@ -122,9 +123,3 @@ def _recipe(recipe: str, change: list[str] | None) -> Any:
     if Path(recipe).is_dir():
         return load_recipe(RunDir(recipe).recipe(), changes)
     return load_recipe(recipe, changes)
-
-
-def _input_error(message: str) -> Exception:
-    from .errors import InputError
-
-    return InputError(message)

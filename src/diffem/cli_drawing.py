@@ -1,0 +1,108 @@
+"""Commands that draw: samples of a prior, and of the posterior of every observation in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .cli_options import BatchOption, LapOption, RunArgument, SamplerOption, SeedOption, StepsOption, device
+from .errors import InputError
+
+ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who asks for draws is not
+
+
+def sample(
+    run: RunArgument,
+    n: Annotated[int, typer.Option("-n", help="how many")] = 64,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy for the numbers, .png for a picture")] = None,
+    steps: StepsOption = 128,
+    sampler: SamplerOption = "ddpm2",
+    seed: SeedOption = 0,
+    batch: BatchOption = None,
+    lap: LapOption = None,
+) -> None:
+    """Draw samples from the learned prior."""
+    from .em.fit import load
+
+    prior = load(run, lap, device(), "recipe")
+    x = prior.sample(n, steps=steps, sampler=sampler, seed=seed, batch_size=batch).cpu().numpy()
+    target = out or run / "samples.png"
+    _write(target, x)
+    typer.echo(target)
+
+
+def posterior(
+    run: RunArgument,
+    observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .nii.gz; .png for a picture")
+    ],
+    draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
+    steps: StepsOption = 128,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            "--sampler",
+            help="ddpm2, ddpm, ddim, ddim2, heun, pc or tds (weighed particles); when absent ddpm2, or tds where the run drew with it",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="mmps, sigma_t, identity, dps, pigdm, tmpd, diffpir; the run's when absent"),
+    ] = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option("--iterations", min=1, help="solver iterations of mmps; when absent the run's, at least 3"),
+    ] = None,
+    seed: SeedOption = 0,
+    batch: BatchOption = None,
+    lap: LapOption = None,
+) -> None:
+    """Draw from the posterior of every observation in a file."""
+    import torch
+
+    from .data import Observations
+    from .em.expectation import condition_like, sampling_like
+    from .em.fit import load
+    from .report import pictures
+    from .report.export import write_posterior
+    from .runs.files import write_bytes
+    from .runs.recipe import EStep
+    from .runs.rundir import RunDir
+
+    prior = load(run, lap, device(), "recipe")
+    obs = Observations.load(observations).to(prior.mean.device)
+    e_step = RunDir(run).recipe().e_step if run.is_dir() else EStep.model_validate({})
+    changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
+    conditioned = condition_like(prior, obs, e_step.model_copy(update=changes))
+    drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
+    x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
+    obs = obs.to("cpu")
+    chi2 = torch.stack([obs.chi2(d) for d in x])
+    typer.echo(
+        f"{len(obs)} observations, {draws} draws each; residual χ² per measured value {float(chi2.median()):.2f} (median)"
+    )
+    if out.suffix == ".png":
+        write_bytes(out, pictures.posterior(obs.backprojected().numpy(), x.numpy()))
+    else:
+        write_posterior(out, x, chi2)
+    typer.echo(out)
+
+
+def register(app: typer.Typer) -> None:
+    for command in (sample, posterior):
+        app.command()(command)
+
+
+def _write(target: Path, x: Any) -> None:
+    from .report import pictures
+    from .runs.files import write_array, write_bytes
+
+    if target.suffix == ".npy":
+        write_array(target, x)
+    elif target.suffix == ".png":
+        write_bytes(target, pictures.grid(x, columns=min(16, max(1, int(len(x) ** 0.5)))))
+    else:
+        raise InputError(f"--out must end in .npy or .png, got {target}")
