@@ -26,7 +26,7 @@ import torch
 from . import __version__
 from .nn.networks import make_network
 from .runs.recipe import Recipe, load_recipe, names
-from .samplers import TDS
+from .samplers import get_sampler, schedule
 
 GIB = 1 << 30
 SHARE_OF_PEAK = 0.5  # what networks reach of the rate of large matrix products
@@ -224,10 +224,11 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
     seconds = None
     if n is not None and rate > 0:
         options = recipe.e_step
-        paths = TDS(**options.sampler_options).particles / options.together if options.sampler == "tds" else 1  # type: ignore[arg-type]
-        draw = (
-            paths * (options.steps * (1 + options.sampler_options.get("corrections", 0)) + 1) * (1 + options.iterations)
-        )
+        sampler = get_sampler(options.sampler, **options.sampler_options)
+        phases = sampler.phases(schedule(options.steps, recipe.sigma_min, recipe.sigma_max))
+        evaluations = sum(who.evaluations_per_step * (len(sigmas) - 1) for who, sigmas in phases) + 1
+        paths = getattr(sampler, "particles", 1) / options.together
+        draw = paths * evaluations * (1 + options.iterations)
         # the first lap draws from the Gaussian start, without the network
         laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
         e_step = laps * n * options.draws * draw
