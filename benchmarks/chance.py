@@ -16,6 +16,7 @@ from torch import Tensor
 
 from diffem.data.manifold import truth
 from diffem.em.expectation import fresh_count
+from diffem.metrics import sliced_wasserstein
 from diffem.randomness import Stream
 from diffem.runs.recipe import load_recipe, parse_change
 
@@ -27,10 +28,8 @@ MEASURES = ("draws", "pooled", "even")
 
 
 def moved(a: Tensor, b: Tensor) -> float:
-    """W₂² between places `(n,)` and `(m,)` on a line, by quantiles."""
-    level = (torch.arange(max(len(a), len(b)), device=a.device) + 0.5) / max(len(a), len(b))
-    a, b = (s.sort().values[(level * len(s)).long().clamp(max=len(s) - 1)] for s in (a, b))
-    return float((a - b).square().mean())
+    """W₂² between places `(n,)` and `(m,)` on a line, of which every slice is the whole."""
+    return sliced_wasserstein(a[:, None], b[:, None], p=2, slices=1) ** 2
 
 
 def main(words: list[str] | None = None) -> None:

@@ -57,7 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def recipe_of(sampler: str, **changes: Any) -> Recipe:
-    return load_recipe("manifold-quick", {"e_step.draws": 1} | CASES[sampler] | changes)
+    return load_recipe("manifold-quick", CASES[sampler] | changes)
 
 
 def measure(sampler: str, laps: int, out: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.em.maximization import maximization
 from diffem.nn.networks import make_network
-from diffem.priors.batching import choose_batch
 from diffem.runs.recipe import load_recipe
 
 from .record import RESULTS, record
@@ -54,7 +53,7 @@ def main() -> None:
     network.requires_grad_(False)
     prior = priors.DiffusionPrior(network, event_shape=shape, settings=settings).cuda()
     figures: dict[str, float] = {"parameters": sum(p.numel() for p in network.parameters()), "batch": batch}
-    figures["automatic_batch"] = choose_batch(prior, 1 << 20)
+    figures["automatic_batch"] = prior.batch_for(1 << 20)
     prior.accelerate(batch, precision="bf16")
 
     # E: T steps and the last denoising make T + 1 evaluations

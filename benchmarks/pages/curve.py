@@ -36,8 +36,8 @@ def manifold(result: dict[str, Any]) -> str:
         for name, row in named
     ]
     text = (
-        "Sinkhorn divergence (squared distance, regularisation 10⁻³) of draws and prior samples from random points of the truth (16,384 of each), and "
-        f"of all 65,536 draws from evenly spaced points of the truth; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M. Of all draws also "
+        "Sinkhorn divergence (squared distance, regularisation 10⁻³) of draws and prior samples from random points of the truth, 16,384 of each, and "
+        f"of all draws from {'the same and from ' if 'sinkhorn_pooled' in columns else ''}evenly spaced points; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M. Of all draws also "
         "the mean squared distance from the curve, how many are further than 0.5 from it and how many on another branch than the point behind their "
         "observation, and W₂ to those points, along the curve and sliced. Perfect draws are from the exact posterior on the true curve:"
     )
@@ -95,7 +95,6 @@ def particles(result: dict[str, Any]) -> str:
         name: f"`{case['e_step.sampler']}`, {case['e_step.steps']} steps"
         + about.get(name, "").format(**case["e_step.sampler_options"])
         for name, case in CASES.items()
-        if any(row["sampler"] == name for row in result["rows"])
     }
     shown = (2, 4, 6, 8, 12)
     lines, known = [], []

@@ -1,4 +1,4 @@
-"""How much memory is left, so that what cannot fit is refused before it is asked for, and whether it was that."""
+"""How much memory is left, so that what cannot fit is refused before it is asked for; and whether an error says that it ran out."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_precision_of_the_network_alone(prior):
     coarse = prior.compute_in("bf16")(x, sigma)
     assert coarse.dtype == torch.float32
     assert not torch.equal(coarse, exact)
-    torch.testing.assert_close(coarse, exact, rtol=0, atol=0.02)
+    torch.testing.assert_close(coarse, exact, rtol=0, atol=5 * 2**-8)  # eight bits, numbers of about 1, a few layers
     assert torch.equal(prior.compute_in("float32")(x, sigma), exact)
     with pytest.raises(InputError, match="precision must be float32, tf32, bf16 or fp16, got 'half'"):
         prior.compute_in("half")
@@ -70,7 +70,7 @@ def test_as_many_at_a_time_as_suit_the_device(prior, obs, monkeypatch):
         prior.network.sizes.clear()
         parts = draw()
         assert max(prior.network.sizes) in (6, 7)  # particles of a draw stay together
-        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-4)  # float32, and a solve in every step
         monkeypatch.undo()
 
 

@@ -73,11 +73,8 @@ def draw_shard(
             if posterior is None:
                 assert isinstance(prior, GaussianPrior)
                 some = obs if whole else obs[part]
-                each = [
-                    prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=d)
-                    for d in range(first, first + together)
-                ]
-                parts.append(torch.stack(each))
+                x = prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=first)
+                parts.append(x.unsqueeze(0))
             else:
                 x, statistics = (posterior if whole else posterior[part]).sample(
                     together,

@@ -27,7 +27,6 @@ from ..interruption import Interruption, Preempted
 from ..memory import is_out_of_memory
 from ..nn.networks import make_network
 from ..priors import DiffusionPrior, Prior
-from ..priors.batching import choose_batch
 from ..priors.files import load_prior, load_with_description, save_prior
 from ..processes import Processes
 from ..progress import Progress
@@ -161,7 +160,7 @@ class Loop:
         if self.device.type == "cuda":
             prior.compute_in(self.recipe.drawing_precision)
         if self.chosen is None:  # once: a network is compiled for one size
-            self.chosen = options.batch or choose_batch(prior, most)
+            self.chosen = options.batch or prior.batch_for(most)
         batch = min(self.chosen, self.most)
         if self.device.type == "cuda":
             prior.accelerate(batch)

@@ -30,7 +30,7 @@ def sample_twisted(
     """`draws` draws for each of n observations, `(draws·n, *event)`, and their statistics; arguments as in `Posterior.sample`.
 
     batch_size counts particles, for they are what fills the device; particles of a set stay together. Draws d with the same d // picks are of one
-    set; what it took is counted at the first of them.
+    set, and first_draw begins one; what it took is counted at the first of them.
     """
     n, count = len(posterior), sampler.particles
     first_set, sets = first_draw // sampler.picks, -(-draws // sampler.picks)

@@ -52,10 +52,8 @@ def _peak_bytes(prior: Prior, count: int) -> int:
     device = prior.mean.device
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    with (
-        torch.enable_grad(),
-        torch.compiler.set_stance("force_eager"),
-    ):  # a network that was trained is compiled, for other sizes
+    # a network that was trained is compiled, for other sizes
+    with torch.enable_grad(), torch.compiler.set_stance("force_eager"):
         x = torch.zeros(count, *prior.event_shape, device=device, dtype=prior.mean.dtype, requires_grad=True)
         x_hat = prior.denoise(x, torch.full((), prior.sigma_max, device=device, dtype=x.dtype))
         torch.autograd.grad(x_hat, x, torch.ones_like(x_hat))
