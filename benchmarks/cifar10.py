@@ -90,7 +90,7 @@ def main() -> None:
     store = DrawStore(folder.lap(last) / "draws", measured.count, recipe.e_step.shard)
     pooled = image_quality(cifar10.to_uint8(store.all()), reference, extractor)
     figures = {
-        "fid": rows[-1]["fid"],
+        f"fid_{arguments.samples // 1000}k": rows[-1]["fid"],  # lower with more samples, so these are part of its name
         "kid": rows[-1]["kid"],
         "fid_draws": float(pooled["fid"]),
         "samples": arguments.samples,

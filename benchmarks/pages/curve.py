@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from ..manifold import RISES
 from ..particles import CASES
 from .parts import source, table
 
@@ -22,6 +23,7 @@ def manifold(result: dict[str, Any]) -> str:
         "sinkhorn_pooled": ("all draws, random truth", "{:.5f}"),
         "sinkhorn_even": ("all draws, even truth", "{:.5f}"),
         "sinkhorn_prior": ("prior samples, random truth", "{:.4f}"),
+        "prior_even": ("four times as many, even truth", "{:.4f}"),
         "off_curve": ("distance from the curve, squared", "{:.5f}"),
         "strays": ("strays", "{:.3%}"),
         "elsewhere": ("on another branch", "{:.1%}"),
@@ -37,16 +39,18 @@ def manifold(result: dict[str, Any]) -> str:
     ]
     text = (
         "Sinkhorn divergence (squared distance, regularisation 10⁻³) of draws and prior samples from random points of the truth, 16,384 of each, and "
-        f"of all draws from {'the same and from ' if 'sinkhorn_pooled' in columns else ''}evenly spaced points; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M. Of all draws also "
+        f"of all draws from the same and from evenly spaced points; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M. Of all draws also "
         "the mean squared distance from the curve, how many are further than 0.5 from it and how many on another branch than the point behind their "
         "observation, and W₂ to those points, along the curve and sliced. Perfect draws are from the exact posterior on the true curve:"
     )
     draws = {int(row["lap"]): row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row}
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
     rises = ", ".join(
-        f"{max(f[f'worst_rise_{key}'], 0.0):.0%} ({what})"
-        for key, what in {**DIVERGENCES, "off_curve": "distance from the curve"}.items()
-        if f"worst_rise_{key}" in f
+        f"{max(f[RISES[key]], 0.0):.0%} ({what})"
+        for key, what in {
+            **{f"sinkhorn_{measure}": what for measure, what in DIVERGENCES.items()},
+            "off_curve": "distance from the curve",
+        }.items()
     )
     floors = (
         f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart. "

@@ -64,6 +64,11 @@ def covariances(result: dict[str, Any]) -> str:
     return "\n\n".join([text, table(header, lines), source(result)])
 
 
+def _fid(figures: dict[str, float]) -> float:
+    """Of the prior samples; named with how many they were."""
+    return figures[f"fid_{figures['samples'] // 1000:.0f}k"]
+
+
 def cifar(result: dict[str, Any]) -> str:
     laps = [row for row in result["rows"] if row["lap"]]
     with_fid = any("fid" in row for row in laps)
@@ -91,11 +96,11 @@ def cifar(result: dict[str, Any]) -> str:
         "guards",
     ]
     parts = [table(header, rows)]
-    if "fid" in result["figures"]:
+    if "samples" in result["figures"]:
         f = result["figures"]
         lap = f.get("laps_before", 0) + f["laps"]
         parts.append(
-            f"FID and KID of {f['samples']:,} prior samples after lap {lap}: {f['fid']:.1f} and {f['kid']:.4f}."
+            f"FID and KID of {f['samples']:,} prior samples after lap {lap}: {_fid(f):.1f} and {f['kid']:.4f}."
         )
     if "mse_deleted_next_lap" in result["figures"]:
         after = result["figures"]["mse_deleted_next_lap"]
@@ -116,7 +121,7 @@ def cifar_covariances(result: dict[str, Any]) -> str:
                 f"{f['mse_deleted_last_lap']:.3f}",
                 f"{f['rejected_last_lap']:.2%}",
                 f"{f['fid_draws']:.1f}",
-                f"{f['fid']:.1f}",
+                f"{_fid(f):.1f}",
             ]
         )
     header = [

@@ -13,6 +13,9 @@ from torch import Tensor
 P = ParamSpec("P")
 T = TypeVar("T")
 
+COMPILING_SECONDS = 60  # of a U-Net with its products, about
+GAIN_SECONDS = 0.03  # of an evaluation with its products on a batch that fills the card; benchmarks/cost
+
 
 def fused(function: Callable[P, T]) -> Callable[P, T]:
     """Compile `function` at its first call with GPU tensors; the arithmetic is the same, the launches are fewer.
@@ -45,6 +48,11 @@ def fast_products(enabled: bool = True) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def compiling_pays(evaluations: int) -> bool:
+    """Whether so many evaluations are done sooner when the network is compiled first."""
+    return evaluations * GAIN_SECONDS > COMPILING_SECONDS
 
 
 def compile_network(network: torch.nn.Module) -> None:

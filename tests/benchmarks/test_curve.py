@@ -112,6 +112,8 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     last, figures = result["rows"][-1], result["figures"]
     assert figures["sinkhorn_pooled"] == last["sinkhorn_pooled"]
     assert figures["perfect_even"] < last["sinkhorn_even"]  # nothing was learned
+    assert figures["perfect_prior_even"] < last["prior_even"]
+    assert figures["worst_rise"] == last["sinkhorn_draws"] / result["rows"][1]["sinkhorn_draws"] - 1
     assert figures["worst_rise_off_curve"] == last["off_curve"] / result["rows"][1]["off_curve"] - 1
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 

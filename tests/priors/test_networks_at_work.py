@@ -8,6 +8,7 @@ import torch
 import diffem
 from diffem import Observations, operators, priors
 from diffem.errors import InputError
+from diffem.fusion import compiling_pays
 from diffem.nn import MLP
 from diffem.nn.networks import make_network
 from diffem.priors import batching
@@ -55,6 +56,11 @@ def test_accelerating_keeps_the_precision(prior):
     coarse = prior.compute_in("bf16")(x, 0.5)
     assert torch.equal(prior.accelerate(8)(x, 0.5), coarse)
     assert not torch.equal(prior.accelerate(8, precision="float32")(x, 0.5), coarse)
+
+
+def test_a_few_draws_are_not_worth_compiling_for():
+    assert not compiling_pays(5 * 2 * 28)  # diffem mri as it is: eight slices at five accelerations
+    assert compiling_pays(100 * 64)
 
 
 def test_as_many_at_a_time_as_suit_the_device(prior, obs, monkeypatch):

@@ -16,7 +16,7 @@ from ..data import cifar10
 from ..data.pixels import channels_first, read_npz
 from ..data.sources import Problem
 from ..errors import InputError
-from ..fusion import compile_network
+from ..fusion import compile_network, compiling_pays
 from ..metrics import (
     Extractor,
     coverage,
@@ -50,7 +50,8 @@ def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, 
     obs = problem.obs.to(prior.mean.device)
     index = torch.arange(len(obs))
     batch = options.batch or prior.batch_for(len(obs))
-    if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda:
+    evaluations = math.ceil(len(obs) * draws / batch) * options.steps
+    if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda and compiling_pays(evaluations):
         prior.accelerate(batch)
     shard = draw_shard(
         prior, obs, options, index=index, seed=recipe.seed, lap=EVALUATION_LAP, bound=bound, batch_size=batch
@@ -132,7 +133,7 @@ def _samples(prior: Prior, n: int, steps: int, sampler: str, batch: int | None) 
     if isinstance(prior, GaussianPrior):
         return _gaussian_samples(prior, n)
     size = batch or max(64, BATCH_NUMBERS // math.prod(prior.event_shape))
-    if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda and n > size:
+    if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda and compiling_pays(math.ceil(n / size) * steps):
         compile_network(prior.network)
     return prior.sample(n, steps=steps, sampler=sampler, batch_size=min(n, size))
 

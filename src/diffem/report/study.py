@@ -9,6 +9,7 @@ rR.npz, crop.npz          the arrays; with NIfTI also rR.nii.gz (mean), rR_std.n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from ..em.fit import load
 from ..em.reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
 from ..errors import InputError
+from ..fusion import compiling_pays
 from ..priors import DiffusionPrior, GaussianPrior
 from ..runs.files import write_bytes, write_json
 from ..runs.rundir import RunDir
@@ -59,7 +61,8 @@ def write_study(
     if draws < 2:
         raise InputError(f"--draws must be at least 2, for a standard deviation, got {draws}")
     batch = batch or recipe.e_step.batch or prior.batch_for(slices * draws)
-    if prior.mean.is_cuda and isinstance(prior, DiffusionPrior):
+    evaluations = (len(accels) + 1) * math.ceil(slices * draws / batch) * steps
+    if prior.mean.is_cuda and isinstance(prior, DiffusionPrior) and compiling_pays(evaluations):
         prior.accelerate(batch)
     parts: list[Reconstruction] = []
     rows: list[dict[str, Any]] = []
