@@ -16,20 +16,14 @@ from torch import Tensor
 
 from diffem.data.manifold import truth
 from diffem.em.expectation import fresh_count
-from diffem.metrics import sliced_wasserstein
 from diffem.randomness import Stream
 from diffem.runs.recipe import load_recipe, parse_change
 
-from .curve import LINE, even_truth, exact_places, lengths_of, on_curve, worst_rise
+from .curve import LINE, even_truth, exact_places, lengths_of, moved, on_curve, worst_rise
 from .record import RESULTS, record
 
 POOL = 64  # exact draws kept for each observation; a lap takes one of them
 MEASURES = ("draws", "pooled", "even")
-
-
-def moved(a: Tensor, b: Tensor) -> float:
-    """W₂² between places `(n,)` and `(m,)` on a line, of which every slice is the whole."""
-    return sliced_wasserstein(a[:, None], b[:, None], p=2, slices=1) ** 2
 
 
 def main(words: list[str] | None = None) -> None:

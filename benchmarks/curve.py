@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -45,6 +47,16 @@ def on_curve(x: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     parts = [torch.cdist(some, line).min(1) for some in x.split(4096)]
     nearest = torch.cat([p.indices for p in parts])
     return torch.cat([p.values for p in parts]).double(), lengths_of(line)[nearest]
+
+
+def moved(a: Tensor, b: Tensor) -> float:
+    """W₂² between places `(n,)` and `(m,)` on a line, of which every slice is the whole."""
+    return sliced_wasserstein(a[:, None], b[:, None], p=2, slices=1) ** 2
+
+
+def along_truth(x: Tensor, seed: int) -> float:
+    """W₂ between the places of points `(n, d)` on the curve and all of the curve."""
+    return math.sqrt(moved(on_curve(x, seed)[1].cpu(), lengths_of(even_truth(LINE, seed, x.shape[1]))))
 
 
 def distance_from_curve(x: Tensor, seed: int) -> Tensor:

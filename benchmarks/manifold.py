@@ -5,11 +5,12 @@ computing; measuring is apart. Three ways:
 
 - `draws`, as the paper does: 16,384 draws of a lap, or samples of its prior every fourth lap, against as many random points of the truth.
 - `pooled`: all draws of a lap against the same points. There is chance in these points, the same in every lap.
-- `even`: all draws, or four times as many samples of the prior, against evenly spaced points of the truth, which have no chance in them.
+- `even`: all draws against evenly spaced points of the truth, which have no chance in them.
 
 By how much draws that are perfect would differ from lap to lap: `benchmarks/chance.py`. Four more have no floor: how far the draws lie from
 the curve, how many lie on another branch of it than the points behind their observations, how they lie along it (W₂ of their places on the
-curve, to those of the true points), and sliced W₂ to the same points. What perfect draws give, drawn from the exact posterior along the
+curve, to those of the true points), and sliced W₂ to the same points. Four times as many samples of the prior are also compared with the whole
+curve by their places on it. What perfect draws give, drawn from the exact posterior along the
 curve, stands beside all of them. The result is written anew after every lap that is measured.
 """
 
@@ -32,7 +33,7 @@ from diffem.report.pictures import marginals
 from diffem.runs.recipe import parse_change
 from diffem.runs.rundir import RunDir
 
-from .curve import REG, Against, even_truth, exact_draws, without_floor, worst_rise
+from .curve import REG, Against, along_truth, even_truth, exact_draws, without_floor, worst_rise
 from .record import RESULTS, ROOT, record
 
 FLOORS = 3  # pairs of sets of the truth whose distance is measured
@@ -106,7 +107,7 @@ def main(words: list[str] | None = None) -> None:
     perfect_figures = divergences(perfect) | without_floor(perfect, reference, seed)
     fixed = {f"perfect_{key}": v for key, v in perfect_figures.items()}
     fixed |= {"floor": min(floors), "highest_floor": max(floors)}
-    fixed["perfect_prior_even"] = divergences.even(torch.cat(random))
+    fixed["perfect_prior_along"] = along_truth(torch.cat(random), seed)
     fixed["sliced_floor"] = sliced_wasserstein(truth(len(reference), seed), reference, p=2)
     print(fixed, flush=True)
     rows, pictures = [], {}
@@ -116,7 +117,7 @@ def main(words: list[str] | None = None) -> None:
         if k in (1, 2) or k % 4 == 0 or k == arguments.laps:
             prior = diffem.load(run.path, k, device)
             samples = prior.sample(PRIOR * n, steps=arguments.prior_steps, seed=1, progress=False)
-            row["sinkhorn_prior"], row["prior_even"] = divergences.random(samples[:n]), divergences.even(samples)
+            row["sinkhorn_prior"], row["prior_along"] = divergences.random(samples[:n]), along_truth(samples, seed)
             if k in (0, 1, 2, 4, 8, 16) or k == arguments.laps:
                 pictures[f"lap {k}"] = samples[:n].cpu().numpy()
         if k:

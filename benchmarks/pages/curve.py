@@ -23,12 +23,12 @@ def manifold(result: dict[str, Any]) -> str:
         "sinkhorn_pooled": ("all draws, random truth", "{:.5f}"),
         "sinkhorn_even": ("all draws, even truth", "{:.5f}"),
         "sinkhorn_prior": ("prior samples, random truth", "{:.4f}"),
-        "prior_even": ("four times as many, even truth", "{:.4f}"),
         "off_curve": ("distance from the curve, squared", "{:.5f}"),
         "strays": ("strays", "{:.3%}"),
         "elsewhere": ("on another branch", "{:.1%}"),
         "along": ("W₂ along the curve", "{:.4f}"),
         "sliced": ("sliced W₂", "{:.4f}"),
+        "prior_along": ("W₂ along the curve, prior samples", "{:.3f}"),
     }
     columns = {key: column for key, column in columns.items() if any(key in row for row in laps)}
     perfect = {key: f.get(f"perfect_{key.removeprefix('sinkhorn_')}") for key in columns}

@@ -7,12 +7,16 @@ import torch
 
 from benchmarks import chance, manifold
 from benchmarks.curve import (
+    LINE,
     REG,
     Against,
+    along_truth,
     distance_from_curve,
     even_truth,
     exact_draws,
     exact_places,
+    lengths_of,
+    moved,
     on_curve,
     without_floor,
     worst_rise,
@@ -85,11 +89,21 @@ def test_divergence_from_a_fixed_set():
     assert against(x, own=entropic_cost(x, None, REG)) == against(x)
 
 
+def test_along_the_truth():
+    """Of two points at the ends of the curve, one takes the first half of the truth and one the other."""
+    ends = curve(torch.tensor([0.0, 1.0]), seed=2).float()
+    places = lengths_of(even_truth(LINE, 2))
+    first, last = places.chunk(2)
+    moves = torch.cat([first, places[-1] - last])
+    assert along_truth(ends, 2) == pytest.approx(float(moves.square().mean().sqrt()), rel=1e-6)
+    assert along_truth(even_truth(LINE, 2), 2) < float(places[1])  # a neighbour may be taken for the point itself
+
+
 def test_places_on_a_line_are_moved_by_quantiles():
     x = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert chance.moved(x, x.flip(0) + 2) == pytest.approx(4)
-    assert chance.moved(x, x.repeat_interleave(3)) == 0
-    assert chance.moved(torch.zeros(2), torch.tensor([-1.0, 1.0])) == 1
+    assert moved(x, x.flip(0) + 2) == pytest.approx(4)
+    assert moved(x, x.repeat_interleave(3)) == 0
+    assert moved(torch.zeros(2), torch.tensor([-1.0, 1.0])) == 1
 
 
 SMALL = [
@@ -112,7 +126,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     last, figures = result["rows"][-1], result["figures"]
     assert figures["sinkhorn_pooled"] == last["sinkhorn_pooled"]
     assert figures["perfect_even"] < last["sinkhorn_even"]  # nothing was learned
-    assert figures["perfect_prior_even"] < last["prior_even"]
+    assert figures["perfect_prior_along"] < last["prior_along"]
     assert figures["worst_rise"] == last["sinkhorn_draws"] / result["rows"][1]["sinkhorn_draws"] - 1
     assert figures["worst_rise_off_curve"] == last["off_curve"] / result["rows"][1]["off_curve"] - 1
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

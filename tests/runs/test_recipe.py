@@ -5,7 +5,7 @@ import torch
 
 from diffem.data.sources import make_problem
 from diffem.nn.networks import make_network
-from diffem.runs.recipe import EStep, differences, load_recipe, names, parse_change
+from diffem.runs.recipe import EStep, Train, differences, load_recipe, names, parse_change
 
 
 @pytest.mark.parametrize("name", names())
@@ -140,3 +140,9 @@ def test_the_fraction_drawn_for_falls_like_one_over_the_lap():
     assert EStep(fresh=0.4).fresh_at(1) == 1
     assert EStep(fresh=0.4).fresh_at(100) == 0.4
     assert EStep(fresh=0.4, clean=True).fresh_at(100) == 1
+
+
+def test_the_share_of_measured_values_ends_with_a_lap():
+    train = Train(steps=1, measured=0.8, measured_until=6)
+    assert [train.measured_at(lap) for lap in (1, 6, 7, 32)] == [0.8, 0.8, 0, 0]
+    assert Train(steps=1, measured=0.8).measured_at(1000) == 0.8

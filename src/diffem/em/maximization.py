@@ -78,7 +78,7 @@ def maximization(
     stream = Stream(seed, "training", lap)
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
-    measured = _measured_loss(draws, options, augment, seed, measured_with)
+    measured = _measured_loss(draws, options.measured_at(lap), augment, seed, measured_with)
     trainer = Trainer(prior, options, steps, precision, processes, measured)
     examples = Examples(draws, options.batch, prior, augment, stream, processes)
     done, record = 0, TrainingRecord()
@@ -138,15 +138,15 @@ def maximization(
 
 
 def _measured_loss(
-    draws: Tensor, options: Train, augment: Augment, seed: int, measured_with: tuple[Operator, Tensor] | None
+    draws: Tensor, share: float, augment: Augment, seed: int, measured_with: tuple[Operator, Tensor] | None
 ) -> MeasuredLoss | None:
-    if not options.measured:
+    if not share:
         return None
     if measured_with is None:
-        raise InputError(f"train.measured is {options.measured}: say with which operators the draws were measured")
+        raise InputError(f"train.measured is {share}: say with which operators the draws were measured")
     A, owners = measured_with[0].to(draws.device), measured_with[1].to(draws.device)
     gain = mean_gain(A, int(owners.max()) + 1, tuple(draws.shape[1:]), draws, seed)
-    return MeasuredLoss(A, owners, options.measured, augment, gain)
+    return MeasuredLoss(A, owners, share, augment, gain)
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:

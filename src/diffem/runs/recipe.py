@@ -146,7 +146,14 @@ class Train(Section):
     measured: float = Field(
         0.0, ge=0, le=1, description="share of the loss on measured values alone: 0 is EM, more needs fewer laps"
     )
+    measured_until: int | None = Field(
+        None, ge=1, le=MANY, description="the last lap with that share; later ones are EM; all have it when absent"
+    )
     checkpoint_seconds: float = Field(120.0, gt=0)
+
+    def measured_at(self, lap: int) -> float:
+        """The share of the loss on measured values in a lap."""
+        return 0.0 if self.measured_until is not None and lap > self.measured_until else self.measured
 
 
 class Watch(Section):
