@@ -21,6 +21,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "samplers": sampling.samplers,
     "manifold": curve.manifold,
     "chance": curve.chance,
+    "last-lap": curve.last_lap,
     "particles": curve.particles,
     "forgetting": learning.forgetting,
     "overshoot": learning.overshoot,

@@ -88,6 +88,18 @@ def chance(result: dict[str, Any]) -> str:
     return "\n\n".join([text, table(header, rows), source(result)])
 
 
+def last_lap(result: dict[str, Any]) -> str:
+    f = result["figures"]
+    shares = sorted({row["measured"] for row in result["rows"]}, reverse=True)
+    rows = [
+        [f"{share:g}", *(f"{row['prior_along']:.3f}" for row in result["rows"] if row["measured"] == share)]
+        for share in shares
+    ]
+    rows.append(["the truth itself", *[f"{f['perfect_prior_along']:.3f}"] * (len(rows[0]) - 1)])
+    trainings = ["W₂ along the curve", *("with other random numbers" for _ in rows[0][2:])]
+    return "\n\n".join([table(["`train.measured` in the last lap", *trainings], rows), source(result)])
+
+
 def particles(result: dict[str, Any]) -> str:
     f = result["figures"]
     about = {

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import chance, manifold
+from benchmarks import chance, last_lap, manifold
 from benchmarks.curve import (
     LINE,
     REG,
@@ -130,6 +130,11 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     assert figures["worst_rise"] == last["sinkhorn_draws"] / result["rows"][1]["sinkhorn_draws"] - 1
     assert figures["worst_rise_off_curve"] == last["off_curve"] / result["rows"][1]["off_curve"] - 1
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    words = ["--run", str(tmp_path / "run"), "--streams", "1", "--train", "4", "--samples", "64", "--steps", "4"]
+    last_lap.main([*words, "--results", str(tmp_path)])
+    result = json.loads((tmp_path / "last-lap.json").read_text())
+    assert [row["measured"] for row in result["rows"]] == [0.8, 0]
+    assert result["figures"]["prior_along_0"] == pytest.approx(result["rows"][1]["prior_along"])
 
 
 def test_chance_in_perfect_draws(tmp_path):
