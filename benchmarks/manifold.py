@@ -9,9 +9,9 @@ computing; measuring is apart. Three ways:
 
 By how much draws that are perfect would differ from lap to lap: `benchmarks/chance.py`. Four more have no floor: how far the draws lie from
 the curve, how many lie on another branch of it than the points behind their observations, how they lie along it (W₂ of their places on the
-curve, to those of the true points), and sliced W₂ to the same points. Four times as many samples of the prior are also compared with the whole
-curve by their places on it. What perfect draws give, drawn from the exact posterior along the
-curve, stands beside all of them. The result is written anew after every lap that is measured.
+curve, to those of the true points), and sliced W₂ to the same points. Samples of the prior, four times as many, are compared with the whole curve
+by their places on it. What perfect draws give, drawn from the exact posterior along the curve, stands beside all of them. The result is
+written anew after every lap that is measured.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from .record import RESULTS, ROOT, record
 
 FLOORS = 3  # pairs of sets of the truth whose distance is measured
 EVEN = 1 << 12  # points that masses are moved to: a blur of √REG needs no more (512 and 4,096 agree to a thousandth)
-PRIOR = (
-    FLOORS + 1
-)  # times as many samples of the prior are held against those: 16,384 differ from seed to seed more than priors do from lap to lap
+# Times as many samples of the prior are compared along the curve: 16,384 of them differ more from seed to seed than priors from lap to lap.
+PRIOR = FLOORS + 1
 RISES = {
     "sinkhorn_draws": "worst_rise",
     "sinkhorn_pooled": "worst_rise_pooled",
