@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from diffem import Observations, metrics, operators
+from diffem.metrics import distances
 from diffem.metrics.distances import entropic_cost
 
 
@@ -49,6 +50,22 @@ def test_sinkhorn_converges_where_mass_travels_along_a_curve():
     exact = ot.emd2(weights, weights, ot.dist(curve.numpy(), other.numpy()))
     assert metrics.sinkhorn(curve, other) == pytest.approx(exact, rel=0.01)
     assert metrics.sinkhorn(curve.float(), other.float()) == pytest.approx(exact, rel=0.01)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20], ids=["as given", "in double precision"])
+@pytest.mark.parametrize("n", [1, 2, 4, 16])
+def test_few_points_far_apart(n, small, monkeypatch):
+    """Potentials climb by the same step again and again there, from which nothing can be extrapolated."""
+    import ot
+
+    monkeypatch.setattr(distances, "SMALL", small)
+    weights = np.ones(n) / n
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = (10 * torch.randn(n, 3, generator=generator) for _ in range(2))
+        exact = ot.emd2(weights, weights, ot.dist(x.double().numpy(), y.double().numpy()))
+        # the entropy of a plan that is a permutation, and the digits of costs of a few hundred
+        assert entropic_cost(x, y, 1e-3) == pytest.approx(exact + 1e-3 * math.log(n), rel=1e-6)
 
 
 @pytest.mark.parametrize("reg", [1e-3, 0.1, 10.0])

@@ -56,10 +56,13 @@ def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) ->
 
 LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100
 MEMORY = 12  # iterates that an accelerated one combines
+SMALL = 1 << 20  # pairs of points, up to which double precision costs nothing that matters
 
 
 def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
     """The dual value ⟨f, 1/n⟩ + ⟨g, 1/m⟩ at convergence; y = None compares x with itself, where f = g."""
+    if len(x) * len(x if y is None else y) <= SMALL:
+        x, y = x.double(), None if y is None else y.double()
     return _self_cost(x, reg) if y is None else _cross_cost(x, y, reg)
 
 
@@ -108,28 +111,29 @@ def _rows(columns: int) -> int:
 
 
 def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tolerance: float) -> Tensor:
-    """Iterate g ← step(g) with Anderson's acceleration, until g moves by less than `tolerance` on average."""
+    """Iterate g ← step(g) with Anderson's acceleration, until g moves by less than `tolerance` on average; the one that moved least."""
     images: list[Tensor] = []
     moves: list[Tensor] = []
-    smallest = math.inf
+    least, smallest = g, math.inf
     for _ in range(iterations):
         image = step(g)
         move = (image - g).double()
         size = float(move.abs().mean())
-        if size < tolerance:
-            return image
         if not size < 10 * smallest:  # the combination went astray: on from the plain iterate
             images, moves = [], []
-        smallest = min(smallest, size)
+        if size < smallest:
+            least, smallest = image, size
+        if size < tolerance:
+            break
         images, moves = [*images, image.double()][-MEMORY:], [*moves, move][-MEMORY:]
         g = image
-        if len(moves) > 1:
-            differences = torch.stack(moves).diff(dim=0)  # (k, n)
+        differences = torch.stack(moves).diff(dim=0)  # (k, n)
+        if bool(differences.any()):  # moves that repeat to the last digit say nothing about where they end
             gram = differences @ differences.T
             gram += 1e-10 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
             weights = torch.linalg.solve(gram, differences @ move)
             g = (images[-1] - weights @ torch.stack(images).diff(dim=0)).to(image.dtype)
-    return g
+    return least
 
 
 def _soft_minimum(cost: Tensor, g: Tensor, epsilon: float) -> Tensor:
