@@ -28,6 +28,7 @@ from diffem.data.manifold import curve
 from diffem.metrics.distances import entropic_cost
 from diffem.randomness import Stream
 from diffem.report.pictures import ACCENT, INK, MUTED
+from diffem.runs.files import read_json, write_json
 
 from .record import RESULTS, ROOT, record
 from .workers import shared_out
@@ -144,9 +145,17 @@ def measure(seed: int, sigma: float, arguments: argparse.Namespace) -> list[dict
 
 
 def measure_curve(seed: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """All noise levels."""
+    """All noise levels; those that a run before this one finished are read from `--folder`."""
     start = time.monotonic()
-    rows = [row for sigma in arguments.sigmas for row in measure(seed, sigma, arguments)]
+    rows = []
+    for sigma in arguments.sigmas:
+        name = f"curve-{seed}-sigma-{sigma:g}-points-{arguments.points}-samples-{arguments.samples}.json"
+        file = None if arguments.folder is None else arguments.folder / name
+        known = file is not None and file.is_file()
+        found = read_json(file)["rows"] if known else measure(seed, sigma, arguments)
+        if file is not None and not known:
+            write_json(file, {"rows": found})
+        rows += found
     print(f"curve {seed}: {time.monotonic() - start:.0f} s", flush=True)
     return rows
 
@@ -219,6 +228,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--sigmas", type=float, nargs="+", default=list(SIGMAS))
     parser.add_argument("--workers", type=int, default=1, help="processes that share the curves, on a CPU")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--folder", type=Path, help="keeps every curve and level, for a run that may be interrupted")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "figure2.png")
     arguments = parser.parse_args(words)

@@ -65,10 +65,21 @@ def test_points_picked_together():
     assert shared == pytest.approx(1 - 0.5 * float((w_p - w_q).abs().sum()), abs=2 / n)
 
 
-def test_a_tiny_run_of_figure_2(tmp_path):
+def test_a_tiny_run_of_figure_2(tmp_path, monkeypatch):
     words = ["--seeds", "1", "--samples", "4096", "--points", "48", "--sigmas", "0.1"]
-    figure2.main([*words, "--results", str(tmp_path), "--picture", str(tmp_path / "figure2.png")])
+    words += [
+        "--results",
+        str(tmp_path),
+        "--picture",
+        str(tmp_path / "figure2.png"),
+        "--folder",
+        str(tmp_path / "kept"),
+    ]
+    figure2.main(words)
     result = json.loads((tmp_path / "figure2.json").read_text())
+    monkeypatch.setattr(figure2, "measure", None)  # a second run only reads
+    figure2.main(words)
+    assert json.loads((tmp_path / "figure2.json").read_text())["rows"] == result["rows"]
     assert len(result["rows"]) == len(figure2.COVARIANCES)
     assert (tmp_path / "figure2.png").read_bytes()[:4] == b"\x89PNG"
     variation = {(row["covariance"], row["sigma_t"]): row["total_variation"] for row in result["rows"]}
