@@ -127,10 +127,12 @@ def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, t
             break
         images, moves = [*images, image.double()][-MEMORY:], [*moves, move][-MEMORY:]
         g = image
-        differences = torch.stack(moves).diff(dim=0)  # (k, n)
-        if bool(differences.any()):  # moves that repeat to the last digit say nothing about where they end
+        if len(moves) > 1:
+            differences = torch.stack(moves).diff(dim=0)  # (k, n)
             gram = differences @ differences.T
-            gram += 1e-10 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+            # moves that repeat to the last digit differ by nothing: then the ridge alone is left, and the step is a plain one
+            ridge = 1e-10 * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
+            gram += ridge * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
             weights = torch.linalg.solve(gram, differences @ move)
             g = (images[-1] - weights @ torch.stack(images).diff(dim=0)).to(image.dtype)
     return least
