@@ -8,7 +8,6 @@ import torch
 import diffem
 from diffem import Observations, operators, priors
 from diffem.errors import InputError
-from diffem.fusion import compiling_pays
 from diffem.nn import MLP
 from diffem.nn.networks import make_network
 from diffem.priors import batching
@@ -59,8 +58,12 @@ def test_accelerating_keeps_the_precision(prior):
 
 
 def test_a_few_draws_are_not_worth_compiling_for():
-    assert not compiling_pays(5 * 2 * 28)  # diffem mri as it is: eight slices at five accelerations
-    assert compiling_pays(100 * 64)
+    """`diffem mri` as it is, six measurements of 28 steps in two batches, against a hundred batches of 64 steps; on a GPU, acted out."""
+    for is_cuda, evaluations, expected in ((True, 6 * 2 * 28, []), (True, 100 * 64, [32]), (False, 100 * 64, [])):
+        batches: list[int] = []
+        stand_in = SimpleNamespace(mean=SimpleNamespace(is_cuda=is_cuda), accelerate=batches.append)
+        priors.DiffusionPrior.prepare(stand_in, 32, evaluations)
+        assert batches == expected
 
 
 def test_as_many_at_a_time_as_suit_the_device(prior, obs, monkeypatch):

@@ -50,9 +50,7 @@ def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, 
     obs = problem.obs.to(prior.mean.device)
     index = torch.arange(len(obs))
     batch = options.batch or prior.batch_for(len(obs))
-    evaluations = math.ceil(len(obs) * draws / batch) * options.steps
-    if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda and compiling_pays(evaluations):
-        prior.accelerate(batch)
+    prior.prepare(batch, evaluations=math.ceil(len(obs) * draws / batch) * options.steps)
     shard = draw_shard(
         prior, obs, options, index=index, seed=recipe.seed, lap=EVALUATION_LAP, bound=bound, batch_size=batch
     )

@@ -69,6 +69,9 @@ class Prior(nn.Module):
         """How many samples to evaluate at a time, of `most`, where nobody says: all of them, unless a network has to fit its device."""
         return most
 
+    def prepare(self, batch: int, evaluations: int) -> None:
+        """Before so many evaluations of batches, with their products: whatever makes them faster by more than it takes."""
+
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         require_event(require_batch(x_t, "x_t"), self.event_shape, type(self).__name__)
         require_same_dtype(x_t, "x_t", self.mean, f"the {type(self).__name__}")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..fusion import compile_network, fast_products
+from ..fusion import compile_network, compiling_pays, fast_products
 from ..linalg import Covariance
 from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import per_sample
@@ -83,6 +83,10 @@ class DiffusionPrior(Prior):
 
     def batch_for(self, most: int) -> int:
         return choose_batch(self, most) if self._batch is None else min(self._batch, most)
+
+    def prepare(self, batch: int, evaluations: int) -> None:
+        if self.mean.is_cuda and compiling_pays(evaluations):
+            self.accelerate(batch)
 
     def arithmetic(self) -> AbstractContextManager[None]:
         return fast_products() if self._fast else nullcontext()

@@ -19,8 +19,7 @@ import torch
 from ..em.fit import load
 from ..em.reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
 from ..errors import InputError
-from ..fusion import compiling_pays
-from ..priors import DiffusionPrior, GaussianPrior
+from ..priors import GaussianPrior
 from ..runs.files import write_bytes, write_json
 from ..runs.rundir import RunDir
 from . import pictures
@@ -61,9 +60,7 @@ def write_study(
     if draws < 2:
         raise InputError(f"--draws must be at least 2, for a standard deviation, got {draws}")
     batch = batch or recipe.e_step.batch or prior.batch_for(slices * draws)
-    evaluations = (len(accels) + 1) * math.ceil(slices * draws / batch) * steps
-    if prior.mean.is_cuda and isinstance(prior, DiffusionPrior) and compiling_pays(evaluations):
-        prior.accelerate(batch)
+    prior.prepare(batch, evaluations=(len(accels) + 1) * math.ceil(slices * draws / batch) * steps)
     parts: list[Reconstruction] = []
     rows: list[dict[str, Any]] = []
     for accel in accels:
