@@ -91,7 +91,7 @@ def without_floor(draws: Tensor, truths: Tensor, seed: int) -> dict[str, float]:
         "off_curve": float(distance.square().mean()),
         "strays": float((distance > STRAY).double().mean()),
         "elsewhere": float(((along - true).abs() > ELSEWHERE).double().mean()),
-        "along": float((along.sort().values - true.sort().values).square().mean().sqrt()),
+        "along": math.sqrt(moved(along, true)),
         "sliced": sliced_wasserstein(draws, truths.to(draws), p=2),
     }
 

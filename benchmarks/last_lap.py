@@ -31,8 +31,8 @@ SAMPLES = 1 << 16
 
 def trained_again(share: float, stream: int, arguments: argparse.Namespace) -> dict[str, Any]:
     run = RunDir(arguments.run)
-    recipe, last = run.recipe(), run.recipe().laps
-    problem = recipe.problem()
+    recipe = run.recipe()
+    last, problem = recipe.laps, recipe.problem()
     obs = problem.obs[split(len(problem.obs), recipe.watch.held_out)[0]]
     store = DrawStore(run.lap(last) / "draws", len(obs), recipe.e_step.shard)
     device = "cuda" if torch.cuda.is_available() else "cpu"

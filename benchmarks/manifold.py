@@ -38,7 +38,7 @@ from .record import RESULTS, ROOT, record
 
 FLOORS = 3  # pairs of sets of the truth whose distance is measured
 EVEN = 1 << 12  # points that masses are moved to: a blur of √REG needs no more (512 and 4,096 agree to a thousandth)
-# Times as many samples of the prior are compared along the curve: 16,384 of them differ more from seed to seed than priors from lap to lap.
+# Times as many samples of the prior are compared along the curve: 16,384 leave much to chance.
 PRIOR = FLOORS + 1
 RISES = {
     "sinkhorn_draws": "worst_rise",
