@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from diffem.data.manifold import curve
-from diffem.metrics.distances import entropic_cost, sliced_wasserstein
+from diffem.metrics.distances import sliced_wasserstein
+from diffem.metrics.transport import entropic_cost
 from diffem.randomness import Stream
 
 REG = 1e-3  # of Sinkhorn divergences, as in the paper

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from diffem import priors
 from diffem.data.manifold import curve
-from diffem.metrics.distances import entropic_cost
+from diffem.metrics.transport import entropic_cost
 from diffem.randomness import Stream
 from diffem.report.pictures import ACCENT, INK, MUTED
 from diffem.runs.files import read_json, write_json

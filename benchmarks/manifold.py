@@ -28,7 +28,8 @@ import diffem
 from diffem.data import DrawStore
 from diffem.data.manifold import truth
 from diffem.em.watch import split
-from diffem.metrics.distances import entropic_cost, sliced_wasserstein
+from diffem.metrics.distances import sliced_wasserstein
+from diffem.metrics.transport import entropic_cost
 from diffem.report.pictures import marginals
 from diffem.runs.recipe import parse_change
 from diffem.runs.rundir import RunDir

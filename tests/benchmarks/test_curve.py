@@ -23,7 +23,7 @@ from benchmarks.curve import (
 )
 from diffem.data.manifold import curve, truth
 from diffem.metrics import sinkhorn
-from diffem.metrics.distances import entropic_cost
+from diffem.metrics.transport import entropic_cost
 
 
 def test_distance_from_the_curve():

@@ -1,7 +1,7 @@
 """Measures: distances between sets, quality of images, errors against a truth, calibration, evidence that needs no truth."""
 
 from .calibration import coverage, crps, predictive_coverage, ranks
-from .distances import frechet, sinkhorn, sliced_wasserstein
+from .distances import frechet, sliced_wasserstein
 from .evidence import hide, observation_distance, predictive_log_likelihood, simulate
 from .fid import (
     Reference,
@@ -14,6 +14,7 @@ from .fid import (
 from .images import mse, mse_unmeasured, psnr
 from .inception import Extractor, features, load_extractor, to_uint8
 from .lpips import LPIPS, load_lpips
+from .transport import sinkhorn
 
 __all__ = [
     "LPIPS",

@@ -1,0 +1,148 @@
+r"""Entropic optimal transport between two sets of samples with squared distances, and the Sinkhorn divergence made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..fusion import fused
+from .distances import flat
+
+LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100
+MEMORY = 12  # iterates that an accelerated one combines
+SMALL = 1 << 20  # pairs of points, up to which double precision costs nothing that matters
+FEW = 8  # coordinates, up to which a GPU computes a squared distance sooner than it reads it
+
+
+def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) -> float:
+    r"""Entropic optimal transport with squared distances; the Sinkhorn divergence when debiased,
+
+        OT(x, y) − ½ OT(x, x) − ½ OT(y, y)
+
+    (Feydy et al. 2019). Potentials are iterated in the log domain, the regularisation falling geometrically from the size of the
+    data to `reg`. Plain iterations would take about (size of the data)²/reg of them, and stop far below the value long before: mass
+    that has to travel along a curve moves by √reg at a time. Anderson's acceleration takes the square root of that.
+    """
+    x, y = flat(x, y)
+    cross = entropic_cost(x, y, reg)
+    return cross - 0.5 * (entropic_cost(x, None, reg) + entropic_cost(y, None, reg)) if debias else cross
+
+
+def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
+    """The dual value ⟨f, 1/n⟩ + ⟨g, 1/m⟩ at convergence; y = None compares x with itself, where f = g."""
+    if len(x) * len(x if y is None else y) <= SMALL:
+        x, y = x.double(), None if y is None else y.double()
+    return _self_cost(x, reg) if y is None else _cross_cost(x, y, reg)
+
+
+def _cross_cost(x: Tensor, y: Tensor, reg: float) -> float:
+    cost = None if _cheap(x) else _squared_distances(x, y)
+    of_x = partial(_soft_minimum, x, y, cost)
+    of_y = partial(_soft_minimum, y, x, None if cost is None else cost.T)
+    both = torch.cat([x, y])
+    epsilon = max(float((both.amax(0) - both.amin(0)).square().sum()) / 4, reg)
+    g = y.new_zeros(len(y))
+
+    def step(g: Tensor, epsilon: float) -> Tensor:
+        g = of_y(of_x(g, epsilon), epsilon)
+        return g - g.mean()  # what g gains f loses: rounding errors would add up in that direction
+
+    while epsilon > reg:
+        g = _accelerated(partial(step, epsilon=epsilon), g, LEVEL_ITERATIONS, 1e-3 * epsilon)
+        epsilon = max(epsilon / 2, reg)
+    g = _accelerated(partial(step, epsilon=reg), g, LAST_ITERATIONS, 1e-4 * reg)
+    f = of_x(g, reg)
+    return float(f.double().mean() + of_y(f, reg).double().mean())
+
+
+def _self_cost(x: Tensor, reg: float) -> float:
+    """One potential, moving halfway to its soft minimum. No mass travels, so a few iterations do: the regularisation need not fall, and
+    distances are made again each time rather than kept in the memory of n² numbers."""
+
+    def step(f: Tensor) -> Tensor:
+        return (f + _soft_minimum(x, x, None, f, reg)) / 2
+
+    f = step(_accelerated(step, x.new_zeros(len(x)), LAST_ITERATIONS, 1e-4 * reg))
+    return 2 * float(f.double().mean())
+
+
+def _soft_minimum(x: Tensor, y: Tensor, cost: Tensor | None, g: Tensor, epsilon: float) -> Tensor:
+    """−ε log mean_j exp((g_j − ‖x_i − y_j‖²)/ε) for every i; `cost`: the squared distances `(n, m)`, where they are kept."""
+    inverse = torch.full((), 1 / epsilon, dtype=g.dtype, device=g.device)
+    if cost is None and _cheap(x):
+        sums = _log_sums_of_points(g, x, y, inverse)
+    else:
+        rows = _rows(len(y))
+        costs = (_squared_distances(some, y) for some in x.split(rows)) if cost is None else cost.split(rows)
+        sums = torch.cat([_log_sums(g, part, inverse) for part in costs])
+    return -epsilon * (sums - math.log(len(y)))
+
+
+def _cheap(x: Tensor) -> bool:
+    """Whether a squared distance is computed sooner than it is read from memory."""
+    return x.is_cuda and x.shape[1] <= FEW
+
+
+@fused
+def _log_sums(g: Tensor, cost: Tensor, inverse: Tensor) -> Tensor:
+    return torch.logsumexp((g - cost) * inverse, 1)
+
+
+@fused
+def _log_sums_of_points(g: Tensor, x: Tensor, y: Tensor, inverse: Tensor) -> Tensor:
+    exponent = g[None]
+    for k in range(x.shape[1]):
+        exponent = exponent - (x[:, k, None] - y[:, k]).square()
+    exponent = exponent * inverse
+    # spelled out, because the compiler makes one pass over the pairs of this, and two of torch.logsumexp
+    top = exponent.amax(1, keepdim=True)
+    return ((exponent - top).exp().sum(1, keepdim=True).log() + top)[:, 0]
+
+
+def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """`(n, m)`, computed in float64, where the expansion loses nothing, and kept in the precision of the points."""
+    cost = torch.empty(len(x), len(y), dtype=x.dtype, device=x.device)
+    b = y.double()
+    for some, a in zip(cost.split(_rows(len(y))), x.double().split(_rows(len(y))), strict=True):
+        some.copy_((a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T).clamp_(min=0))
+    return cost
+
+
+def _rows(columns: int) -> int:
+    """How many rows of a matrix are worked on at a time, so that intermediates stay small."""
+    return max(1, (1 << 27) // columns)
+
+
+def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tolerance: float) -> Tensor:
+    """Iterate g ← step(g) with Anderson's acceleration, until g moves by less than `tolerance` on average; the one that moved least."""
+    images: list[Tensor] = []
+    moves: list[Tensor] = []
+    least, smallest = g, math.inf
+    for _ in range(iterations):
+        image = step(g)
+        move = (image - g).double()
+        images, moves = [*images, image.double()][-MEMORY:], [*moves, move][-MEMORY:]
+        differences = torch.stack(moves).diff(dim=0)  # (k, n)
+        products = differences @ torch.cat([differences, move[None]]).T
+        # all that the iteration has to know, in one look at the device; the small system is solved here, a GPU takes longer
+        seen = torch.cat([products.flatten(), move.abs().mean()[None]]).cpu()
+        size = float(seen[-1])
+        astray = not size < 10 * smallest
+        if size < smallest:
+            least, smallest = image, size
+        if size < tolerance:
+            break
+        if astray:  # the combination went wrong: on from the plain iterate
+            images, moves = images[-1:], moves[-1:]
+        g = image
+        if len(moves) > 1:
+            gram, along = seen[:-1].reshape(products.shape).split([len(differences), 1], dim=1)
+            # moves that repeat to the last digit differ by nothing: then the ridge alone is left, and the step is a plain one
+            ridge = 1e-10 * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
+            weights = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), along)[:, 0]
+            g = (images[-1] - weights.to(image.device) @ torch.stack(images).diff(dim=0)).to(image.dtype)
+    return least
