@@ -1,4 +1,4 @@
-"""Entropic transport against exact optimal transport, with distances kept and computed again."""
+"""Entropic transport against exact optimal transport; the GPU's soft minimum against the plain one."""
 
 import math
 
@@ -9,12 +9,6 @@ import torch
 from diffem import metrics
 from diffem.metrics import transport
 from diffem.metrics.transport import entropic_cost
-
-
-@pytest.fixture(params=[False, True], ids=["distances kept", "computed again"], autouse=True)
-def way(request, monkeypatch):
-    """Both ways, the second of which only a GPU takes by itself."""
-    monkeypatch.setattr(transport, "_cheap", lambda x: request.param)
 
 
 @pytest.mark.parametrize("n", [200])
@@ -70,3 +64,28 @@ def test_a_set_with_itself_costs_as_much_as_with_its_copy(reg):
     cloud = torch.randn(100, 2, generator=generator, dtype=torch.float64)
     x = torch.cat([torch.stack([z, z.sin()], 1), cloud, 0.01 * cloud[:20] + 50])
     assert entropic_cost(x, None, reg) == pytest.approx(entropic_cost(x, x.clone(), reg), rel=1e-4)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize(("n", "m", "d"), [(1, 1, 1), (100, 7, 2), (1000, 4099, 3), (4096, 1000, 5), (3000, 3000, 8)])
+def test_soft_minimum_of_the_kernel(n, m, d, epsilon, device):
+    if device.type != "cuda":
+        pytest.skip("a kernel for GPUs")
+    from diffem.metrics.soft_minimum import soft_minimum
+
+    generator = torch.Generator().manual_seed(0)
+    x, y, g = (torch.randn(*shape, generator=generator).to(device) for shape in ((n, d), (m, d), (m,)))
+    exact = transport._soft_minimum(x.double(), y.double(), None, g.double(), epsilon)
+    found = soft_minimum(x.T.contiguous(), y.T.contiguous(), g, epsilon)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_kept_and_remade_distances_agree():
+    generator = torch.Generator().manual_seed(0)
+    x, y, g = (torch.randn(*shape, generator=generator).double() for shape in ((30, 4), (20, 4), (20,)))
+    f = torch.randn(30, generator=generator).double()
+    kept, remade = transport._soft_minima(x, y), transport._soft_minima(x, y, keep=False)
+    direct = -0.1 * torch.logsumexp((g - torch.cdist(x, y).square()) / 0.1 - math.log(20), 1)
+    torch.testing.assert_close(kept[0](g, 0.1), direct)
+    for one, other, potential in zip(kept, remade, (g, f), strict=True):
+        torch.testing.assert_close(one(potential, 0.1), other(potential, 0.1))

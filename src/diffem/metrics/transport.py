@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -40,9 +41,7 @@ def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
 
 
 def _cross_cost(x: Tensor, y: Tensor, reg: float) -> float:
-    cost = None if _cheap(x) else _squared_distances(x, y)
-    of_x = partial(_soft_minimum, x, y, cost)
-    of_y = partial(_soft_minimum, y, x, None if cost is None else cost.T)
+    of_x, of_y = _soft_minima(x, y)
     both = torch.cat([x, y])
     epsilon = max(float((both.amax(0) - both.amin(0)).square().sum()) / 4, reg)
     g = y.new_zeros(len(y))
@@ -60,47 +59,49 @@ def _cross_cost(x: Tensor, y: Tensor, reg: float) -> float:
 
 
 def _self_cost(x: Tensor, reg: float) -> float:
-    """One potential, moving halfway to its soft minimum. No mass travels, so a few iterations do: the regularisation need not fall, and
-    distances are made again each time rather than kept in the memory of n² numbers."""
+    """One potential, moving halfway to its soft minimum. No mass travels, so a few iterations do and the regularisation need not fall."""
+    of_x, _ = _soft_minima(x, x, keep=False)
 
     def step(f: Tensor) -> Tensor:
-        return (f + _soft_minimum(x, x, None, f, reg)) / 2
+        return (f + of_x(f, reg)) / 2
 
     f = step(_accelerated(step, x.new_zeros(len(x)), LAST_ITERATIONS, 1e-4 * reg))
     return 2 * float(f.double().mean())
 
 
-def _soft_minimum(x: Tensor, y: Tensor, cost: Tensor | None, g: Tensor, epsilon: float) -> Tensor:
-    """−ε log mean_j exp((g_j − ‖x_i − y_j‖²)/ε) for every i; `cost`: the squared distances `(n, m)`, where they are kept."""
-    inverse = torch.full((), 1 / epsilon, dtype=g.dtype, device=g.device)
-    if cost is None and _cheap(x):
-        sums = _log_sums_of_points(g, x, y, inverse)
-    else:
-        rows = _rows(len(y))
-        costs = (_squared_distances(some, y) for some in x.split(rows)) if cost is None else cost.split(rows)
-        sums = torch.cat([_log_sums(g, part, inverse) for part in costs])
-    return -epsilon * (sums - math.log(len(y)))
+SoftMinimum = Callable[[Tensor, float], Tensor]
+
+
+def _soft_minima(x: Tensor, y: Tensor, keep: bool = True) -> tuple[SoftMinimum, SoftMinimum]:
+    """−ε log mean_j exp((g_j − ‖x_i − y_j‖²)/ε) for every i as a function of g and ε, and the same for every j as a function of f and ε.
+
+    keep: whether the memory of n·m distances may be taken to have them ready.
+    """
+    if _cheap(x):
+        from .soft_minimum import soft_minimum
+
+        a, b = x.T.contiguous(), y.T.contiguous()
+        return partial(soft_minimum, a, b), partial(soft_minimum, b, a)
+    cost = _squared_distances(x, y) if keep else None
+    return partial(_soft_minimum, x, y, cost), partial(_soft_minimum, y, x, None if cost is None else cost.T)
 
 
 def _cheap(x: Tensor) -> bool:
-    """Whether a squared distance is computed sooner than it is read from memory."""
-    return x.is_cuda and x.shape[1] <= FEW
+    """Whether a squared distance is computed sooner than it is read."""
+    return x.is_cuda and x.dtype == torch.float32 and x.shape[1] <= FEW and find_spec("triton") is not None
+
+
+def _soft_minimum(x: Tensor, y: Tensor, cost: Tensor | None, g: Tensor, epsilon: float) -> Tensor:
+    """From squared distances, some rows at a time; those that are not kept in `cost` are made again."""
+    rows = _rows(len(y))
+    parts = (_squared_distances(some, y) for some in x.split(rows)) if cost is None else cost.split(rows)
+    inverse = torch.full((), 1 / epsilon, dtype=g.dtype, device=g.device)
+    return -epsilon * (torch.cat([_log_sums(g, part, inverse) for part in parts]) - math.log(len(y)))
 
 
 @fused
 def _log_sums(g: Tensor, cost: Tensor, inverse: Tensor) -> Tensor:
     return torch.logsumexp((g - cost) * inverse, 1)
-
-
-@fused
-def _log_sums_of_points(g: Tensor, x: Tensor, y: Tensor, inverse: Tensor) -> Tensor:
-    exponent = g[None]
-    for k in range(x.shape[1]):
-        exponent = exponent - (x[:, k, None] - y[:, k]).square()
-    exponent = exponent * inverse
-    # spelled out, because the compiler makes one pass over the pairs of this, and two of torch.logsumexp
-    top = exponent.amax(1, keepdim=True)
-    return ((exponent - top).exp().sum(1, keepdim=True).log() + top)[:, 0]
 
 
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
