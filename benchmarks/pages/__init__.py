@@ -40,7 +40,6 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "cost": running.cost,
     "mixture": sampling.mixture,
     "figure2": sampling.figure2,
-    "figure2-fine": sampling.figure2_fine,
     "images": sampling.images,
 }
 

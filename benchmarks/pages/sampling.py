@@ -64,6 +64,11 @@ def mixture(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 
+def two_digits(value: float) -> str:
+    """Without powers of ten where there are more than two before the point."""
+    return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
+
+
 def figure2(result: dict[str, Any]) -> str:
     rows = result["rows"]
     sigmas = list(dict.fromkeys(row["sigma_t"] for row in rows))
@@ -71,39 +76,34 @@ def figure2(result: dict[str, Any]) -> str:
     names = dict.fromkeys(row["covariance"] for row in rows)
 
     def lines(key: str) -> list[list[str]]:
-        return [[COVARIANCES[name], *(f"{cells[name, sigma][key]:.2g}" for sigma in sigmas)] for name in names]
+        return [[COVARIANCES[name], *(two_digits(cells[name, sigma][key]) for sigma in sigmas)] for name in names]
+
+    def times(name: str, key: str, sigma: float) -> str:
+        """By how much the exact covariance is closer; nothing where its median is chance around 0."""
+        exact, other = cells["exact", sigma][key], cells[name, sigma][key]
+        return two_digits(other / exact) if exact > 0 else ""
 
     header = ["σ_t", *(f"{sigma:g}" for sigma in sigmas)]
-    floor = ["floor: two sets of the truth", *(f"{cells['exact', sigma]['floor']:.2g}" for sigma in sigmas)]
+    floor = ["floor: two sets of the truth", *(two_digits(cells["exact", sigma]["floor"]) for sigma in sigmas)]
+    measures = {"paper": "OT(u, v) − OT(u, u')", "divergence": "Sinkhorn divergence", "coupled": "coupled sets"}
+    middle = [sigma for sigma in sigmas if 0.1 <= sigma <= 1]
+    closer = [
+        [f"{COVARIANCES[name]}, {text}", *(times(name, key, sigma) for sigma in middle)]
+        for name in ("sigma_t", "sigma_x")
+        for key, text in measures.items()
+    ]
     return "\n\n".join(
         [
-            f"Sinkhorn divergence of q(x_t | y) from p(x_t | y), coupled sets, medians over {rows[0]['curves']} curves:",
-            table(header, lines("coupled")),
-            "Independent sets:",
+            f"Sinkhorn divergence of q(x_t | y) from p(x_t | y), medians over {rows[0]['curves']} curves:",
             table(header, [*lines("divergence"), floor]),
             "The paper's OT(u, v) − OT(u, u'):",
             table(header, lines("paper")),
+            "Sinkhorn divergence between coupled sets:",
+            table(header, lines("coupled")),
             "Total variation between the two, from the importance weights:",
             table(header, lines("total_variation")),
-            source(result),
-        ]
-    )
-
-
-def figure2_fine(result: dict[str, Any]) -> str:
-    """One noise level, the measures beside each other."""
-    measures = {
-        "coupled": "coupled sets",
-        "divergence": "independent sets",
-        "paper": "OT(u, v) − OT(u, u')",
-        "total_variation": "total variation",
-    }
-    rows = [[COVARIANCES[row["covariance"]], *(f"{row[key]:.2g}" for key in measures)] for row in result["rows"]]
-    sigma, floor = result["rows"][0]["sigma_t"], result["rows"][0]["floor"]
-    return "\n\n".join(
-        [
-            table([f"σ_t = {sigma:g}", *measures.values()], rows),
-            f"Two independent sets of the truth are {floor:.2g} apart.",
+            "How many times the exact covariance's median lies below a guessed one's:",
+            table(["σ_t", *(f"{sigma:g}" for sigma in middle)], closer),
             source(result),
         ]
     )
