@@ -102,6 +102,16 @@ def test_posterior(run, tmp_path):
     assert saved["std"].shape == (3, 8, 8)
 
 
+def test_posterior_counts_draws_an_e_step_would_refuse(run, tmp_path):
+    """Values no digit has, half of them hidden: whatever is drawn for them is not plausible."""
+    folder, _ = run
+    mask = torch.rand(3, 8, 8) < 0.5
+    Observations(50 * torch.randn(3, 8, 8), operators.Mask(mask), sigma=0.1).save(tmp_path / "obs")
+    result = diffem("posterior", folder, tmp_path / "obs", "-o", tmp_path / "p.npz", "--draws", 2, "--steps", 4)
+    assert result.returncode == 0
+    assert "6 of 6 draws are such as an E-step refuses" in result.stderr
+
+
 def test_posterior_as_the_run_drew(run, tmp_path):
     """What is not said is taken from the run; what is said counts."""
     folder, _ = run

@@ -66,6 +66,7 @@ def posterior(
     from .data import Observations
     from .em.expectation import condition_like, sampling_like
     from .em.fit import load
+    from .em.screening import acceptable, default_bound
     from .report import pictures
     from .report.export import write_posterior
     from .runs.files import write_bytes
@@ -80,10 +81,18 @@ def posterior(
     drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
+    bound = e_step.bound or default_bound(prior)
+    refused = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
     chi2 = torch.stack([obs.chi2(d) for d in x])
     typer.echo(
         f"{len(obs)} observations, {draws} draws each; residual χ² per measured value {float(chi2.median()):.2f} (median)"
     )
+    if refused:
+        typer.echo(
+            f"warning: {refused} of {draws * len(obs)} draws are such as an E-step refuses (not finite, χ² above {e_step.chi2:g}, "
+            f"or |x| above {bound:g}): try more --steps, more --iterations, or --sampler tds",
+            err=True,
+        )
     if out.suffix == ".png":
         write_bytes(out, pictures.posterior(obs.backprojected().numpy(), x.numpy()))
     else:
