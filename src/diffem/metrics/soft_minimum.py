@@ -1,7 +1,7 @@
 """The soft minimum of entropic transport on a GPU, in one pass over the pairs, none of which is kept.
 
-At 16,384 points in R³ an H200 takes 0.18 ms for it, and 0.6 to 1.2 ms to read as many distances from memory; what torch.compile makes of
-the same formula takes 0.6 ms.
+Three to seven times faster than reading distances from memory, by rows or by columns, and three times faster than what torch.compile makes
+of the same formula (16,384 points in R³ on an H200).
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = (
-    8,
-    256,
-)  # of the pairs that one warp works on at a time: the fastest of fifteen tried at 16,384 and 65,536 points
+# of the pairs that one warp works on at a time: the fastest of fifteen shapes tried at 16,384 and 65,536 points
+ROWS, COLUMNS = 8, 256
 
 
 def soft_minimum(x: Tensor, y: Tensor, g: Tensor, epsilon: float) -> Tensor:
