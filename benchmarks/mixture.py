@@ -151,7 +151,11 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=["floor", *METHODS], help="these methods alone, and the floor")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--keep", action="store_true", help="keep the last result's rows that are not measured now")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the last result's rows that are not measured now, or were on more problems",
+    )
     arguments = parser.parse_args(words)
     if arguments.quick:
         arguments.seeds, arguments.samples, arguments.steps = 3, 300, 100
@@ -163,13 +167,19 @@ def main(words: list[str] | None = None) -> None:
     rows = [row for (d, m), seeds in pairs for row in rows_of(d, m, seeds, arguments.steps)]
     if arguments.keep:
         here = {"commit": commit(), "machine": machine()}
-        measured = {_place(row) for row in rows}
-        kept = [row for row in earlier("mixture", arguments.results) if _place(row) not in measured]
-        rows = [*kept, *(here | row for row in rows)]
-        rows.sort(key=_place)
+        rows = together([here | row for row in rows], earlier("mixture", arguments.results))
     main_rows = [row for row in rows if row["sampler"] in ("", DEFAULT_SAMPLER, "tds")]
     figures = {f"w1_{row['d']}_{row['m']}_{_key(row)}": row["w1"] for row in main_rows}
     print(record("mixture", figures, rows, arguments.results))
+
+
+def together(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows measured now with those of before that are of other entries, or of more problems."""
+    found = {_place(row): row for row in before}
+    for row in rows:
+        if (old := found.get(_place(row))) is None or old["seeds"] <= row["seeds"]:
+            found[_place(row)] = row
+    return [found[place] for place in sorted(found)]
 
 
 def _place(row: dict[str, Any]) -> tuple[int, int, int, str, str]:

@@ -84,3 +84,12 @@ def test_a_tiny_run_of_figure_2(tmp_path, monkeypatch):
     assert (tmp_path / "figure2.png").read_bytes()[:4] == b"\x89PNG"
     variation = {(row["covariance"], row["sigma_t"]): row["total_variation"] for row in result["rows"]}
     assert variation["exact", 0.1] < variation["sigma_t", 0.1] < 1
+
+
+def test_rows_of_more_problems_are_kept():
+    def row(method, seeds, **more):
+        return {"d": 8, "m": 1, "method": method, "sampler": "ddpm2", "seeds": seeds, **more}
+
+    before = [row("exact", 100, commit="a"), row("dps", 20, commit="a"), row("tmpd", 20, commit="a")]
+    rows = mixture.together([row("dps", 20, commit="b"), row("exact", 20, commit="b")], before)
+    assert [(r["method"], r["commit"]) for r in rows] == [("exact", "a"), ("dps", "b"), ("tmpd", "a")]
