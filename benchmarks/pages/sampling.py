@@ -75,16 +75,17 @@ def figure2(result: dict[str, Any]) -> str:
     cells = {(row["covariance"], row["sigma_t"]): row for row in rows}
     names = dict.fromkeys(row["covariance"] for row in rows)
 
-    def lines(key: str) -> list[list[str]]:
-        return [[COVARIANCES[name], *(two_digits(cells[name, sigma][key]) for sigma in sigmas)] for name in names]
+    def by_level(key: str, floor: bool = False) -> str:
+        """A row per noise level: ten of them side by side would not fit a page."""
+        header = ["σ_t", *(COVARIANCES[name] for name in names), *(["floor: two sets of the truth"] if floor else [])]
+        keys = [(name, key) for name in names] + ([("exact", "floor")] if floor else [])
+        return table(header, [[f"{s:g}", *(two_digits(cells[name, s][k]) for name, k in keys)] for s in sigmas])
 
     def times(name: str, key: str, sigma: float) -> str:
         """By how much the exact covariance is closer; nothing where its median is chance around 0."""
         exact, other = cells["exact", sigma][key], cells[name, sigma][key]
         return two_digits(other / exact) if exact > 0 else ""
 
-    header = ["σ_t", *(f"{sigma:g}" for sigma in sigmas)]
-    floor = ["floor: two sets of the truth", *(two_digits(cells["exact", sigma]["floor"]) for sigma in sigmas)]
     measures = {"paper": "OT(u, v) − OT(u, u')", "divergence": "Sinkhorn divergence", "coupled": "coupled sets"}
     middle = [sigma for sigma in sigmas if 0.1 <= sigma <= 1]
     closer = [
@@ -95,13 +96,13 @@ def figure2(result: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             f"Sinkhorn divergence of q(x_t | y) from p(x_t | y), medians over {rows[0]['curves']} curves:",
-            table(header, [*lines("divergence"), floor]),
+            by_level("divergence", floor=True),
             "The paper's OT(u, v) − OT(u, u'):",
-            table(header, lines("paper")),
+            by_level("paper"),
             "Sinkhorn divergence between coupled sets:",
-            table(header, lines("coupled")),
+            by_level("coupled"),
             "Total variation between the two, from the importance weights:",
-            table(header, lines("total_variation")),
+            by_level("total_variation"),
             "How many times the exact covariance's median lies below a guessed one's:",
             table(["σ_t", *(f"{sigma:g}" for sigma in middle)], closer),
             source(result),
