@@ -1,7 +1,6 @@
 """The soft minimum of entropic transport on a GPU, in one pass over the pairs, none of which is kept.
 
-Three to seven times faster than reading distances from memory, by rows or by columns, and three times faster than what torch.compile makes
-of the same formula (16,384 points in R³ on an H200).
+A distance of a few coordinates is computed in less time than it is read in, and torch.compile makes no kernel of this formula that gains by it.
 """
 
 from __future__ import annotations
