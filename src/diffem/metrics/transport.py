@@ -16,9 +16,7 @@ from .distances import flat
 LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100
 MEMORY = 12  # iterates that an accelerated one combines
 SMALL = 1 << 20  # pairs of points, up to which double precision costs nothing that matters
-FEW = (
-    8  # coordinates, up to which a GPU computes squared distances itself: three and five were faster than reading them
-)
+FEW = 8  # coordinates, up to which a GPU computes distances itself: at three and five that was faster than reading them
 
 
 def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) -> float:
