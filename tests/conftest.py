@@ -8,6 +8,15 @@ def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device for the operator, solver and posterior batteries")
 
 
+SLOW_TIMEOUT = 1800  # seconds; like the limit of the others in pyproject.toml it only ends and names a test that hangs
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
 @pytest.fixture(scope="session")
 def device(request) -> torch.device:
     return torch.device(request.config.getoption("--device"))

@@ -1,11 +1,8 @@
 """A run killed at any instant and started again ends with the same bits."""
 
-import os
 import random
 import signal
-import subprocess
-import sys
-import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +12,8 @@ import torch
 import diffem
 from diffem.priors.files import load_with_description
 
+from .events import phase, start
 from .small import RECIPE, observations
-
-PROGRAM = """
-import sys, torch
-torch.set_num_threads(1)
-sys.path.insert(0, {root!r})
-import diffem
-from tests.em.small import RECIPE, observations
-diffem.fit(observations(), RECIPE, {out!r}, progress=False)
-"""
-ROOT = Path(__file__).parents[2]
-
-
-def start(out: Path) -> subprocess.Popen:
-    program = PROGRAM.format(root=str(ROOT), out=str(out))
-    return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
 
 
 def contents(run: Path) -> dict[str, np.ndarray]:
@@ -45,57 +28,39 @@ def contents(run: Path) -> dict[str, np.ndarray]:
     return out
 
 
-def phase(run: Path) -> str:
-    """What a run was doing when it was killed, as its files tell."""
-    laps = sorted(run.glob("laps/*"))
-    if not laps or laps[-1].name == "000":
-        return "start"
-    last = laps[-1]
-    if (last / "prior.safetensors").exists():
-        return "saving"
-    return "M" if len(list((last / "draws").glob("[0-9]*.npy"))) == 3 else "E"
-
-
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
+    """A run that nothing disturbed, and how many events each of its phases had, in order."""
     out = tmp_path_factory.mktemp("runs") / "undisturbed"
-    began = time.monotonic()
     process = start(out)
-    _, errors = process.communicate()
+    events, errors = process.communicate()
     assert process.returncode == 0, errors
-    return out, time.monotonic() - began
+    return out, Counter(events.splitlines())
 
 
-@pytest.mark.parametrize("total", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_kills_at_random_instants(total, undisturbed, tmp_path):
-    """SIGKILL at random instants, spread over E, M and saving, until runs have been killed so many times."""
-    reference, seconds = undisturbed
-    rng, kills, phases, runs = random.Random(total), 0, set(), 0
-    while kills < total:
-        out = tmp_path / f"run{runs}"
-        runs += 1
-        while True:
-            process = start(out)
-            try:
-                # starting python takes a good part of the time; aim behind it
-                process.wait(timeout=rng.uniform(0.5, 1.1) * seconds)
-            except subprocess.TimeoutExpired:
-                os.kill(process.pid, signal.SIGKILL)
-                process.communicate()
-                kills += 1
-                phases.add(phase(out))
-                continue
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_kills_at_random_instants(kills, undisturbed, tmp_path):
+    """SIGKILL at random events: runs are killed in one phase after another, each phase at most once per run, and resumed."""
+    reference, events = undisturbed
+    assert list(events) == ["000 start", "001 E", "001 M", "001 saving", "002 E", "002 M", "002 saving"]
+    rng, run = random.Random(kills), 0
+    while kills:
+        out, run = tmp_path / f"run{run}", run + 1
+        chosen = sorted(rng.sample(list(events), min(kills, len(events))), key=list(events).index)
+        kills -= len(chosen)
+        for where in chosen:
+            process = start(out, "kill", where, str(rng.randint(1, events[where])))
             _, errors = process.communicate()
-            assert process.returncode == 0, errors
-            break
-        assert same(contents(out), contents(reference)), f"run {runs} differs after {kills} kills"
-    print(f"{kills} kills over {runs} runs, in {sorted(phases)}")
-    if total >= 20:
-        assert {"E", "M"} <= phases
+            assert process.returncode == -signal.SIGKILL, (where, errors)
+            assert phase(out) == where
+        process = start(out)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        assert same(contents(out), contents(reference)), chosen
 
 
 def test_calling_again_returns_at_once(undisturbed):
@@ -152,14 +117,11 @@ def test_micro_batches_change_nothing_that_matters(undisturbed, tmp_path):
 
 
 def test_a_second_process_is_refused(tmp_path):
-    out = tmp_path / "run"
-    process = start(out)
+    process = start(tmp_path / "run", "wait", "001 E", "1")
     try:
-        while not (out / "recipe.yaml").exists():
-            time.sleep(0.02)
+        assert process.stdout.readline() == "waiting\n"
         with pytest.raises(ValueError, match="another process is working on"):
-            diffem.fit(observations(), RECIPE, out, progress=False)
+            diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
     finally:
         process.kill()
-        process.wait()
-        process.stderr.close()
+        process.communicate()
