@@ -1,5 +1,7 @@
 """Covariances against dense algebra, shared and per sample, whole and restricted to what is measured."""
 
+import math
+
 import pytest
 import torch
 
@@ -39,6 +41,12 @@ def dense(cov):
     return torch.stack([cov.matvec(e.reshape(1, *EVENT).expand(N, *EVENT)).flatten(1) for e in eye], -1)
 
 
+def dense_root(cov):
+    """The matrices L of `sqrt`, `(N, SIZE, SIZE)`."""
+    eye = torch.eye(SIZE, dtype=torch.float64)
+    return torch.stack([cov.sqrt(e.reshape(1, *EVENT).expand(N, *EVENT)).flatten(1) for e in eye], -1)
+
+
 def apply(matrix, v):
     return (matrix @ v.flatten(1).unsqueeze(-1)).reshape(v.shape)
 
@@ -53,9 +61,7 @@ def test_matches_dense_algebra(name):
     assert torch.allclose(cov.solve(v), apply(torch.linalg.inv(matrix), v), atol=1e-11)
     assert torch.allclose(cov.logdet(EVENT).expand(N), torch.linalg.slogdet(matrix).logabsdet)
     assert torch.allclose(cov.diagonal(EVENT).expand(N, *EVENT).flatten(1), matrix.diagonal(dim1=1, dim2=2))
-    root = torch.stack(
-        [cov.sqrt(e.reshape(1, *EVENT).expand(N, *EVENT)).flatten(1) for e in torch.eye(SIZE, dtype=torch.float64)], -1
-    )
+    root = dense_root(cov)
     assert torch.allclose(root @ root.mT, matrix, atol=1e-12)
     normal = torch.distributions.MultivariateNormal(torch.zeros(SIZE, dtype=torch.float64), matrix)
     assert torch.allclose(cov.log_prob(v), normal.log_prob(v.flatten(1)))
@@ -69,27 +75,92 @@ def test_plus(name, variance):
     assert torch.allclose(dense(cov.plus(variance)), dense(cov) + added)
 
 
+def _mask(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(5)) < 0.6
+
+
+def _extreme_rows():
+    measured = _mask(N, *EVENT)
+    measured[0], measured[1] = False, True
+    return measured
+
+
+MASKS = {
+    "each": lambda: _mask(N, *EVENT),
+    "shared": lambda: _mask(1, *EVENT),
+    "broadcast": lambda: _mask(N, 1, EVENT[1]),
+    "broadcast, shared": lambda: _mask(1, EVENT[0], 1),
+    "none and all": _extreme_rows,
+}
+
+
 @EACH
-def test_restrict_is_the_block_of_measured_entries(name):
-    cov = REGISTRY[name]()
-    measured = torch.rand(N, *EVENT, generator=torch.Generator().manual_seed(5)) < 0.6
-    if "dense" in name:
-        with pytest.raises(ValueError, match="dense"):
-            cov.restrict(measured)
-        return
-    block = cov.restrict(measured)
-    matrix, v = dense(cov), torch.randn(N, *EVENT, dtype=torch.float64) * measured
+@pytest.mark.parametrize("mask", MASKS)
+def test_restrict_is_the_marginal_covariance_of_the_measured_entries(name, mask):
+    """Every verb of every kind against dense algebra on the block; float64, and condition numbers below 1e3."""
+    cov, measured = REGISTRY[name]().bind(len(EVENT)), MASKS[mask]()
+    block, matrix = cov.restrict(measured), dense(cov)
+    inside = measured.expand(N, *EVENT)
+    v = torch.randn(N, *EVENT, dtype=torch.float64, generator=torch.Generator().manual_seed(6)) * inside
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    products, solutions, roots = block.matvec(v), block.solve(v), dense_root(block)
     for i in range(N):
-        keep = measured[i].flatten()
-        sub = matrix[i][keep][:, keep]
-        part = v[i].flatten()[keep]
-        assert torch.allclose(block.matvec(v)[i].flatten()[keep], sub @ part)
-        assert torch.allclose(block.solve(v)[i].flatten()[keep], torch.linalg.solve(sub, part))
-        assert torch.allclose(block.logdet(EVENT)[i], torch.logdet(sub))
-        normal = torch.distributions.MultivariateNormal(torch.zeros(len(part), dtype=torch.float64), sub)
-        assert torch.allclose(block.log_prob(v)[i], normal.log_prob(part))
-    assert (block.matvec(v)[~measured] == 0).all()
-    assert (block.solve(v)[~measured] == 0).all()
+        keep = inside[i].flatten()
+        sub, part = matrix[i][keep][:, keep], v[i].flatten()[keep]
+        assert torch.allclose(products[i].flatten()[keep], sub @ part, **close)
+        assert torch.allclose(solutions[i].flatten()[keep], torch.linalg.solve(sub, part), **close)
+        assert torch.allclose(block.mahalanobis(v)[i], part @ torch.linalg.solve(sub, part), **close)
+        assert torch.allclose(block.logdet(EVENT).expand(N)[i], torch.logdet(sub), **close)
+        assert torch.allclose(
+            block.diagonal(EVENT).expand(N, *EVENT)[i].flatten(), torch.where(keep, matrix[i].diagonal(), 0), **close
+        )
+        covered = torch.zeros(SIZE, SIZE, dtype=torch.float64)
+        covered[keep.outer(keep)] = sub.flatten()
+        assert torch.allclose(roots[i] @ roots[i].T, covered, **close)
+        density = -0.5 * (block.mahalanobis(v)[i] + torch.logdet(sub) + len(part) * math.log(2 * math.pi))
+        assert torch.allclose(block.log_prob(v)[i], density, **close)
+        floor = block.eigenvalue_floor().expand(N)[i]
+        assert floor > 0
+        assert len(part) == 0 or floor <= torch.linalg.eigvalsh(sub)[0] + 1e-12
+    for out in (products, solutions, block.sqrt(torch.ones(N, *EVENT, dtype=torch.float64))):
+        assert (out[~inside] == 0).all()
+
+
+@EACH
+@pytest.mark.parametrize("mask", MASKS)
+def test_conditional_moments_of_the_entries_that_are_not_shown(name, mask):
+    cov, shown = REGISTRY[name]().bind(len(EVENT)), MASKS[mask]()
+    matrix, inside = dense(cov), shown.expand(N, *EVENT)
+    v = torch.randn(N, *EVENT, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    mean, variances = cov.conditional(shown, torch.where(inside, v, 0))
+    for i in range(N):
+        s, h = inside[i].flatten(), ~inside[i].flatten()
+        gain = matrix[i][h][:, s] @ torch.linalg.inv(matrix[i][s][:, s])
+        left = matrix[i][h][:, h] - gain @ matrix[i][s][:, h]
+        assert torch.allclose(mean[i].flatten()[h], gain @ v[i].flatten()[s], atol=1e-10)
+        assert torch.allclose(variances.expand(N, *EVENT)[i].flatten()[h], left.diagonal(), atol=1e-10)
+
+
+def test_blocks_factored_a_few_at_a_time_are_the_same(monkeypatch):
+    from diffem.linalg import dense as module
+
+    cov, measured, v = REGISTRY["dense each"](), _mask(N, *EVENT), torch.randn(N, *EVENT, dtype=torch.float64)
+    whole = cov.restrict(measured)
+    expected = whole.solve(v), whole.logdet(EVENT), *cov.conditional(measured, v)
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", 3 * SIZE**2)  # three blocks, then one
+    for a, b in zip(expected, (whole.solve(v), whole.logdet(EVENT), *cov.conditional(measured, v)), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_block_is_sliced_moved_and_restricted_again():
+    cov, measured, v = REGISTRY["dense"](), _mask(N, *EVENT), torch.randn(N, *EVENT, dtype=torch.float64)
+    block, other = cov.restrict(measured), _mask(N, 1, EVENT[1])
+    assert torch.equal(block[1:3].solve(v[1:3]), block.solve(v)[1:3])
+    assert torch.equal(block.restrict(other).solve(v), cov.restrict(measured & other).solve(v))
+    assert torch.allclose(dense(block.plus(0.3)), dense(cov.plus(0.3).restrict(measured)))
+    single = block.to(torch.float32)
+    assert single.solve(v.float()).dtype == torch.float32
+    assert torch.allclose(single.solve(v.float()).double(), block.solve(v), rtol=1e-3, atol=1e-4)
 
 
 @EACH

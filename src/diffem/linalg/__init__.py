@@ -1,7 +1,9 @@
 """Covariances and batched solvers."""
 
-from .covariance import COVARIANCES, Covariance, Dense, Diagonal, Isotropic, LowRank, as_covariance
+from .covariance import Covariance, Diagonal, Isotropic, LowRank
+from .dense import Dense
 from .inner import axpy, dot
+from .kinds import COVARIANCES, as_covariance
 from .solvers import SOLVERS, Solution, Solver, Status, System, bicgstab, cg, direct, gmres
 
 __all__ = [

@@ -1,4 +1,4 @@
-r"""Covariance matrices that are never formed: isotropic, diagonal, low rank plus diagonal, dense.
+r"""Covariance matrices that are never formed: isotropic, diagonal, low rank plus diagonal. Full ones are in `dense.py`.
 
 Each acts on batches `(n, *event)` and is shared by all samples or given one per sample. All have the same verbs:
 
@@ -6,13 +6,13 @@ Each acts on batches `(n, *event)` and is shared by all samples or given one per
 - `sqrt(z)`: Lz with LLᵀ = Σ, so that `sqrt` of white noise has covariance Σ,
 - `logdet(event_shape)`: log|Σ|,
 - `plus(variance)`: Σ + variance·I, the variance a scalar or one per sample (the covariance of x + σz),
-- `restrict(measured)`: the block of Σ on the measured entries, acting as zero on the others.
+- `restrict(measured)`: the marginal covariance of the measured entries, that is their block of Σ, acting as zero on the others,
+- `conditional(shown, v)`: mean and variances of the other entries, given that the shown ones equal v.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +46,20 @@ class Covariance(Batched):
     def restrict(self, measured: Tensor) -> Covariance:
         raise NotImplementedError
 
+    def conditional(self, shown: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """E[e | e_s = v_s] and the diagonal of V[e | e_s] for e ~ N(0, Σ), of use on the entries that are not shown.
+
+        shown: bool, broadcastable to v `(n, *event)`. The variances are `(1 or n, *event)`.
+        """
+        return self.matvec(self.restrict(shown).solve(v)), self._conditional_variances(shown, tuple(v.shape[1:]))
+
+    def _conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        return self.diagonal(event_shape)  # of entries that are independent
+
+    def eigenvalue_floor(self) -> Tensor:
+        """A positive number no eigenvalue of Σ lies below, `(1 or n,)`; 1 for a restriction that leaves no entry."""
+        raise NotImplementedError
+
     def bind(self, event_ndim: int) -> Covariance:
         """Settle which tensors are per sample, given the number of axes of a sample."""
         return self
@@ -57,7 +71,7 @@ class Covariance(Batched):
     def log_prob(self, v: Tensor) -> Tensor:
         """log N(vᵢ | 0, Σ) per sample, `(n,)`; on a restricted covariance, the density of the measured entries."""
         event_shape = tuple(v.shape[1:])
-        count = (self.diagonal(event_shape) > 0).expand(v.shape).flatten(1).sum(1)
+        count = (self.diagonal(event_shape) > 0).expand(v.shape).flatten(1).sum(1, dtype=accumulate_dtype(v.device))
         return -0.5 * (self.mahalanobis(v) + self.logdet(event_shape) + count * math.log(2 * math.pi))
 
 
@@ -106,6 +120,9 @@ class Isotropic(Covariance):
         scale = variance.reshape(-1, *(1,) * (measured.ndim - 1))
         return Diagonal._raw(variances=(measured * scale, measured.ndim - 1))
 
+    def eigenvalue_floor(self) -> Tensor:
+        return self._read("variance")
+
 
 class Diagonal(Covariance):
     """Independent entries; variances: `(*event)` or `(n, *event)`."""
@@ -142,6 +159,9 @@ class Diagonal(Covariance):
     def restrict(self, measured: Tensor) -> Diagonal:
         ndim = measured.ndim - 1
         return Diagonal._raw(variances=(measured * self._read("variances", ndim), ndim))
+
+    def eigenvalue_floor(self) -> Tensor:
+        return _smallest(self)
 
 
 class LowRank(Covariance):
@@ -214,6 +234,17 @@ class LowRank(Covariance):
             variances=(bound._read("variances") * measured, ndim),
         )
 
+    def _conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        # the shown entries leave (I + UᵀD⁻¹U)⁻¹ of the r latent variables' unit covariance
+        seen, d_seen = self.restrict(shown)._parts(len(event_shape))
+        u, d = self._parts(len(event_shape))
+        chol = _capacitance(seen, _reciprocal(d_seen))
+        whitened = torch.linalg.solve_triangular(chol, u, upper=False)
+        return (d + whitened.square().sum(1)).reshape(-1, *event_shape)
+
+    def eigenvalue_floor(self) -> Tensor:
+        return _smallest(self)
+
 
 def _project(u: Tensor, w: Tensor) -> Tensor:
     """Uᵀw: `(1 or n, r, N)`, `(n, N)` → `(n, r)`; a shared U takes one matrix product."""
@@ -240,6 +271,13 @@ def _log(d: Tensor) -> Tensor:
     return torch.where(d > 0, d.to(accumulate_dtype(d.device)).log(), 0)
 
 
+def _smallest(cov: Diagonal | LowRank) -> Tensor:
+    """The smallest entry of the diagonal that a restriction left, `(1 or n,)`."""
+    variances = cov._read("variances").flatten(1)
+    smallest = torch.where(variances > 0, variances, torch.inf).amin(-1)
+    return torch.where(smallest.isinf(), 1, smallest)
+
+
 def _add(cov: Diagonal | LowRank, variance: Tensor | float) -> tuple[Tensor, int | None]:
     """The diagonal of `cov` plus a scalar or one variance per sample, and how many axes a sample of it has."""
     variances, ndim = cov._tensors["variances"], cov._shared_ndim["variances"]
@@ -249,92 +287,3 @@ def _add(cov: Diagonal | LowRank, variance: Tensor | float) -> tuple[Tensor, int
         raise InputError("bind(event_ndim) this covariance before adding one variance per sample")
     variances = cov._read("variances")
     return variances + per_sample(variance, variances), ndim
-
-
-class Dense(Covariance):
-    """A full matrix over the flattened sample; matrix: `(N, N)` or `(n, N, N)`, symmetric positive definite.
-
-    Kept as its eigendecomposition, so that adding σ²I per sample and solving again cost one product each.
-    """
-
-    def __init__(self, matrix: Tensor) -> None:
-        super().__init__()
-        if not isinstance(matrix, Tensor) or not matrix.is_floating_point() or matrix.shape[-1] != matrix.shape[-2]:
-            raise InputError("a dense covariance must be a floating-point tensor of shape (N, N) or (n, N, N)")
-        scale = matrix.abs().max()
-        asymmetry = (matrix - matrix.mT).abs().max() / scale
-        if not asymmetry <= 1e-4:
-            raise InputError(
-                f"a covariance must be symmetric; the one given differs from its transpose by {asymmetry:.1e}"
-            )
-        values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
-        floor = -1e-4 if matrix.dtype == torch.float32 else -1e-8
-        if not values.min() >= floor * scale:
-            raise InputError(f"a covariance must be positive; its smallest eigenvalue is {values.min():.2e}")
-        self._store("vectors", vectors, 2)
-        self._store("values", values.clamp(min=0), 1)
-
-    @classmethod
-    def from_eigen(cls, values: Tensor, vectors: Tensor) -> Dense:
-        """Σ = Q diag(values) Qᵀ; values: `(N,)` or `(n, N)`, vectors Q: `(N, N)` or `(n, N, N)`."""
-        return cls._raw(vectors=(vectors, 2), values=(values, 1))
-
-    def matrix(self) -> Tensor:
-        """`(1 or n, N, N)`."""
-        vectors = self._read("vectors")
-        return (vectors * self._read("values").unsqueeze(1)) @ vectors.mT
-
-    def _apply(self, v: Tensor, scale: Tensor) -> Tensor:
-        vectors = self._read("vectors")
-        w = v.flatten(1)
-        if len(vectors) == 1:
-            return (((w @ vectors[0]) * scale) @ vectors[0].T).reshape(v.shape)
-        return (vectors @ (scale.unsqueeze(-1) * (vectors.mT @ w.unsqueeze(-1)))).reshape(v.shape)
-
-    def matvec(self, v: Tensor) -> Tensor:
-        return self._apply(v, self._read("values"))
-
-    def solve(self, v: Tensor) -> Tensor:
-        return self._apply(v, 1 / self._read("values"))
-
-    def sqrt(self, z: Tensor) -> Tensor:
-        return self._apply(z, self._read("values").sqrt())
-
-    def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
-        return _log(self._read("values")).sum(-1)
-
-    def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
-        vectors = self._read("vectors")
-        return (vectors.square() @ self._read("values").unsqueeze(-1)).reshape(-1, *event_shape)
-
-    def plus(self, variance: Tensor | float) -> Dense:
-        values = self._tensors["values"]
-        if isinstance(variance, Tensor) and variance.ndim == 1:
-            values = self._read("values") + variance.unsqueeze(-1)
-        else:
-            values = values + variance
-        return Dense.from_eigen(values, self._tensors["vectors"])
-
-    def restrict(self, measured: Tensor) -> Covariance:
-        raise InputError("a dense noise covariance cannot be combined with unmeasured entries; use Diagonal or LowRank")
-
-
-COVARIANCES: dict[str, type[Covariance]] = {
-    "isotropic": Isotropic,
-    "diagonal": Diagonal,
-    "low_rank": LowRank,
-    "dense": Dense,
-}
-
-
-def as_covariance(value: Any, event_shape: tuple[int, ...], owner: str) -> Covariance:
-    """A covariance object as it is, or a dense matrix over the flattened event."""
-    size = math.prod(event_shape)
-    if isinstance(value, Covariance):
-        return value.bind(len(event_shape))
-    if isinstance(value, Tensor) and value.shape == (size, size):
-        return Dense(value)
-    shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-    raise InputError(
-        f"{owner}: cov must be a Covariance or a ({size}, {size}) matrix over samples of shape {event_shape}, got {shape}"
-    )

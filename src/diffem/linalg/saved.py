@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .covariance import COVARIANCES, Covariance
+from .covariance import Covariance
+from .kinds import COVARIANCES
 
 # the tensors of each kind, and how many axes one sample of each has; None: as many as the event, or one more, or not yet settled
 TENSORS: dict[str, dict[str, int | None]] = {

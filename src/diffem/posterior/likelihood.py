@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..linalg import Covariance, System, dot
+from ..linalg import System, dot
 from ..linalg.inner import accumulate_dtype, axpy
 from ..linalg.solvers.direct import direct
 from ..linalg.tiny import eigh
@@ -80,12 +80,6 @@ def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations:
             basis.append(v)
     values, vectors = eigh(torch.nan_to_num(tridiagonal))
     # M ⪰ Σ_y; a learned Jacobian may say otherwise, a variance may not
-    floor = smallest_variance(obs.noise, z)
+    floor = obs.noise.eigenvalue_floor()
     log_values = torch.maximum(values, floor.to(dtype).reshape(-1, 1)).log()
     return norm**2 * (vectors[:, 0] ** 2 * log_values).sum(-1)
-
-
-def smallest_variance(noise: Covariance, like: Tensor) -> Tensor:
-    """The smallest noise variance of a measured entry, `(1 or n,)`."""
-    variances = noise.diagonal(tuple(like.shape[1:])).flatten(1)
-    return torch.where(variances > 0, variances, torch.inf).amin(-1)

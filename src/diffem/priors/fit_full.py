@@ -145,7 +145,7 @@ class Selected(Full):
         self.gg = self.gg + g.T @ g
         blocks.add_to(self.information, inverse)
         fit = (residual * solved).sum()
-        return float(-0.5 * (fit + logdet.sum() + selected.sum() * math.log(2 * math.pi)))
+        return float(-0.5 * (fit + logdet.sum() + float(selected.sum()) * math.log(2 * math.pi)))
 
 
 def _variances(obs: Observations) -> Tensor:

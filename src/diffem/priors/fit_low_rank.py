@@ -99,7 +99,7 @@ class LowRankModel:
 
         logdet = noise.logdet() + 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         fit = (residual * N_residual).sum(1) - (z * (NW.mT @ residual.unsqueeze(-1)).squeeze(-1)).sum(1)
-        return float(-0.5 * (fit + logdet + obs.counts() * math.log(2 * math.pi)).sum())
+        return float(-0.5 * (fit + logdet + obs.counts().double() * math.log(2 * math.pi)).sum())
 
     def parameters(self) -> Tensor:
         return torch.cat([self.mean, self.u.flatten(), self.d.log().reshape(1)])

@@ -1,0 +1,32 @@
+"""The kinds of covariance by name, and what may be given for one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import InputError
+from .covariance import Covariance, Diagonal, Isotropic, LowRank
+from .dense import Dense
+
+COVARIANCES: dict[str, type[Covariance]] = {
+    "isotropic": Isotropic,
+    "diagonal": Diagonal,
+    "low_rank": LowRank,
+    "dense": Dense,
+}
+
+
+def as_covariance(value: Any, event_shape: tuple[int, ...], owner: str) -> Covariance:
+    """A covariance object as it is, or a dense matrix over the flattened event."""
+    size = math.prod(event_shape)
+    if isinstance(value, Covariance):
+        return value.bind(len(event_shape))
+    if isinstance(value, Tensor) and value.shape == (size, size):
+        return Dense(value)
+    shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    raise InputError(
+        f"{owner}: cov must be a Covariance or a ({size}, {size}) matrix over samples of shape {event_shape}, got {shape}"
+    )
