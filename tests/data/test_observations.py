@@ -7,7 +7,9 @@ import torch
 from safetensors.torch import save_file
 
 from diffem import Observations, operators
-from diffem.linalg import Diagonal, Isotropic, LowRank
+from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
+
+from ..exact import random_covariance
 
 
 def masked(n=4):
@@ -22,6 +24,20 @@ def test_residual_and_chi2():
     assert torch.equal(obs.residual(x), residual)
     expected = residual.double().square().flatten(1).sum(1) / 0.1**2 / mask.flatten(1).sum(1)
     assert torch.allclose(obs.chi2(x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_chi2_under_a_full_noise_covariance(shared):
+    """(y − Ax)ᵀ Σ⁻¹ (y − Ax) with the block of Σ on the measured values, over their number."""
+    matrices = torch.stack([random_covariance(12, seed) for seed in range(4)])
+    y, x = torch.randn(2, 4, 3, 4, dtype=torch.float64)
+    mask = masked().measured
+    obs = Observations(y, operators.Mask(mask), cov=Dense(matrices[0] if shared else matrices))
+    for i in range(4):
+        keep = mask[i].flatten()
+        residual, block = (y - x)[i].flatten()[keep], matrices[0 if shared else i][keep][:, keep]
+        expected = residual @ torch.linalg.solve(block, residual) / keep.sum()
+        assert float(obs.chi2(x)[i]) == pytest.approx(float(expected), rel=1e-10)
 
 
 def test_large_y_are_looked_at_in_parts_and_not_copied(monkeypatch):
@@ -65,6 +81,8 @@ def test_complex_measurements_are_stored_as_a_real_view():
         Diagonal(torch.rand(4, 3, 4) + 0.1),
         LowRank(torch.randn(2, 3, 4), torch.rand(4, 3, 4) + 0.1),
         LowRank(torch.randn(2, 3, 4), 0.5),
+        Dense(random_covariance(12).float()),
+        Dense(torch.stack([random_covariance(12, seed) for seed in range(4)]).float()),
     ],
     ids=repr,
 )
@@ -118,6 +136,10 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), 1.0, cov=Isotropic(1.0)), "one of the two"),
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Diagonal(torch.ones(4))), "does not fit y"),
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=torch.eye(3)), "covariance, got Tensor"),
+        (
+            lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Dense(torch.ones(3, 3))),
+            "positive definite",
+        ),
         (
             lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Isotropic(torch.ones(5))),
             "2 observations.*5",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.linalg import Diagonal, LowRank
+from diffem.linalg import Dense, Diagonal, LowRank
 
 from ..exact import gaussian_posterior_mean, matrix_of, random_covariance, textbook_cg
 from ..operators.registry import REGISTRY
@@ -117,24 +117,39 @@ def test_noise_levels_may_differ_from_sample_to_sample():
             assert (posterior(x_t, sigma) - expected).norm() / expected.norm() < 1e-8
 
 
-@pytest.mark.parametrize("kind", ["diagonal", "low rank"])
-def test_correlated_noise(kind):
+def noise(kind, shape):
+    """A covariance of the noise, shared or one per observation, and its matrices `(N, m, m)`."""
+    generator, size = torch.Generator().manual_seed(8), int(torch.tensor(shape).prod())
+    variances = torch.rand(shape, dtype=torch.float64, generator=generator) + 0.1
+    factor = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
+    low_rank = torch.diag(variances.flatten()) + factor.flatten(1).T @ factor.flatten(1)
+    each = torch.stack([random_covariance(size, seed) for seed in range(N)])
+    cov, matrix = {
+        "diagonal": (Diagonal(variances), torch.diag(variances.flatten())),
+        "low rank": (LowRank(factor, variances), low_rank),
+        "dense": (Dense(each[0]), each[0]),
+        "dense each": (Dense(each), each),
+    }[kind]
+    return cov, matrix.expand(N, size, size)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low rank", "dense", "dense each"])
+@pytest.mark.parametrize(
+    "options",
+    [{"solver": solver} for solver in ("cg", "gmres", "bicgstab", "direct")] + [{"method": "sigma_x"}],
+    ids=str,
+)
+def test_correlated_noise(kind, options):
     prior, cov, obs, matrix, x, z = problem("mask each")
-    shape = tuple(obs.y.shape[1:])
-    variances = torch.rand(shape, dtype=torch.float64) + 0.1
-    factor = torch.randn(2, *shape, dtype=torch.float64)
-    noise = Diagonal(variances) if kind == "diagonal" else LowRank(factor, variances)
-    obs = Observations(obs.y, obs.A, cov=noise)
-    cov_y = torch.diag(variances.flatten())
-    if kind == "low rank":
-        cov_y = cov_y + factor.flatten(1).T @ factor.flatten(1)
-    posterior = prior.posterior(obs, iterations=300, tolerance=1e-12)
+    noise_y, cov_y = noise(kind, tuple(obs.y.shape[1:]))
+    obs = Observations(obs.y, obs.A, cov=noise_y)
+    posterior = prior.posterior(obs, iterations=300, tolerance=1e-12, **options)
     x_t, measured = x + 0.7 * z, obs.measured.flatten(1)
     for i in range(N):  # only the measured block of Σ_y counts
         keep = measured[i]
         expected = gaussian_posterior_mean(
             prior.mean.flatten(), cov, x_t[i : i + 1].flatten(1), 0.7, obs.y[i : i + 1].flatten(1)[:, keep],
-            matrix[i : i + 1, keep], cov_y[keep][:, keep][None],
+            matrix[i : i + 1, keep], cov_y[i][keep][:, keep][None],
         )  # fmt: skip
         assert torch.allclose(posterior(x_t, 0.7)[i].flatten(), expected[0], atol=1e-8)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
+from diffem.linalg import Dense
 
 from ..exact import matrix_of, random_covariance
 
@@ -13,14 +14,16 @@ from ..exact import matrix_of, random_covariance
 def log_likelihood(prior_mean, prior_cov, obs):
     """Observed-data log-likelihood per measured value, by dense algebra apart from the library."""
     matrix = matrix_of(obs.A, obs.x_shape, len(obs))
+    shape = obs.y.shape
+    eye = torch.eye(shape[1:].numel(), dtype=torch.float64).reshape(-1, 1, *shape[1:])
+    noise = torch.stack([obs.cov.matvec(e.expand(shape)).flatten(1) for e in eye], -1)
     measured = obs.measured
     measured = torch.ones_like(obs.y, dtype=torch.bool) if measured is None else measured.expand_as(obs.y)
     total, count = 0.0, 0
     for i in range(len(obs)):
         keep = measured[i].flatten()
         rows, y = matrix[i][keep], obs.y[i].flatten()[keep]
-        variance = obs[i].cov.diagonal(tuple(obs.y.shape[1:])).flatten()[keep]
-        cov = rows @ prior_cov @ rows.T + torch.diag(variance)
+        cov = rows @ prior_cov @ rows.T + noise[i][keep][:, keep]
         total += float(torch.distributions.MultivariateNormal(rows @ prior_mean, cov).log_prob(y))
         count += int(keep.sum())
     return total / count
@@ -32,7 +35,7 @@ def problem(seed, n=60, kind="mask"):
     truth = random_covariance(size, seed)
     x = torch.randn(n, size, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(truth).T + 1.0
     x = x.reshape(n, 2, 3)
-    if kind == "mask":
+    if kind.startswith("mask"):
         mask = torch.rand(n, 2, 3, generator=generator) < 0.6
         mask[:, 0, 0] = True
         A = operators.Mask(mask)
@@ -41,11 +44,17 @@ def problem(seed, n=60, kind="mask"):
     else:
         A = operators.Blur(torch.rand(n, 2, 2, generator=generator, dtype=torch.float64))
     y = A(x)
-    return Observations(y + 0.2 * torch.randn(y.shape, generator=generator, dtype=torch.float64), A, sigma=0.2)
+    noise = torch.randn(y.shape, generator=generator, dtype=torch.float64)
+    if kind == "mask, full noise":
+        cov = Dense(0.1 * random_covariance(size, seed + 10))
+        return Observations(y + cov.sqrt(noise), A, cov=cov)
+    return Observations(y + 0.2 * noise, A, sigma=0.2)
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-@pytest.mark.parametrize(("seed", "kind"), [(0, "mask"), (1, "mask"), (2, "dense"), (3, "dense"), (4, "blur")])
+@pytest.mark.parametrize(
+    ("seed", "kind"), [(0, "mask"), (1, "mask"), (2, "dense"), (3, "dense"), (4, "blur"), (5, "mask, full noise")]
+)
 def test_the_likelihood_never_decreases_and_is_the_likelihood(seed, kind, rank):
     obs, history = problem(seed, kind=kind), priors.FitHistory()
     prior = priors.fit_gaussian(obs, rank, rounds=60, tolerance=-1.0, history=history)

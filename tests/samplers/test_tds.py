@@ -7,6 +7,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.em.expectation import draw_shard
+from diffem.linalg import Dense, Isotropic, System
 from diffem.posterior.likelihood import lanczos_logdet, log_likelihood
 from diffem.runs.recipe import EStep
 from diffem.samplers.tds import normalised, systematic
@@ -72,12 +73,13 @@ def test_weights_survive_what_is_not_a_number():
 def exact_log_likelihood(obs, matrix, x_hat, V):
     """log N(y; A x̂, Σ_y + A V Aᵀ) on the measured entries of each observation."""
     out = []
-    variance = obs.cov.diagonal(tuple(obs.y.shape[1:])).expand_as(obs.y)
+    size = obs.y.shape[1]
+    noise = torch.stack([obs.cov.matvec(e.expand_as(obs.y)) for e in torch.eye(size, dtype=DOUBLE)], -1)
     measured = torch.ones_like(obs.y, dtype=torch.bool) if obs.measured is None else obs.measured.expand_as(obs.y)
     for i in range(len(obs)):
         keep = measured[i]
         rows = matrix[i][keep]
-        cov = torch.diag(variance[i][keep]) + rows @ V @ rows.T
+        cov = noise[i][keep][:, keep] + rows @ V @ rows.T
         out.append(torch.distributions.MultivariateNormal(rows @ x_hat[i], cov).log_prob(obs.y[i][keep]))
     return torch.stack(out)
 
@@ -92,13 +94,14 @@ def exact_log_likelihood(obs, matrix, x_hat, V):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, masked):
+@pytest.mark.parametrize("kind", ["dense A", "mask", "mask, full noise covariance"])
+def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, kind):
     """Differences between two x_t of the same observation, where the constant drops out."""
     prior, n = gaussian(), 3
-    if masked:
+    if kind.startswith("mask"):
         mask = torch.tensor([[True, False, True, True], [True, True, True, True], [False, False, True, False]])
-        obs = Observations(torch.randn(n, 4, dtype=DOUBLE), operators.Mask(mask), sigma=0.4)
+        cov = Dense(random_covariance(4, seed=7)) if "full" in kind else Isotropic(0.16)
+        obs = Observations(torch.randn(n, 4, dtype=DOUBLE), operators.Mask(mask), cov=cov)
         matrix = torch.diag_embed(mask.double())
     else:
         obs = dense_observations()
@@ -117,6 +120,18 @@ def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, masked):
         constant = -0.5 * obs.counts() * math.log(2 * math.pi)
         assert torch.allclose(got[0] + constant, expected[0], rtol=1e-7, atol=1e-7)
         assert torch.allclose(got[0] - got[1], expected[0] - expected[1], rtol=1e-7, atol=1e-7)
+
+
+def test_lanczos_determinant_under_correlated_noise():
+    """Eigenvalues of M below the smallest variance of the noise, but not below its smallest eigenvalue, count as they are.
+
+    As many Lanczos steps as dimensions make zᵀ log(M) z exact; here nothing is known about x and M = Σ_y has eigenvalues 0.1 and 1.9.
+    """
+    noise = torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=DOUBLE)
+    obs = Observations(torch.zeros(1, 2, dtype=DOUBLE), operators.Mask(torch.ones(1, 2)), cov=Dense(noise))
+    system = System(lambda p: (torch.zeros_like(p), torch.zeros_like(p)), obs.noise)
+    probe = torch.tensor([[1.0, -1.0]], dtype=DOUBLE)
+    assert float(lanczos_logdet(system, probe, obs, 2)) == pytest.approx(2 * math.log(0.1), rel=1e-12)
 
 
 def test_lanczos_determinant():

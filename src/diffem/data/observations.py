@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import memory
 from ..batched import Index, as_index
 from ..errors import InputError
-from ..linalg import Covariance, Diagonal, Isotropic
+from ..linalg import Covariance, Dense, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import OPERATORS, Identity, Mask, Operator
 from ..operators.implied import implied
@@ -89,7 +89,13 @@ class Observations:
             raise InputError(
                 f"the noise covariance {cov} does not fit y of shape {tuple(self.y.shape)}: {error}"
             ) from None
-        return cov.to(self.y)
+        cov = cov.to(self.y)
+        if isinstance(cov, Dense) and not (cov.eigenvalue_floor() > 0).all():
+            raise InputError(
+                "the noise covariance must be positive definite: in some direction it has no variance "
+                f"(in {self.y.dtype}), which would make that combination of the measured values exact"
+            )
+        return cov
 
     def __len__(self) -> int:
         return len(self.y)

@@ -39,13 +39,14 @@ class Dense(Covariance):
         floor = -1e-4 if matrix.dtype == torch.float32 else -1e-8
         if not values.min() >= floor * scale:
             raise InputError(f"a covariance must be positive; its smallest eigenvalue is {values.min():.2e}")
-        self._store("vectors", vectors, 2)
+        # in the order a file keeps them: products round differently when the memory is laid out differently
+        self._store("vectors", vectors.contiguous(), 2)
         self._store("values", values.clamp(min=0), 1)
 
     @classmethod
     def from_eigen(cls, values: Tensor, vectors: Tensor) -> Dense:
         """Σ = Q diag(values) Qᵀ; values: `(N,)` or `(n, N)`, vectors Q: `(N, N)` or `(n, N, N)`."""
-        return cls._raw(vectors=(vectors, 2), values=(values, 1))
+        return cls._raw(vectors=(vectors.contiguous(), 2), values=(values, 1))
 
     def matrix(self) -> Tensor:
         """`(1 or n, N, N)`."""

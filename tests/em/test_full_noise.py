@@ -1,0 +1,104 @@
+"""Noise that is correlated between measured values, through a whole run: start, draws, training, watch, files."""
+
+import math
+
+import pytest
+import torch
+
+import diffem
+from diffem import Observations, operators, priors
+from diffem.linalg import Dense
+from diffem.metrics.evidence import hide, simulate
+
+from ..exact import matrix_of, random_covariance
+from .small import RECIPE
+
+SIZE = 4
+
+
+def noise(n=None):
+    """Σ_y with correlations up to 0.9, shared or one per observation."""
+    correlation = 0.9 ** (torch.arange(SIZE)[:, None] - torch.arange(SIZE)).abs().double()
+    matrix = 0.04 * correlation
+    return Dense((matrix if n is None else torch.linspace(0.5, 1.5, n).reshape(-1, 1, 1) * matrix).float())
+
+
+def observations(n=136, each=False):
+    generator = torch.Generator().manual_seed(0)
+    angle = 6.3 * torch.rand(n, generator=generator)
+    x = torch.stack([angle.cos(), angle.sin(), (2 * angle).cos(), angle.sin() ** 2], 1)
+    mask = torch.rand(n, SIZE, generator=generator) < 0.7
+    mask[:, 0] = True
+    A, cov = operators.Mask(mask), noise(n if each else None)
+    return Observations(A(x) + cov.sqrt(torch.randn(n, SIZE, generator=generator)), A, cov=cov)
+
+
+CHANGES = {
+    "mmps": {},
+    "tds": {"e_step.sampler": "tds", "e_step.sampler_options": {"particles": 4}},
+    "low rank": {"gaussian.rank": 2},
+}
+
+
+@pytest.mark.parametrize(("each", "change"), [(False, "mmps"), (True, "tds"), (False, "low rank")])
+def test_a_run_of_two_laps(each, change, tmp_path):
+    """The watch hides values of the held-out observations: their noise is the marginal of the others'."""
+    changes = {"train.steps": 60, "e_step.steps": 12, **CHANGES[change]}
+    run = diffem.fit(observations(each=each), RECIPE, tmp_path, changes=changes, progress=False)
+    assert [lap["lap"] for lap in run.laps] == [0, 1, 2]
+    for lap in run.laps:
+        assert math.isfinite(lap["predictive_log_likelihood"])
+        assert 0.2 < lap["heldout_chi2"] < 2  # χ² of about three values, its median over 16 observations and 4 draws
+
+
+def test_a_run_continues_with_the_covariance_from_a_file(tmp_path):
+    obs = observations(each=True)
+    obs.save(tmp_path / "obs.safetensors")
+    changes = {"train.steps": 60, "laps": 1, "e_step.solver": "direct"}
+    diffem.fit(obs, RECIPE, tmp_path / "run", changes=changes, progress=False)
+    again = Observations.load(tmp_path / "obs.safetensors")
+    longer = diffem.fit(again, RECIPE, tmp_path / "run", changes=changes | {"laps": 2}, progress=False)
+    assert len(longer.laps) == 3
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_gaussian_draws_follow_the_exact_posterior(each):
+    """Mean to the solver's tolerance; moments of 20,000 draws within four of their standard errors."""
+    obs, n = observations(3, each).to(torch.float64), 20_000
+    prior = priors.GaussianPrior(torch.linspace(-1, 1, SIZE, dtype=torch.float64), random_covariance(SIZE))
+    mean = prior.posterior_mean(obs)
+    rows, full = matrix_of(obs.A, (SIZE,), 3), obs.cov.matrix().expand(3, SIZE, SIZE)
+    for i in range(3):
+        keep = obs.measured[i]
+        A, sigma_y = rows[i][keep], full[i][keep][:, keep]
+        gain = random_covariance(SIZE) @ A.T @ torch.linalg.inv(A @ random_covariance(SIZE) @ A.T + sigma_y)
+        expected = prior.mean + gain @ (obs.y[i][keep] - A @ prior.mean)
+        assert torch.allclose(mean[i], expected, atol=1e-9)
+        cov = random_covariance(SIZE) - gain @ A @ random_covariance(SIZE)
+        x = prior.draw_posterior(obs[[i] * n])
+        spread = cov.diagonal().sqrt()
+        assert ((x.mean(0) - expected).abs() < 4 * spread / math.sqrt(n)).all()
+        assert ((torch.cov(x.T) - cov).abs() < 4 * (cov**2 + spread.outer(spread) ** 2).sqrt() / math.sqrt(n)).all()
+
+
+def test_simulated_noise_has_the_covariance():
+    """4 standard errors of the covariance of 50,000 draws, on the entries measured together."""
+    n = 50_000
+    obs = observations(1)[[0] * n]
+    matrix, keep = obs.cov.matrix()[0], obs.measured[0]
+    e = simulate(torch.zeros(n, SIZE), obs)
+    assert (e[:, ~keep] == 0).all()
+    error = (torch.cov(e.T) - matrix)[keep][:, keep].abs()
+    variance = matrix.diagonal()
+    assert (error < 4 * ((matrix**2 + variance.outer(variance)) / n).sqrt()[keep][:, keep]).all()
+
+
+def test_hidden_values_leave_the_marginal_covariance_of_the_others():
+    obs = observations(40, each=True)
+    partial, hidden = hide(obs, 0.5)
+    v = torch.where(partial.measured, obs.y, 0)
+    shown = obs.measured & ~hidden
+    assert torch.equal(partial.measured, shown)
+    expected = obs.cov.restrict(shown)
+    assert torch.equal(partial.noise.solve(v), expected.solve(v))
+    assert torch.equal(partial.noise.matvec(v), expected.matvec(v))
