@@ -8,6 +8,7 @@ from torch import nn
 
 from diffem import Observations, operators, priors
 from diffem.posterior import METHODS
+from diffem.samplers import get_sampler
 
 from ..exact import random_covariance
 from .registry import CONFIGURATIONS
@@ -215,6 +216,48 @@ def test_dropout_is_off_while_drawing_and_on_again_afterwards():
     assert torch.equal(posterior.sample(steps=4), posterior.sample(steps=4))
     assert torch.equal(prior.sample(4, steps=4), prior.sample(4, steps=4))
     assert network.dropout.training
+
+
+def scalar_problem(sigma_y, n, y=0.7):
+    """x ~ N(0, 1) and n observations of the same y = x + noise: E[x | x_t, y] and the posterior N(m, s²) are known."""
+    prior = priors.GaussianPrior(torch.zeros(1, dtype=torch.float64), torch.eye(1, dtype=torch.float64))
+    obs = Observations(torch.full((n, 1), y, dtype=torch.float64), operators.Identity(), sigma=sigma_y)
+    return prior, obs, y / (1 + sigma_y**2), sigma_y / math.sqrt(1 + sigma_y**2)
+
+
+@EACH
+@pytest.mark.parametrize("sigma_y", [1.0, 0.1, 1e-3, 1e-4])
+def test_the_last_denoising_stays_within_the_noise_of_the_state(name, sigma_y):
+    """For x_t ~ p(x_t | y) at σ_min the draw ends within 5 σ_min of E[x | x_t, y], whatever the method and the number of steps.
+
+    Every sound end is an estimate of x given x_t, whose error is at most σ_min times a standard normal number; 5 of those bound 200.
+    """
+    method, options = CONFIGURATIONS[name]
+    prior, obs, mean, spread = scalar_problem(sigma_y, 200)
+    sigma = torch.tensor(prior.sigma_min, dtype=torch.float64)
+    z = torch.randn(200, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x_t = mean + math.hypot(spread, prior.sigma_min) * z
+    precision = 1 / prior.sigma_min**2 + 1 / spread**2
+    exact = (x_t / prior.sigma_min**2 + mean / spread**2) / precision
+    for steps in (16, 1000):
+        posterior = prior.posterior(obs, method=method, **options).for_draw(get_sampler("ddpm"), steps)
+        assert float((posterior.finish(x_t, sigma).x_hat - exact).abs().max()) < 5 * prior.sigma_min
+
+
+@pytest.mark.parametrize(("sampler", "steps"), [("ddpm", 16), ("ddpm", 256), ("ddim", 64), ("heun", 64)])
+def test_draws_of_dps_keep_within_its_step(sampler, steps):
+    """DPS moves x_s by ζ' towards y, never by less: around the posterior its draws lie within ζ', and no further out with more steps."""
+    prior, obs, mean, spread = scalar_problem(0.1, 100)
+    x = prior.posterior(obs, method="dps").sample(steps=steps, sampler=sampler)
+    assert float((x - mean).abs().max()) < 0.5 + 5 * spread
+
+
+def test_methods_that_correct_steps_refuse_corrections_that_are_not_steps():
+    prior, obs = network_prior(), observations(2)
+    for method in ("dps", "pigdm"):
+        with pytest.raises(ValueError, match=f"'{method}' is defined as a correction of a step.*'pc'"):
+            prior.posterior(obs, method=method).sample(steps=2, sampler="pc")
+        assert torch.isfinite(prior.posterior(obs, method=method).sample(steps=2, sampler="pc", corrections=0)).all()
 
 
 def test_published_strength_of_dps_follows_the_number_of_steps():

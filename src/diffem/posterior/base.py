@@ -23,6 +23,7 @@ from ..priors.base import Prior, evaluation_mode
 from ..progress import Progress
 from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
+from ..samplers.base import Denoise
 from ..shapes import noise_level, require_batch, require_event, require_same_dtype
 
 
@@ -91,6 +92,16 @@ class Statistics:
             residual = evaluation.solution.residual.to(self.residuals)
             torch.maximum(self.residuals, residual, out=self.residuals)
 
+    def counting(self, evaluate: Callable[[Tensor, Tensor], Evaluation]) -> Denoise:
+        """`evaluate` as a denoiser whose evaluations are added to these statistics."""
+
+        def denoise(x_t: Tensor, sigma: Tensor) -> Tensor:
+            evaluation = evaluate(x_t, sigma)
+            self.add(evaluation)
+            return evaluation.x_hat
+
+        return denoise
+
     def bookmark(self) -> Callable[[], None]:
         """Remember the counts; the function returned goes back to them, in place."""
         kept = self.map(torch.clone)
@@ -136,8 +147,15 @@ class Posterior:
         require_same_dtype(x_t, "x_t", self.prior.mean, "the prior")
         return self.evaluate(x_t, noise_level(sigma, x_t)).x_hat
 
-    def for_steps(self, steps: int) -> Self:
-        """The method as it is to be used in a draw of so many steps; only those that depend on it differ."""
+    def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
+        """The last denoising of a draw, at σ_min; its `x_hat` is what the draw returns for the state x_t `(n, *event)`.
+
+        By default E[x | x_t, y], within about σ_min of x_t. A method whose estimate moves x_t further than that overrides this.
+        """
+        return self.evaluate(x_t, sigma)
+
+    def for_draw(self, sampler: Sampler, steps: int) -> Self:
+        """The method as a draw of `steps` steps by this sampler uses it; the same unless its strength depends on the step."""
         return self
 
     def capturable(self, sampler: Sampler) -> bool:
@@ -225,24 +243,17 @@ class Posterior:
         with evaluation_mode(self.prior), Progress("posterior draws", k * n * steps, "sample steps", progress) as bar:
             for row in rows.split(batch_size or self.prior.batch_for(k * n)):
                 whole = k == 1 and len(row) == n
-                some = (self if whole else self[row % n]).for_steps(steps)
+                some = (self if whole else self[row % n]).for_draw(method, steps)
                 counted = Statistics.zeros(len(row), self.obs.y.device)
-
-                def denoise(
-                    x_t: Tensor, sigma: Tensor, some: Posterior = some, counted: Statistics = counted
-                ) -> Tensor:
-                    evaluation = some.evaluate(x_t, sigma)
-                    counted.add(evaluation)
-                    return evaluation.x_hat
-
                 x = draw(
-                    denoise,
+                    counted.counting(some.evaluate),
                     self.prior.mean,
                     index[row % n],
                     sigmas,
                     method,
                     stream,
                     draws=first_draw + row // n,
+                    finish=counted.counting(some.finish),
                     progress=bar,
                     captured=captured,
                     bookmark=counted.bookmark,

@@ -46,7 +46,7 @@ def sample_twisted(
         Progress("posterior draws", sets * n * count * steps, "particle steps", progress) as bar,
     ):
         for row in torch.arange(sets * n).split(at_once):
-            some = posterior[(row % n).repeat_interleave(count)].for_steps(steps)
+            some = posterior[(row % n).repeat_interleave(count)].for_draw(sampler, steps)
             counted = Statistics.zeros(len(row) * count, prior.mean.device)
             address, number = index[row % n].to(prior.mean.device), (first_set + row // n).to(prior.mean.device)
             u = Stream(seed, "posterior probe", lap).uniform(address, measurement, draw=number)

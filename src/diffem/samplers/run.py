@@ -1,7 +1,8 @@
 r"""The loop every draw goes through: start, steps, last denoising; addressed noise; micro-batches; a progress bar.
 
 A draw starts at x₁ ~ N(μ, σ₁²I), μ being the prior's mean, takes `steps` steps to σ_min and ends with one more denoising there, so
-a sampler with e evaluations per step makes e·steps + 1.
+a sampler with e evaluations per step makes e·steps + 1. That last denoising is no step: a correction that is scaled to the effect of a
+step must not be applied in it, so a posterior method chooses its own (`Posterior.finish`).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def draw(
     sampler: Sampler,
     stream: Stream,
     *,
+    finish: Denoise | None = None,
     draws: Tensor | None = None,
     progress: Progress | None = None,
     captured: bool = False,
@@ -62,7 +64,7 @@ def draw(
 ) -> Tensor:
     """One micro-batch of draws, `(n, *event)`.
 
-    denoise: D(x_t `(n, *event)`, sigma `()`), a prior's or a posterior's.
+    denoise: D(x_t `(n, *event)`, sigma `()`), a prior's or a posterior's. finish: the last denoising; `denoise` by default.
     mean: `(*event)`, also gives event shape, dtype and device. index: `(n,)` sample addresses. draws: `(n,)` draw numbers.
     sigmas: `(steps + 1,)` decreasing.
     captured: on a GPU, capture one step and replay it: for small networks, whose kernels are shorter than their launches.
@@ -88,4 +90,4 @@ def draw(
         table = phase.table(levels).to(mean)
         state = walk(step, state, table, len(index), captured=captured, progress=progress, bookmark=bookmark)
         first += len(table) * phase.noises_per_step
-    return denoise(state[0], sigmas[-1].to(mean))
+    return (finish or denoise)(state[0], sigmas[-1].to(mean))
