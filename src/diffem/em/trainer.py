@@ -162,9 +162,10 @@ class Trainer:
                 self.average[k].copy_(tensors[f"average.{k}"])
             prefix = f"adam.{k}."
             entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            # Adam keeps its step counter where it was made: on the CPU unless captured
+            # Moments must lie in memory as their parameter does (channels last on a GPU, contiguous in a file): fused Adam goes through
+            # the memory of both in parallel, whatever their strides. The step counter of a captured optimizer lives on the device.
             self.optimizer.state[p] = {
-                n: t.clone() if n == "step" and self.device.type == "cpu" else t.to(self.device)
+                n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
                 for n, t in entries.items()
             }
 
