@@ -7,14 +7,18 @@ import torch
 
 from diffem import priors
 from diffem.em.augment import AUGMENTATIONS, Augment
+from diffem.em.checkpoint import read_checkpoint, write_checkpoint
 from diffem.em.examples import Examples
 from diffem.em.maximization import maximization
+from diffem.em.noise_law import noise_law
 from diffem.em.trainer import Trainer, learning_rates
 from diffem.nn import MLP
+from diffem.nn.networks import make_network
 from diffem.randomness import Stream
-from diffem.runs.recipe import Train
+from diffem.runs.recipe import Noise, Train
 
 OPTIONS = Train(steps=10, batch=8, lr=1e-3)
+LAW = noise_law(Noise(), 0.02, 20.0)
 
 
 def prior(seed=0, hidden=(32, 32)):
@@ -34,7 +38,7 @@ def test_the_loss_is_the_weighted_denoising_error():
 
 def test_every_draw_is_used_once_per_epoch():
     draws = torch.randn(53, 4)
-    examples = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    examples = Examples(draws, 8, LAW, Augment([], (4,)), Stream(0, "training", 1))
     rows = torch.cat([examples.block(k, 1)[0].flatten() for k in range(53 * 3 // 8 + 1)])[: 53 * 3]
     for epoch in rows.reshape(3, 53):
         assert torch.equal(epoch.sort().values, torch.arange(53))
@@ -43,7 +47,7 @@ def test_every_draw_is_used_once_per_epoch():
 
 def test_blocks_do_not_change_what_a_step_sees():
     draws = torch.randn(53, 4)
-    examples = Examples(draws, 8, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    examples = Examples(draws, 8, LAW, Augment([], (4,)), Stream(0, "training", 1))
     whole = examples.block(3, 6)
     parts = [examples.block(3, 2), examples.block(5, 4)]
     for k in range(4):
@@ -51,7 +55,7 @@ def test_blocks_do_not_change_what_a_step_sees():
 
 
 def test_times_follow_beta_3_3():
-    examples = Examples(torch.randn(100, 4), 500, prior(), Augment([], (4,)), Stream(0, "training", 1))
+    examples = Examples(torch.randn(100, 4), 500, LAW, Augment([], (4,)), Stream(0, "training", 1))
     log_sigma = examples.block(0, 100)[1].flatten().double()
     t = (log_sigma - math.log(0.02)) / (math.log(20.0) - math.log(0.02))
     # Beta(3, 3): mean 1/2, variance 1/28; four standard errors of 50,000
@@ -80,6 +84,29 @@ def test_an_interrupted_training_continues_bit_for_bit():
     assert len(saved) >= 2
     again = prior(seed=5)
     maximization(again, draws, options, steps=1000, seed=0, lap=1, resume=saved[1])
+    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_training_of_weights_in_channels_last_continues_bit_for_bit(monkeypatch, tmp_path):
+    """As on a GPU, where convolutions are fastest that way; files hold contiguous tensors."""
+    monkeypatch.setattr("diffem.em.maximization.BLOCK_BYTES", 2 * 4 * (3 * 64 + 8) * 4)  # blocks of two steps
+
+    def unet():
+        torch.manual_seed(0)
+        network = make_network("unet", (3, 8, 8), {"hidden": [8, 8], "blocks": 1, "heads": [0, 0], "embedding": 8})
+        return priors.DiffusionPrior(network.to(memory_format=torch.channels_last), (3, 8, 8))
+
+    draws, options = torch.randn(20, 3, 8, 8), Train(steps=12, batch=4, lr=1e-2, ema=0.9, checkpoint_seconds=1e-9)
+    whole, file = unet(), tmp_path / "training.safetensors"
+
+    def checkpoint(done, state, record):
+        if done == 6:
+            write_checkpoint(file, done, state, record)
+
+    maximization(whole, draws, options, steps=12, seed=0, lap=1, checkpoint=checkpoint)
+    again = unet()
+    maximization(again, draws, options, steps=12, seed=0, lap=1, resume=read_checkpoint(file))
     for a, b in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
 

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from ..priors import DiffusionPrior
 from ..processes import ALONE, Processes
 from ..randomness import Stream
 from .augment import Augment
+from .noise_law import NoiseLaw
 
 
 class Examples:
-    """Which draws, noise levels and noise every training step uses: a function of the step alone. σ is log-linear in t ~ Beta(3, 3), the
-    median of five uniform numbers.
+    """Which draws, noise levels and noise every training step uses: a function of the step alone.
 
-    Of several processes each takes its part of every batch, `[first, last)`.
+    law: of the noise levels. Of several processes each takes its part of every batch, `[first, last)`.
     """
 
     def __init__(
         self,
         draws: Tensor,
         batch: int,
-        prior: DiffusionPrior,
+        law: NoiseLaw,
         augment: Augment,
         stream: Stream,
         processes: Processes = ALONE,
     ) -> None:
-        self.draws, self.batch, self.augment, self.stream = draws, batch, augment, stream
+        self.draws, self.batch, self.law, self.augment, self.stream = draws, batch, law, augment, stream
         self.first, self.last = (batch * r // processes.count for r in (processes.rank, processes.rank + 1))
-        self.log_min, self.log_max = math.log(prior.sigma_min), math.log(prior.sigma_max)
         self._orders: dict[int, Tensor] = {}
 
     def rows(self, position: Tensor) -> Tensor:
@@ -52,12 +48,12 @@ class Examples:
         position = torch.arange(start * self.batch, (start + count) * self.batch, device=device)
         mine = self.last - self.first
         position = position.reshape(count, self.batch)[:, self.first : self.last].flatten()
-        uniforms = self.stream.uniform(position, (5 + self.augment.uniforms,), step=1, dtype=self.draws.dtype)
-        t = uniforms[:, :5].median(1).values
-        log_sigma = self.log_min + (self.log_max - self.log_min) * t
+        count_u = self.law.uniforms + self.augment.uniforms
+        uniforms = self.stream.uniform(position, (count_u,), step=1, dtype=self.draws.dtype)
+        for_law, for_augment = uniforms.tensor_split([self.law.uniforms], 1)
         z = self.stream.normal(position, shape, step=2, dtype=self.draws.dtype)
 
         def split(v: Tensor) -> Tensor:
             return v.reshape(count, mine, *v.shape[1:])
 
-        return split(self.rows(position)), split(log_sigma), split(z), split(uniforms[:, 5:])
+        return split(self.rows(position)), split(self.law.log_sigma(for_law)), split(z), split(for_augment)

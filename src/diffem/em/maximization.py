@@ -23,6 +23,7 @@ from ..samplers.capture import capture
 from .augment import Augment
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
+from .noise_law import noise_law
 from .trainer import Trainer
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def maximization(
     augment = Augment(options.augment, prior.event_shape)
     measured = _measured_loss(draws, options.measured_at(lap), augment, seed, measured_with)
     trainer = Trainer(prior, options, steps, precision, processes, measured)
-    examples = Examples(draws, options.batch, prior, augment, stream, processes)
+    law = noise_law(options.noise, prior.sigma_min, prior.sigma_max)
+    examples = Examples(draws, options.batch, law, augment, stream, processes)
     done, record = 0, TrainingRecord()
     if resume is not None:
         done, state, record = resume

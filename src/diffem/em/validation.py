@@ -14,6 +14,7 @@ from ..priors import Prior
 from ..runs.recipe import Recipe
 from ..samplers import get_sampler
 from .augment import Augment
+from .noise_law import noise_law
 
 CLEAN = 0.01  # noise that is no more than this share of the data's spread is none
 
@@ -25,6 +26,7 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
         if name not in known:
             raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
     Augment(recipe.train.augment, obs.x_shape)
+    noise_law(recipe.train.noise, recipe.sigma_min, recipe.sigma_max)
     if recipe.watch.held_out >= len(obs):
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"

@@ -128,6 +128,15 @@ class EStep(Section):
         return self.fresh / (1 + (lap - self.fresh_from) / self.fresh_decay) if self.fresh_decay else self.fresh
 
 
+class Noise(Section):
+    law: Literal["beta", "lognormal"] = Field(
+        "beta",
+        description="noise levels in training: Beta(3, 3) over log σ from sigma_min to sigma_max, or log σ normal in that range",
+    )
+    mean: float = Field(-0.5, ge=-100, le=100, description="mean of log σ; lognormal only")
+    std: float = Field(1.2, gt=0, le=100, description="standard deviation of log σ; lognormal only")
+
+
 class Train(Section):
     steps: int = Field(ge=1, le=MANY, description="optimizer steps per lap")
     first_steps: int | None = Field(
@@ -143,6 +152,7 @@ class Train(Section):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     augment: list[str] = []
+    noise: Noise = Noise()  # type: ignore[call-arg]
     measured: float = Field(
         0.0, ge=0, le=1, description="share of the loss on measured values alone: 0 is EM, more needs fewer laps"
     )
