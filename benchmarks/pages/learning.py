@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from ..record import load
-from .parts import COVARIANCES, source, table
+from .parts import COVARIANCES, kept, source, table
 
 
 def digits(result: dict[str, Any]) -> str:
@@ -229,3 +229,48 @@ def mri(result: dict[str, Any]) -> str:
         f"{figures['gpu_minutes']:.1f} minutes. χ² of the draws per measured value; coverage of 90 % intervals over pixels:"
     )
     return "\n\n".join([lead, table(header, rows), source(result)])
+
+
+LAWS = {"beta": "t ~ Beta(3, 3), σ log-linear in t", "lognormal": "log σ ~ N(−0.5, 1.2²)"}
+
+
+def floor(result: dict[str, Any]) -> str:
+    """Whole images: FID by images seen, then what averages and samplers make of it."""
+    figures = result["figures"]
+    full = [row for row in result["rows"] if row["samples"] == figures["samples"]]
+    rows = [
+        [
+            LAWS.get(row["setting"], row["setting"]),
+            f"{row['images'] / 1e6:.1f}",
+            f"{row['training_seconds'] / 60:.1f}",
+            f"{row['ema']:g}",
+            f"`{row['sampler']}`",
+            f"**{row['fid']:.2f}**",
+            f"{row['kid']:.4f}",
+        ]
+        for row in full
+    ]
+    header = ["noise levels", "million images", "minutes of training", "EMA", "sampler", "FID", "KID"]
+    few = [row for row in result["rows"] if row["samples"] != figures["samples"]]
+    choices = [
+        [
+            LAWS.get(row["setting"], row["setting"]),
+            f"{row['images'] / 1e6:.1f}",
+            f"{row['ema']:g}",
+            f"`{row['sampler']}`",
+            f"{row['fid']:.2f}",
+            f"{row['seconds']:.0f}",
+        ]
+        for row in few
+    ]
+    counts = ", ".join(f"{n:,}" for n in sorted({row["samples"] for row in few}))
+    return "\n\n".join(
+        [
+            f"FID and KID of {figures['samples']:,} samples against the 50,000 training images:",
+            table(header, rows),
+            f"The same weights, averages and samplers compared with fewer samples ({counts}), which raises every FID:",
+            table(["noise levels", "million images", "EMA", "sampler", "FID", "seconds"], choices),
+            *kept(result),
+            source(result),
+        ]
+    )

@@ -1,0 +1,327 @@
+"""How good can the prior get? `python -m benchmarks.floor --assets DIR [--settings beta lognormal] [--race 4.2] [--minutes 25]`.
+
+Trains the network of `cifar10-clean` on whole images with the library's own M-step: EM on incomplete images cannot end with a better prior
+than this. Every setting trains for `--race` million images; the one with the lowest FID then continues alone to the end of the recipe's
+`train.steps`, whose learning rate falls to zero there. Several moving averages of the weights are tracked at once. At `--at` million images
+FID and KID are measured: `--few` samples for each average, and `--samples` for the best of them. The last weights are also drawn from with
+the other `--samplers`.
+
+`--assets` (DIFFEM_ASSETS when absent): a folder with `cifar10/` and `fid/inception-2015-12-05.pt`. Rows are written after every measurement;
+the same command continues from the last measured point in `--out`, and rows of other settings are kept. The best average of every measured
+point is left in `--out` as a prior.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from diffem.data import cifar10
+from diffem.em.checkpoint import read_checkpoint, recent_loss, write_checkpoint
+from diffem.em.maximization import TrainingRecord, maximization
+from diffem.fusion import compile_network
+from diffem.interruption import Interruption, Preempted
+from diffem.metrics.fid import Reference, frechet_distance, kernel_distance, make_reference
+from diffem.metrics.inception import Extractor, features, load_extractor
+from diffem.nn.networks import make_network
+from diffem.priors import DiffusionPrior
+from diffem.priors.files import save_prior
+from diffem.randomness import Stream
+from diffem.runs.recipe import Recipe, load_recipe, parse_change
+
+from .record import RESULTS, earlier, record
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "beta": {},
+    "lognormal": {"train.noise.law": "lognormal"},
+    "lognormal-slow": {"train.noise.law": "lognormal", "train.lr": 4e-4},
+    "lognormal-wide": {"train.noise.law": "lognormal", "train.noise.std": 1.7},
+    "lognormal-dropout": {"train.noise.law": "lognormal", "network.dropout": 0.13},
+}
+KEY = ("setting", "images", "ema", "sampler", "samples")  # what tells one row from another
+SEED = 1  # of the samples that are measured
+
+
+@dataclass
+class Training:
+    """Where the training of one setting stands: steps done, trainer state with the averages, record."""
+
+    recipe: Recipe
+    folder: Path
+    decays: list[float]
+    done: int = 0
+    state: dict[str, Tensor] | None = None
+    averages: dict[str, Tensor] = field(default_factory=dict)  # "ema.DECAY.k" → average of parameter k
+    record: TrainingRecord = field(default_factory=TrainingRecord)
+
+    def __post_init__(self) -> None:
+        kept = read_checkpoint(self.folder / "training.safetensors")
+        if kept is not None:
+            self.done, tensors, self.record = kept
+            self.averages = {name: t for name, t in tensors.items() if name.startswith("ema.")}
+            self.state = {name: t for name, t in tensors.items() if name not in self.averages}
+
+    @property
+    def images(self) -> int:
+        return self.done * self.recipe.train.batch
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.recipe.train.steps
+
+    def follow(self, done: int, state: dict[str, Tensor]) -> None:
+        """Move the averages to the weights after `done` steps, a few steps after the last time.
+
+        Σ βⁿ⁻ⁱ wᵢ / Σ βⁿ⁻ⁱ over the steps so far, the weights taken to stand still in between: without the random start, which a
+        moving average otherwise keeps a share βⁿ of.
+        """
+        weights = [state[f"weight.{k}"] for k in range(sum(name.startswith("weight.") for name in state))]
+        for decay in self.decays:
+            names = [f"ema.{decay:g}.{k}" for k in range(len(weights))]
+            if names[0] not in self.averages:
+                self.averages |= {name: w.clone() for name, w in zip(names, weights, strict=True)}
+                continue
+            averages = [self.averages[name] for name in names]
+            torch._foreach_lerp_(averages, weights, (1 - decay ** (done - self.done)) / (1 - decay**done))
+        self.done = done
+
+    def average(self, decay: float) -> list[Tensor]:
+        count = sum(name.startswith(f"ema.{decay:g}.") for name in self.averages)
+        return [self.averages[f"ema.{decay:g}.{k}"] for k in range(count)]
+
+    def train(self, prior: DiffusionPrior, images: Tensor, until: int, deadline: float) -> None:
+        """Until so many images were seen, the end of the recipe's steps, or the deadline."""
+        self.averages = {name: t.to(images.device) for name, t in self.averages.items()}
+        interruption = Interruption()
+
+        def checkpoint(done: int, state: dict[str, Tensor], record: TrainingRecord) -> None:
+            self.follow(done, state)
+            self.record = record
+            if interruption.asked:
+                self.state = {name: t.detach().clone() for name, t in state.items()}
+            interruption.asked = self.images >= until or time.monotonic() > deadline
+
+        options = self.recipe.train.model_copy(update={"checkpoint_seconds": 1e-9})  # after every block of steps
+        with contextlib.suppress(Preempted):
+            maximization(
+                prior,
+                images,
+                options,
+                steps=options.steps,
+                seed=self.recipe.seed,
+                lap=1,
+                precision=self.recipe.precision,
+                resume=None if self.state is None else (self.done, self.state, self.record),
+                checkpoint=checkpoint,
+                progress=False,
+                interruption=interruption,
+            )
+            self.done, self.state = (
+                options.steps,
+                {},
+            )  # the averages lack the last few steps, whose rate is next to zero
+
+    def save(self) -> None:
+        tensors = (self.state or {}) | self.averages
+        write_checkpoint(self.folder / "training.safetensors", self.done, tensors, self.record)
+
+
+def make_prior(recipe: Recipe, mean: Tensor) -> DiffusionPrior:
+    """An untrained network as a prior; the seed addresses its weights."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(Stream(recipe.seed, "network").integer())
+        network = make_network(recipe.network.kind, cifar10.EVENT, recipe.network.options("kind"))
+    return DiffusionPrior(
+        network.to(mean.device),
+        mean=mean,
+        settings=recipe.network.model_dump(),
+        sigma_min=recipe.sigma_min,
+        sigma_max=recipe.sigma_max,
+    )
+
+
+@dataclass
+class Judge:
+    """Draws from a prior with given weights and compares the draws with the training images."""
+
+    prior: DiffusionPrior
+    extractor: Extractor
+    reference: Reference
+    batch: int
+
+    def load(self, weights: list[Tensor]) -> None:
+        with torch.no_grad():
+            for p, w in zip(self.prior.network.parameters(), weights, strict=True):
+                p.copy_(w)
+
+    def features(self, n: int, sampler: str, seed: int) -> Tensor:
+        name, steps = sampler.rsplit("-", 1)
+        x = self.prior.sample(n, int(steps), name, seed, batch_size=min(self.batch, n), progress=False)
+        return features(cifar10.to_uint8(x), self.extractor, progress=False)
+
+    def compare(self, values: Tensor) -> dict[str, float]:
+        kid, kid_std = kernel_distance(values, self.reference)
+        return {"fid": frechet_distance(values, self.reference), "kid": kid, "kid_std": kid_std}
+
+
+class Floor:
+    """The benchmark: trainings, measurements, and the rows they leave."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.deadline = time.monotonic() + 60 * arguments.minutes
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        pixels = cifar10.images(arguments.assets / "cifar10")
+        self.images = cifar10.from_uint8(pixels).to(self.device)
+        self.rows: list[dict[str, Any]] = earlier("floor", arguments.results)
+        changes = dict(parse_change(text) for text in arguments.set)
+        self.trainings = {
+            name: Training(
+                load_recipe(arguments.recipe, changes | SETTINGS[name]), arguments.out / name, arguments.emas
+            )
+            for name in arguments.settings
+        }
+        self.networks: dict[str, DiffusionPrior] = {}
+        self._judge: Judge | None = None
+        self.pixels = pixels
+
+    def prior(self, recipe: Recipe) -> DiffusionPrior:
+        """An untrained prior: one object for all settings with the same network, since compiling takes a minute."""
+        key = recipe.network.model_dump_json()
+        fresh = make_prior(recipe, self.images.mean(0))
+        if key in self.networks:
+            self.networks[key].network.load_state_dict(fresh.network.state_dict())
+            return self.networks[key]
+        if self.device.type == "cuda":
+            compile_network(fresh.network)
+        self.networks[key] = fresh
+        return fresh
+
+    @property
+    def judge(self) -> Judge:
+        if self._judge is None:
+            extractor = load_extractor(self.arguments.assets / "fid" / "inception-2015-12-05.pt", self.device)
+            reference = make_reference(self.pixels, extractor, progress=False)
+            recipe = next(iter(self.trainings.values())).recipe
+            prior = make_prior(recipe, self.images.mean(0)).eval().requires_grad_(False)
+            if self.device.type == "cuda":
+                prior.accelerate(self.arguments.batch, precision="bf16", sampling=True)
+            self._judge = Judge(prior, extractor, reference, self.arguments.batch)
+        return self._judge
+
+    def measured(self, setting: str, images: int) -> bool:
+        where = (setting, images, self.arguments.samples)
+        return any((row["setting"], row["images"], row["samples"]) == where for row in self.rows)
+
+    def add(self, setting: str, ema: float, sampler: str, values: Tensor, seconds: float) -> dict[str, Any]:
+        training = self.trainings[setting]
+        row = {"setting": setting, "images": training.images, "ema": ema, "sampler": sampler, "samples": len(values)}
+        row |= self.judge.compare(values) | {"seconds": seconds}
+        row |= {"training_seconds": training.record.seconds, "loss": recent_loss(training.record)}
+        key = [row[name] for name in KEY]
+        self.rows = [old for old in self.rows if [old[name] for name in KEY] != key] + [row]
+        print({name: round(v, 4) if isinstance(v, float) else v for name, v in row.items()}, flush=True)
+        record("floor", self.figures(), self.rows, self.arguments.results)
+        return row
+
+    def measure(self, setting: str) -> None:
+        """A few samples for each average, then the best one with all of them."""
+        arguments, training = self.arguments, self.trainings[setting]
+        sampler, few, found = arguments.samplers[0], min(arguments.few, arguments.samples), {}
+
+        def draw(ema: float, n: int, seed: int, sampler: str = sampler) -> tuple[Tensor, float]:
+            began = time.monotonic()
+            self.judge.load(training.average(ema))
+            values = self.judge.features(n, sampler, seed)
+            return values, time.monotonic() - began
+
+        for ema in arguments.emas:
+            values, seconds = draw(ema, few, SEED)
+            found[ema] = self.add(setting, ema, sampler, values, seconds)["fid"], values, seconds
+        ema = min(found, key=lambda decay: found[decay][0])
+        _, first, before = found[ema]
+        if arguments.samples > few:
+            values, seconds = draw(ema, arguments.samples - few, SEED + 1)
+            self.add(setting, ema, sampler, torch.cat([first, values]), before + seconds)
+        self.judge.load(training.average(ema))
+        save_prior(self.judge.prior, training.folder / f"prior-{training.images}.safetensors", ema=ema)
+        for other in arguments.samplers[1:] if training.finished else []:
+            if time.monotonic() < self.deadline:
+                self.add(setting, ema, other, *draw(ema, few, SEED, other))
+
+    def go(self, setting: str, until: int) -> bool:
+        """Train a setting, measuring on the way; False when the time is over before."""
+        training, batch = self.trainings[setting], self.trainings[setting].recipe.train.batch
+        last = training.recipe.train.steps * batch
+        points = sorted({min(round(1e6 * p), last) for p in self.arguments.at} | {min(until, last)})
+        for point in [p for p in points if p <= until]:
+            if training.images < point:
+                training.train(self.prior(training.recipe), self.images, point, self.deadline)
+                training.save()
+            if training.images < point or time.monotonic() > self.deadline:
+                return False
+            if not self.measured(setting, training.images):
+                self.measure(setting)
+        return True
+
+    def figures(self) -> dict[str, float]:
+        """The lowest FID of every setting by millions of images, among equally many samples."""
+        out: dict[str, float] = {}
+        main = self.arguments.samplers[0]
+        for row in self.rows:
+            if row["samples"] == self.arguments.samples and row["sampler"] == main:
+                key = f"fid_{row['setting']}_{row['images'] / 1e6:.1f}m"
+                out[key] = min(row["fid"], out.get(key, float("inf")))
+        seen = max(self.rows, key=lambda row: row["images"], default=None)
+        if seen is not None:
+            out |= {"images_seen": seen["images"], "training_seconds": seen["training_seconds"]}
+            out["images_per_s"] = seen["images"] / max(seen["training_seconds"], 1e-9)
+        parameters = sum(p.numel() for p in self.judge.prior.parameters())
+        return out | {"samples": self.arguments.samples, "parameters": parameters}
+
+    def run(self) -> None:
+        race = round(1e6 * self.arguments.race)
+        if not all(self.go(name, race) for name in self.trainings):
+            return
+        full = [row for row in self.rows if row["samples"] == self.arguments.samples and row["images"] >= race]
+        at_race = {}
+        for name in self.trainings:
+            first = min((row for row in full if row["setting"] == name), key=lambda row: (row["images"], row["fid"]))
+            at_race[name] = first["fid"]
+        winner = min(at_race, key=at_race.__getitem__)
+        print(f"{winner} goes on: {at_race}", flush=True)
+        options = self.trainings[winner].recipe.train
+        self.go(winner, options.steps * options.batch)
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="cifar10-clean")
+    parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe, for all settings")
+    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["beta", "lognormal"])
+    parser.add_argument("--race", type=float, default=4.2, help="million images that every setting sees")
+    parser.add_argument("--at", type=float, nargs="*", default=[4.2, 7.2], help="million images to measure at")
+    parser.add_argument("--emas", type=float, nargs="+", default=[0.999, 0.9995, 0.9998])
+    parser.add_argument("--samplers", nargs="+", default=["ddpm2-64", "heun-18", "ddim-256"], help="NAME-STEPS")
+    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--few", type=int, default=5_000, help="samples for choosing an average")
+    parser.add_argument("--batch", type=int, default=1000, help="samples drawn at a time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing new after this")
+    parser.add_argument("--assets", type=Path, default=Path(os.environ.get("DIFFEM_ASSETS", "assets")))
+    parser.add_argument("--out", type=Path, default=Path("runs/floor"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args(words)
+    torch.backends.cudnn.benchmark = True
+    Floor(arguments).run()
+
+
+if __name__ == "__main__":
+    main()
