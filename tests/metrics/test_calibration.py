@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffem.metrics.calibration import crps, predictive_coverage, student_quantile
+from diffem.metrics.calibration import coverage, covered, crps, predictive_coverage, student_quantile
 
 
 def test_students_quantiles():
@@ -23,6 +23,45 @@ def test_gaussian_draws_of_any_number_cover_what_they_promise(k):
     assert covered.shape == (5,)
     # 40,000 independent entries: standard deviation 0.0015
     assert float(covered.mean()) == pytest.approx(0.9, abs=0.006)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 16, 19, 20, 64])
+def test_every_number_of_draws_covers_exactly_the_level(k, level):
+    """The truth has each rank 0 … k among calibrated draws with the same probability, so the mean over ranks is the level."""
+    draws = torch.arange(k, dtype=torch.float64).reshape(k, 1, 1).expand(k, k + 1, 1)
+    truth = torch.arange(k + 1, dtype=torch.float64).reshape(k + 1, 1) - 0.5
+    inside = covered(draws, truth, level).flatten()
+    assert float(inside.mean()) == pytest.approx(level, abs=1e-12)
+    # a central interval: symmetric, and never less covered towards the middle
+    assert torch.allclose(inside, inside.flip(0))
+    assert (inside[: k // 2 + 1].diff() >= -1e-12).all()
+    assert float(coverage(draws, truth, level)) == pytest.approx(level, abs=1e-12)
+
+
+def test_coverage_takes_no_law_for_granted():
+    """Skewed draws, eight of them: the two outer ranks of nine count 0.55, the others 1."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.empty(9, 20_000, 1, dtype=torch.float64).exponential_(generator=generator)
+    inside = coverage(x[1:], x[0])
+    assert inside == pytest.approx(0.9, abs=4 * inside.standard_error)
+    spread = 0.45 * math.sqrt(2 / 9 * 7 / 9)
+    # a standard deviation from 20,000 entries is known to half a per cent
+    assert inside.standard_error == pytest.approx(spread / math.sqrt(20_000), rel=0.03)
+
+
+def test_a_truth_equal_to_draws_has_the_mean_of_their_ranks():
+    draws = torch.zeros(8, 2, 3)
+    assert torch.allclose(covered(draws, torch.zeros(2, 3)), torch.tensor(0.9, dtype=torch.float64))
+    # ranks 0 and 1, of which 0.55 and 1 are covered
+    draws = torch.arange(8.0).reshape(8, 1, 1)
+    assert float(covered(draws, torch.zeros(1, 1))) == pytest.approx((0.55 + 1) / 2)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, float("nan")])
+def test_a_level_is_a_probability(level):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        coverage(torch.zeros(4, 3, 2), torch.zeros(3, 2), level)
 
 
 def test_crps_of_a_gaussian():

@@ -85,7 +85,7 @@ def evaluate(
     recipe, prior = run.recipe(), load(path, lap, device, "recipe")
     results: dict[str, Any] = {"run": str(path), "lap": run.laps_done() if lap is None else lap}
     metrics = run.metrics()[results["lap"]]
-    for key in ("chi2", "heldout_chi2", "predictive_log_likelihood", "rejected", "guards"):
+    for key in ("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards"):
         if key in metrics:
             results[key] = metrics[key]
     problem = None
@@ -122,7 +122,8 @@ def evaluate(
         results["mse_draw"] = mse_unmeasured(drawn[0], first, part.obs)
         if draws > 1:
             results[f"mse_mean{draws}"] = mse_unmeasured(drawn.mean(0), first, part.obs)
-            results["coverage90"] = coverage(drawn, first)
+            inside = coverage(drawn, first)
+            results |= {"coverage90": float(inside), "coverage90_error": inside.standard_error}
     return results
 
 

@@ -88,7 +88,7 @@ class Reconstruction:
             torch.stack([psnr(intensity(x), truth, 1.0) for x in self.draws[:some]]).double().mean()
         )
         row["ssim_draw"] = float(torch.stack([ssim(intensity(x), truth) for x in self.draws[:some]]).double().mean())
-        row["coverage90"] = coverage(self.draws, self.truth)
+        row["coverage90"] = float(coverage(self.draws, self.truth))
         error = (self.mean - self.truth).square().double().mean().sqrt()
         row["error_to_std"] = float(error / self.std.square().double().mean().sqrt())
         return row

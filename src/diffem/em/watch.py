@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..metrics.evidence import hide, observation_distance, predictive_log_likelihood
+from ..metrics.evidence import (
+    exact_predictive_log_likelihood,
+    hide,
+    observation_distance,
+    predictive_log_likelihood,
+)
 from ..priors import GaussianPrior, Prior
 from .expectation import condition_like
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 # Random numbers of their own, the same for every lap: differences between laps are the prior's.
 WATCH_LAP = 1 << 20
 WATCH_STEPS = 64
+EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's predictions are computed in closed form
 
 
 @dataclass
@@ -64,7 +70,12 @@ def watch(
         metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())
         metrics["expected_chi2"] = 1.0 if isinstance(prior, GaussianPrior) else expected_chi2(held_out, prior.sigma_min)
         partial, hidden = hide(held_out, recipe.watch.hidden, seed)
-        metrics["predictive_log_likelihood"] = predictive_log_likelihood(draws(partial), held_out, hidden)
+        if isinstance(prior, GaussianPrior) and int(held_out.counts().max()) <= EXACT_VALUES:
+            predicted = exact_predictive_log_likelihood(prior, held_out, hidden)
+        else:
+            predicted = predictive_log_likelihood(draws(partial), held_out, hidden)
+        metrics["predictive_log_likelihood"] = float(predicted)
+        metrics["predictive_error"] = predicted.standard_error
     compared = held_out if held_out is not None and len(held_out) >= 64 else shown
     some = compared[: min(count, len(compared))]
     metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)

@@ -1,8 +1,15 @@
 """Measures: distances between sets, quality of images, errors against a truth, calibration, evidence that needs no truth."""
 
-from .calibration import coverage, crps, predictive_coverage, ranks
+from .calibration import coverage, crps, ranks
 from .distances import frechet, sliced_wasserstein
-from .evidence import hide, observation_distance, predictive_log_likelihood, simulate
+from .estimate import Estimate
+from .evidence import (
+    exact_predictive_log_likelihood,
+    hide,
+    observation_distance,
+    predictive_log_likelihood,
+    simulate,
+)
 from .fid import (
     Reference,
     frechet_distance,
@@ -18,10 +25,12 @@ from .transport import sinkhorn
 
 __all__ = [
     "LPIPS",
+    "Estimate",
     "Extractor",
     "Reference",
     "coverage",
     "crps",
+    "exact_predictive_log_likelihood",
     "features",
     "frechet",
     "frechet_distance",
@@ -35,7 +44,6 @@ __all__ = [
     "mse",
     "mse_unmeasured",
     "observation_distance",
-    "predictive_coverage",
     "predictive_log_likelihood",
     "psnr",
     "ranks",

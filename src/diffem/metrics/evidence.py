@@ -7,7 +7,6 @@ r"""How good is a prior, judged by observations alone? Measures that need no cle
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -15,8 +14,12 @@ from torch import Tensor
 
 from ..data import Observations
 from ..operators import Compose, Mask
+from ..priors.gaussian import GaussianPrior
+from ..priors.marginal import choose, measured_values, observation_laws
 from ..randomness import Stream
 from .distances import sliced_wasserstein
+from .estimate import Estimate, clustered_mean
+from .log_density import unbiased_log_density
 
 
 def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observations, Tensor]:
@@ -31,17 +34,43 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     return Observations(obs.y, shown, cov=obs.cov), hidden
 
 
-def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) -> float:
-    """Mean log density of the hidden values under draws that did not see them; draws: `(k, n, *event)`.
+def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) -> Estimate:
+    """Mean log density of the hidden values under posterior draws that did not see them, in nats per value.
 
-    The predictive of a value is taken as Gaussian with the draws' mean and variance plus the noise.
+    The prediction of a value is taken as Gaussian, with the mean and variance of the posterior plus the noise. For Gaussian
+    posteriors the estimate has no bias, whatever the number of draws (`log_density.py`).
+
+    Args:
+        draws: Posterior draws given the observations without their hidden values, shape `(k, n, *event)`, k ≥ 2.
+        obs: The observations with these values.
+        hidden: Which values were hidden, shape `(n, *measurement)`; see `hide`.
+
+    Returns:
+        The mean over all hidden values, and its standard error over observations and draws. NaN if nothing is hidden.
     """
-    k = len(draws)
-    predicted = torch.stack([obs.A(x) for x in draws])
-    variance = predicted.var(0) * (1 + 1 / k) + obs.cov.diagonal(tuple(obs.y.shape[1:]))
-    error = (obs.y - predicted.mean(0)).square() / variance
-    log_density = -0.5 * (error + (2 * math.pi * variance).log())
-    return float(log_density[hidden.expand_as(log_density)].double().mean())
+    hidden = hidden.expand_as(obs.y)
+    predicted = torch.stack([obs.A(x)[hidden] for x in draws])
+    noise = obs.cov.diagonal(tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
+    return mean_of_hidden(unbiased_log_density(obs.y[hidden], predicted, noise), hidden)
+
+
+def exact_predictive_log_likelihood(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Estimate:
+    """The same for a Gaussian prior, in closed form: no draws, no Monte-Carlo error."""
+    hidden = hidden.expand_as(obs.y)
+    chosen = choose(measured_values(obs), obs.y[0].numel())
+    log_density = torch.zeros(len(obs), hidden[0].numel(), dtype=torch.float64, device=obs.y.device)
+    for rows, law in observation_laws(prior, obs, chosen):
+        here = chosen[rows]
+        each = torch.where(here.inside, law.predict(here.take(hidden)), 0)
+        log_density[rows].scatter_add_(1, here.index, each)
+    return mean_of_hidden(log_density[hidden.flatten(1)], hidden)
+
+
+def mean_of_hidden(values: Tensor, hidden: Tensor) -> Estimate:
+    """The mean of one value `(H,)` per hidden entry; hidden: `(n, *measurement)` with H entries that are True."""
+    return clustered_mean(
+        torch.zeros(hidden.shape, dtype=values.dtype, device=values.device).masked_scatter(hidden, values), hidden
+    )
 
 
 def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:

@@ -23,7 +23,7 @@ from .recipe import Recipe, differences, has_checksum, load_recipe
 
 FORMAT = 2  # of the folder: 2 keeps checksums in its text files
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
-    "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
+    "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
     "m_seconds", "seconds", "laps_before",
 }  # fmt: skip
 BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
