@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..runs.recipe import Train
 
 BLOCK_BYTES = 1 << 25  # random numbers made at a time
+GPU_BLOCK_BYTES = 1 << 27  # a GPU waits for the host once per block
 
 
 @dataclass
@@ -89,7 +90,8 @@ def maximization(
         trainer.restore(state)
         trainer.rates *= 0.5**record.rollbacks
     per_step = options.batch * (math.prod(prior.event_shape) + 8) * 4
-    block = max(1, min(256, BLOCK_BYTES // per_step))
+    block_bytes = GPU_BLOCK_BYTES if draws.is_cuda else BLOCK_BYTES
+    block = max(1, min(256, block_bytes // per_step))
     runner: Callable[[int, int], Tensor] | None = None
     saved = started = time.monotonic()
     before = record.seconds
