@@ -1,10 +1,10 @@
 """How good can the prior get? `python -m benchmarks.floor --assets DIR [--settings beta lognormal] [--race 4.2] [--minutes 25]`.
 
 Trains the network of `cifar10-clean` on whole images with the library's own M-step: EM on incomplete images cannot end with a better prior
-than this. Every setting trains for `--race` million images; the one with the lowest FID then continues alone to the end of the recipe's
-`train.steps`, whose learning rate falls to zero there. Several moving averages of the weights are tracked at once. At `--at` million images
-FID and KID are measured: `--few` samples for each average, and `--samples` for the best of them. The last weights are also drawn from with
-the other `--samplers`.
+than this. Every setting trains for `--race` million images and is measured there with `--few` samples for each of several moving averages of
+the weights. The setting with the lowest FID then continues alone to the end of the recipe's `train.steps`, whose learning rate falls to zero
+there. At `--at` million images and at the end it is measured again: `--few` samples for each average, `--samples` for the best of them. The
+last weights are also drawn from with the other `--samplers`.
 
 `--assets` (DIFFEM_ASSETS when absent): a folder with `cifar10/` and `fid/inception-2015-12-05.pt`. Rows are written after every measurement;
 the same command continues from the last measured point in `--out`, and rows of other settings are kept. The best average of every measured
@@ -85,12 +85,11 @@ class Training:
         """
         weights = [state[f"weight.{k}"] for k in range(sum(name.startswith("weight.") for name in state))]
         for decay in self.decays:
-            names = [f"ema.{decay:g}.{k}" for k in range(len(weights))]
-            if names[0] not in self.averages:
-                self.averages |= {name: w.clone() for name, w in zip(names, weights, strict=True)}
-                continue
-            averages = [self.averages[name] for name in names]
-            torch._foreach_lerp_(averages, weights, (1 - decay ** (done - self.done)) / (1 - decay**done))
+            if f"ema.{decay:g}.0" not in self.averages:
+                self.averages |= {f"ema.{decay:g}.{k}": w.clone() for k, w in enumerate(weights)}
+            else:
+                share = (1 - decay ** (done - self.done)) / (1 - decay**done)
+                torch._foreach_lerp_(self.average(decay), weights, share)
         self.done = done
 
     def average(self, decay: float) -> list[Tensor]:
@@ -217,8 +216,8 @@ class Floor:
             self._judge = Judge(prior, extractor, reference, self.arguments.batch)
         return self._judge
 
-    def measured(self, setting: str, images: int) -> bool:
-        where = (setting, images, self.arguments.samples)
+    def measured(self, setting: str, images: int, samples: int) -> bool:
+        where = (setting, images, samples)
         return any((row["setting"], row["images"], row["samples"]) == where for row in self.rows)
 
     def add(self, setting: str, ema: float, sampler: str, values: Tensor, seconds: float) -> dict[str, Any]:
@@ -232,10 +231,10 @@ class Floor:
         record("floor", self.figures(), self.rows, self.arguments.results)
         return row
 
-    def measure(self, setting: str) -> None:
-        """A few samples for each average, then the best one with all of them."""
+    def measure(self, setting: str, samples: int) -> None:
+        """A few samples for each average, then the best one with all of them if they are more."""
         arguments, training = self.arguments, self.trainings[setting]
-        sampler, few, found = arguments.samplers[0], min(arguments.few, arguments.samples), {}
+        sampler, few, found = arguments.samplers[0], arguments.few, {}
 
         def draw(ema: float, n: int, seed: int, sampler: str = sampler) -> tuple[Tensor, float]:
             began = time.monotonic()
@@ -248,8 +247,8 @@ class Floor:
             found[ema] = self.add(setting, ema, sampler, values, seconds)["fid"], values, seconds
         ema = min(found, key=lambda decay: found[decay][0])
         _, first, before = found[ema]
-        if arguments.samples > few:
-            values, seconds = draw(ema, arguments.samples - few, SEED + 1)
+        if samples > few:
+            values, seconds = draw(ema, samples - few, SEED + 1)
             self.add(setting, ema, sampler, torch.cat([first, values]), before + seconds)
         self.judge.load(training.average(ema))
         save_prior(self.judge.prior, training.folder / f"prior-{training.images}.safetensors", ema=ema)
@@ -257,28 +256,25 @@ class Floor:
             if time.monotonic() < self.deadline:
                 self.add(setting, ema, other, *draw(ema, few, SEED, other))
 
-    def go(self, setting: str, until: int) -> bool:
-        """Train a setting, measuring on the way; False when the time is over before."""
-        training, batch = self.trainings[setting], self.trainings[setting].recipe.train.batch
-        last = training.recipe.train.steps * batch
-        points = sorted({min(round(1e6 * p), last) for p in self.arguments.at} | {min(until, last)})
-        for point in [p for p in points if p <= until]:
+    def go(self, setting: str, points: list[int], samples: int) -> bool:
+        """Train a setting and measure it when it has seen as many images as each point says; False if the time is over before."""
+        training = self.trainings[setting]
+        for point in points:
             if training.images < point:
                 training.train(self.prior(training.recipe), self.images, point, self.deadline)
                 training.save()
             if training.images < point or time.monotonic() > self.deadline:
                 return False
-            if not self.measured(setting, training.images):
-                self.measure(setting)
+            if not self.measured(setting, training.images, samples):
+                self.measure(setting, samples)
         return True
 
     def figures(self) -> dict[str, float]:
-        """The lowest FID of every setting by millions of images, among equally many samples."""
+        """The lowest FID of every setting by number of samples and millions of images."""
         out: dict[str, float] = {}
-        main = self.arguments.samplers[0]
         for row in self.rows:
-            if row["samples"] == self.arguments.samples and row["sampler"] == main:
-                key = f"fid_{row['setting']}_{row['images'] / 1e6:.1f}m"
+            if row["sampler"] == self.arguments.samplers[0]:
+                key = f"fid_{row['samples'] / 1000:g}k_{row['setting']}_{row['images'] / 1e6:.3g}m"
                 out[key] = min(row["fid"], out.get(key, float("inf")))
         seen = max(self.rows, key=lambda row: row["images"], default=None)
         if seen is not None:
@@ -288,18 +284,19 @@ class Floor:
         return out | {"samples": self.arguments.samples, "parameters": parameters}
 
     def run(self) -> None:
-        race = round(1e6 * self.arguments.race)
-        if not all(self.go(name, race) for name in self.trainings):
+        few, race = self.arguments.few, round(1e6 * self.arguments.race)
+        if not all(self.go(name, [race], few) for name in self.trainings):
             return
-        full = [row for row in self.rows if row["samples"] == self.arguments.samples and row["images"] >= race]
-        at_race = {}
+        fids = {}
         for name in self.trainings:
-            first = min((row for row in full if row["setting"] == name), key=lambda row: (row["images"], row["fid"]))
-            at_race[name] = first["fid"]
-        winner = min(at_race, key=at_race.__getitem__)
-        print(f"{winner} goes on: {at_race}", flush=True)
+            some = [row for row in self.rows if row["setting"] == name and row["samples"] == few]
+            fids[name] = min((row["images"], row["fid"]) for row in some if row["images"] >= race)[1]
+        winner = min(fids, key=fids.__getitem__)
+        print(f"{winner} goes on: {fids}", flush=True)
         options = self.trainings[winner].recipe.train
-        self.go(winner, options.steps * options.batch)
+        last = options.steps * options.batch
+        points = sorted({min(round(1e6 * p), last) for p in self.arguments.at} | {last})
+        self.go(winner, points, self.arguments.samples)
 
 
 def main(words: list[str] | None = None) -> None:
@@ -307,12 +304,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--recipe", default="cifar10-clean")
     parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe, for all settings")
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=["beta", "lognormal"])
-    parser.add_argument("--race", type=float, default=4.2, help="million images that every setting sees")
-    parser.add_argument("--at", type=float, nargs="*", default=[4.2, 7.2], help="million images to measure at")
-    parser.add_argument("--emas", type=float, nargs="+", default=[0.999, 0.9995, 0.9998])
+    parser.add_argument("--race", type=float, default=3.1, help="million images that every setting sees")
+    parser.add_argument("--at", type=float, nargs="*", default=[7.2], help="million images to measure at")
+    parser.add_argument("--emas", type=float, nargs="+", default=[0.999, 0.9995])
     parser.add_argument("--samplers", nargs="+", default=["ddpm2-64", "heun-18", "ddim-256"], help="NAME-STEPS")
     parser.add_argument("--samples", type=int, default=50_000)
-    parser.add_argument("--few", type=int, default=5_000, help="samples for choosing an average")
+    parser.add_argument("--few", type=int, default=5_000, help="samples for choosing settings and averages")
     parser.add_argument("--batch", type=int, default=1000, help="samples drawn at a time")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing new after this")
     parser.add_argument("--assets", type=Path, default=Path(os.environ.get("DIFFEM_ASSETS", "assets")))

@@ -235,7 +235,7 @@ def place(row: dict[str, Any]) -> tuple[int, int, int]:
     return row["steps"], list(TASKS).index(row["task"]), NAMES.index(row["method"])
 
 
-def write(rows: list[dict[str, Any]], prior: str, folder: Path) -> Path:
+def write(rows: list[dict[str, Any]], prior: str, folder: Path, name: str = "images") -> Path:
     """Every row, by steps, problem and method, and their figures."""
     rows = sorted(rows, key=place)
     keys = ("lpips", "psnr", "ssim", "chi2", "coverage90", "crps")
@@ -244,7 +244,7 @@ def write(rows: list[dict[str, Any]], prior: str, folder: Path) -> Path:
     if Path(prior).is_dir():
         laps = Run(Path(prior)).laps
         figures |= {"prior_gpu_minutes": sum(lap["seconds"] for lap in laps) / 60, "prior_steps": laps[-1]["steps"]}
-    return record("images", figures, rows, folder)
+    return record(name, figures, rows, folder)
 
 
 def main(words: list[str] | None = None) -> None:
@@ -269,6 +269,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--name", default="images", help="of the result")
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "images.png")
     parser.add_argument("--keep", action="store_true", help="keep the last result's rows that are not measured now")
     arguments = parser.parse_args(words)
@@ -292,7 +293,7 @@ def main(words: list[str] | None = None) -> None:
     shown = MAIN if MAIN in arguments.steps else arguments.steps[-1]
     rows: list[dict[str, Any]] = []
     columns: dict[str, dict[str, Tensor]] = {}
-    before = earlier("images", arguments.results) if arguments.keep else []
+    before = earlier(arguments.name, arguments.results) if arguments.keep else []
     for steps in arguments.steps:
         for task, obs in problems.items():
             panels = {"truth": truth[:SHOWN], "measured": measurement(obs)[:SHOWN].cpu()}
@@ -305,7 +306,7 @@ def main(words: list[str] | None = None) -> None:
                 print(f"{steps:5} {task:17} {name:8} {text}  {rest}  ({row['seconds']:.1f} s)", flush=True)
             done = {place(row) for row in rows}
             old = [row for row in before if place(row) not in done]
-            path = write([*old, *rows], arguments.prior, arguments.results)
+            path = write([*old, *rows], arguments.prior, arguments.results, arguments.name)
             if steps == shown:
                 columns[task] = panels
                 picture(columns, arguments.picture)
