@@ -66,7 +66,7 @@ def posterior(
     from .data import Observations
     from .em.expectation import condition_like, sampling_like
     from .em.fit import load
-    from .em.screening import acceptable, default_bound
+    from .em.screening import acceptable, largest_plausible
     from .report import pictures
     from .report.export import write_posterior
     from .runs.files import write_bytes
@@ -81,7 +81,7 @@ def posterior(
     drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
-    bound = e_step.bound or default_bound(prior)
+    bound = largest_plausible(prior, e_step.bound)
     refused = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
     chi2 = torch.stack([obs.chi2(d) for d in x])
     typer.echo(

@@ -186,3 +186,11 @@ def test_slicing(name):
 def test_bad_input(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@EACH
+def test_scaled_is_the_covariance_in_other_units(name):
+    """Exactly, for a power of two; whole and restricted."""
+    cov, measured = REGISTRY[name](), torch.tensor([True, False, True, True, False, True]).reshape(1, *EVENT)
+    assert torch.equal(dense(cov.scaled(0.25)), dense(cov) / 16)
+    assert torch.equal(dense(cov.restrict(measured).scaled(0.25)), dense(cov.restrict(measured)) / 16)

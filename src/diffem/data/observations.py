@@ -60,11 +60,15 @@ class Observations:
         self.cov = self._covariance(sigma, cov)
 
     @classmethod
-    def clean(cls, x: Tensor, sigma: float = 1e-3) -> Observations:
+    def clean(cls, x: Tensor, sigma: float | None = None) -> Observations:
         """Samples seen as they are, y = x `(n, *event)`, for a recipe with `e_step.clean`.
 
-        sigma: the accuracy stated for them, which counts where a posterior is conditioned on them; nothing is added to x.
+        sigma: the accuracy stated for them, a thousandth of their standard deviation when not given. It counts where a
+            posterior is conditioned on them; nothing is added to x.
         """
+        x = require_batch(x, "x")
+        if sigma is None:
+            sigma = 1e-3 * (float(x.double().std(correction=0)) or 1.0)
         return cls(x, Identity(), sigma=sigma)
 
     def _covariance(self, sigma: float | Tensor | None, cov: Covariance | None) -> Covariance:
@@ -112,6 +116,12 @@ class Observations:
     def to(self, *args: Any, **kwargs: Any) -> Observations:
         new = copy.copy(self)
         new.y, new.A, new.cov = self.y.to(*args, **kwargs), self.A.to(*args, **kwargs), self.cov.to(*args, **kwargs)
+        return new
+
+    def scaled(self, factor: float) -> Observations:
+        """The observations of factor·x: y and the noise in other units, the operators as they are."""
+        new = copy.copy(self)
+        new.y, new.cov = self.y * factor, self.cov.scaled(factor)
         return new
 
     @property

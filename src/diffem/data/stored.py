@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..batched import Index, as_index
 from ..errors import InputError
+from ..runs.reading import digest
 from .observations import Observations
 
 
@@ -28,6 +29,20 @@ class Shelf(Protocol):
     def read(self, rows: Tensor) -> Observations:
         """The observations at `rows` `(m,)`, in that order."""
         ...
+
+
+class ScaledShelf:
+    """The observations of a shelf in other units, scaled as they are read."""
+
+    def __init__(self, shelf: Shelf, factor: float) -> None:
+        self.shelf, self.factor, self.x_shape = shelf, factor, shelf.x_shape
+        self.digest = digest(f"{shelf.digest} × {factor!r}".encode())
+
+    def __len__(self) -> int:
+        return len(self.shelf)
+
+    def read(self, rows: Tensor) -> Observations:
+        return self.shelf.read(rows).scaled(self.factor)
 
 
 class StoredObservations(Observations):
@@ -63,6 +78,11 @@ class StoredObservations(Observations):
     def to(self, *args: Any, **kwargs: Any) -> Observations:
         # not kept: what is moved is used there
         return (self._read or self._shelf.read(self._rows)).to(*args, **kwargs)
+
+    def scaled(self, factor: float) -> Observations:
+        if self._read is not None:
+            return self._read.scaled(factor)
+        return StoredObservations(ScaledShelf(self._shelf, factor), self._rows)
 
     def reduced(self) -> Observations:
         return self.read().reduced()

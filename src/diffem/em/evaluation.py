@@ -37,7 +37,7 @@ from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
 from .fit import load
-from .screening import default_bound
+from .screening import largest_plausible
 
 EVALUATION_LAP = 1 << 21  # random numbers of their own
 BATCH_NUMBERS = 1 << 21  # numbers sampled at a time
@@ -115,7 +115,7 @@ def evaluate(
         results |= image_quality(to_uint8(x, range), make_reference(pixels, network), network)
         results |= {"samples": len(x), "reference_images": len(pixels)}
     if truth.paired and problem is not None and draws > 0:
-        bound = recipe.e_step.bound or default_bound(load(path, 0))
+        bound = largest_plausible(load(path, 0), recipe.e_step.bound)
         part = Problem(problem.obs[:observations])
         drawn = posterior_draws(prior, part, recipe, draws, bound)
         first = truth.x[: len(part.obs)]

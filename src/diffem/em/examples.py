@@ -43,7 +43,7 @@ class Examples:
         return orders[epoch - first, position % n]
 
     def block(self, start: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)`, z `(count, B, *event)`, augmentation uniforms."""
+        """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, augmentation uniforms."""
         device, shape = self.draws.device, tuple(self.draws.shape[1:])
         position = torch.arange(start * self.batch, (start + count) * self.batch, device=device)
         mine = self.last - self.first

@@ -37,8 +37,8 @@ from ..runs.rundir import RunDir
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
-from .screening import default_bound
-from .start import gaussian_start, given_start
+from .screening import largest_plausible
+from .start import gaussian_start, given_start, set_noise_range
 from .watch import split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
@@ -122,6 +122,7 @@ class Loop:
     def make_start(self, start: Prior | None, metrics: dict[str, Any]) -> Prior:
         if start is not None or self.recipe.start != "gaussian":
             prior, self.laps_before = given_start(self.recipe.start if start is None else start)
+            set_noise_range(prior, self.recipe, self.train_obs)
             if prior.event_shape != self.train_obs.x_shape:
                 raise InputError(
                     f"the start is a prior over {prior.event_shape}, the observations are of {self.train_obs.x_shape}"
@@ -145,8 +146,7 @@ class Loop:
         self.finish(lap, prior, metrics, began)
 
     def bound(self) -> float:
-        bound = self.recipe.e_step.bound
-        return bound if bound is not None else default_bound(load_prior(self.run.prior_file(0)))
+        return largest_plausible(load_prior(self.run.prior_file(0)), self.recipe.e_step.bound)
 
     def store(self, lap: int) -> DrawStore:
         return DrawStore(self.run.lap(lap) / "draws", len(self.train_obs), self.recipe.e_step.shard)
@@ -307,8 +307,10 @@ class Loop:
             mean=start.mean,
             cov=start.covariance(),
             settings=settings,
-            sigma_min=self.recipe.sigma_min,
-            sigma_max=self.recipe.sigma_max,
+            scale=start.scale,
+            sigma_min=start.sigma_min,
+            sigma_max=start.sigma_max,
+            trained_min=self.recipe.sigma_min * start.scale,
         ).to(self.device)
 
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:

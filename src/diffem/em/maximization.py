@@ -82,7 +82,7 @@ def maximization(
     augment = Augment(options.augment, prior.event_shape)
     measured = _measured_loss(draws, options.measured_at(lap), augment, seed, measured_with)
     trainer = Trainer(prior, options, steps, precision, processes, measured)
-    law = noise_law(options.noise, prior.sigma_min, prior.sigma_max)
+    law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     examples = Examples(draws, options.batch, law, augment, stream, processes)
     done, record = 0, TrainingRecord()
     if resume is not None:

@@ -36,7 +36,7 @@ class NoiseLaw:
 
 
 def noise_law(options: Noise, sigma_min: float, sigma_max: float) -> NoiseLaw:
-    """The law that `train.noise` names, for a prior with noise levels in [sigma_min, sigma_max]."""
+    """The law that `train.noise` names, for noise levels in [sigma_min, sigma_max], relative to the scale of the data."""
     low, high = math.log(sigma_min), math.log(sigma_max)
     return _beta(low, high) if options.law == "beta" else _lognormal(low, high, options.mean, options.std)
 

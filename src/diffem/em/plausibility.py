@@ -18,7 +18,7 @@ from torch import Tensor
 from ..priors import Prior
 from ..randomness import Stream
 
-LEVELS = (0.03, 0.06, 0.12, 0.25, 0.5)  # of samples whose scale is about one
+LEVELS = (0.03, 0.06, 0.12, 0.25, 0.5)  # relative to the scale of the prior
 REPEATS = 4
 
 
@@ -31,7 +31,7 @@ def denoising_error(
     errors = []
     for part, where in zip(x.split(batch_size or len(x)), index.to(x.device).split(batch_size or len(x)), strict=True):
         total = torch.zeros(len(part), dtype=torch.float64, device=x.device)
-        for k, sigma in enumerate(LEVELS):
+        for k, sigma in enumerate(level * prior.scale for level in LEVELS):
             for repeat in range(REPEATS):
                 z = stream.normal(where, tuple(x.shape[1:]), step=k * REPEATS + repeat, dtype=x.dtype)
                 error = prior(part + sigma * z, sigma) - part

@@ -22,7 +22,7 @@ from ..priors import GaussianPrior, Prior
 from ..randomness import Stream
 from ..runs.recipe import Recipe
 from .expectation import condition_like
-from .screening import acceptable, default_bound
+from .screening import acceptable, largest_plausible
 
 RECONSTRUCTION_LAP = 1 << 22  # random numbers of their own
 MEAN_OF = 8  # draws in the mean whose error is measured
@@ -136,7 +136,7 @@ def reconstruct(
         rows = torch.arange(len(there)).split(batch)
         gaussian = torch.cat([start.posterior_mean(there[r]) for r in rows]).cpu()
     here = obs.to("cpu")
-    bound = options.bound or default_bound(prior)
+    bound = largest_plausible(prior, options.bound)
     rejected = [(~acceptable(d, here, options.chi2, bound)).double().mean() for d in x]
     return Reconstruction(name, here, x, here.A.adjoint(here.y), gaussian, truth, float(torch.stack(rejected).mean()))
 

@@ -22,10 +22,17 @@ def chi2_limit(counts: Tensor, threshold: float) -> Tensor:
     return noise.clamp(min=threshold)
 
 
-def default_bound(prior: Prior) -> float:
-    """|x| beyond which a sample is implausible: the mean's size and eight standard deviations of the Gaussian start."""
+def largest_plausible(prior: Prior, bound: float | None) -> float:
+    """|x| beyond which a sample is implausible, in the units of the data.
+
+    Args:
+        bound: A multiple of the prior's scale (`e_step.bound`); when None, the mean's size and eight standard
+            deviations of the Gaussian start.
+    """
+    if bound is not None:
+        return bound * prior.scale
     cov = prior.covariance()
-    spread = 1.0 if cov is None else float(cov.diagonal(prior.event_shape).max().sqrt())
+    spread = prior.scale if cov is None else float(cov.diagonal(prior.event_shape).max().sqrt())
     return float(prior.mean.abs().max()) + 8 * spread
 
 

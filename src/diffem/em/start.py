@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data import Observations
+from ..data.scale import smallest_noise
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.files import load_with_description
 from ..randomness import Stream
 from ..runs.rundir import RunDir
+from ..samplers.schedule import lowest_level
 
 if TYPE_CHECKING:
     from ..runs.recipe import Recipe
@@ -33,8 +35,6 @@ def gaussian_start(
             tolerance=options.tolerance,
             start=start,
             seed=recipe.seed,
-            sigma_min=recipe.sigma_min,
-            sigma_max=recipe.sigma_max,
             history=history,
             progress=progress,
         )
@@ -47,9 +47,16 @@ def gaussian_start(
             prior = fitted(obs, options.final_rounds, prior)
     else:
         prior = fitted(obs, options.rounds)
+    set_noise_range(prior, recipe, obs)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs
     return prior, {"log_likelihood": history.log_likelihood[-1], "rounds": len(history.log_likelihood)}
+
+
+def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:
+    """Give the start the recipe's noise levels, in the units of the data; noise far below them lowers the last level."""
+    low, high = recipe.sigma_min * prior.scale, recipe.sigma_max * prior.scale
+    prior.sigma_min, prior.sigma_max = lowest_level(low, smallest_noise(obs)), high
 
 
 def given_start(start: Prior | str) -> tuple[Prior, int]:

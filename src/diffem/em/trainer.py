@@ -51,6 +51,7 @@ class Trainer:
         measured: MeasuredLoss | None = None,
     ) -> None:
         self.network: nn.Module = prior.network
+        self.scale = prior.scale
         self.measured = measured
         self.processes = processes
         self._tried_again = False
@@ -102,7 +103,8 @@ class Trainer:
         return loss
 
     def _loss(self, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
-        """The squared error of some examples, summed."""
+        """The squared error of some examples, summed, in units of the prior's scale; log_sigma is relative to it too."""
+        x = x / self.scale
         sigma = log_sigma.exp().reshape(-1, *(1,) * (x.ndim - 1))
         scale = torch.rsqrt(sigma**2 + 1)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):

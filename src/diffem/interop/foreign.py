@@ -24,7 +24,7 @@ class ForeignPrior(Prior):
         low, high = levels
         if not 0 < low < high < float("inf"):
             raise InputError(f"the schedule must have noise levels 0 < low < high < inf, got {low} and {high}")
-        super().__init__(mean, range.scale * low, range.scale * high)
+        super().__init__(mean, range.scale * low, range.scale * high, scale=range.scale)
         self.range = range
 
     def estimate(self, u_t: Tensor, sigma: Tensor) -> Tensor:

@@ -6,13 +6,16 @@ Each acts on batches `(n, *event)` and is shared by all samples or given one per
 - `sqrt(z)`: Lz with LLᵀ = Σ, so that `sqrt` of white noise has covariance Σ,
 - `logdet(event_shape)`: log|Σ|,
 - `plus(variance)`: Σ + variance·I, the variance a scalar or one per sample (the covariance of x + σz),
+- `scaled(factor)`: factor²·Σ, the covariance of factor·x,
 - `restrict(measured)`: the marginal covariance of the measured entries, that is their block of Σ, acting as zero on the others,
 - `conditional(shown, v)`: mean and variances of the other entries, given that the shown ones equal v.
 """
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +27,8 @@ from .inner import accumulate_dtype, dot
 
 
 class Covariance(Batched):
+    powers: ClassVar[dict[str, int]]  # of the units of x that each tensor carries: 2 for variances, 1 for factors
+
     def matvec(self, v: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -42,6 +47,14 @@ class Covariance(Batched):
 
     def plus(self, variance: Tensor | float) -> Covariance:
         raise NotImplementedError
+
+    def scaled(self, factor: float) -> Self:
+        """factor²·Σ: the covariance of samples multiplied by `factor`."""
+        new = copy.copy(self)
+        new._tensors = dict(self._tensors)
+        for name, power in self.powers.items():
+            new._tensors[name] = self._tensors[name] * factor**power
+        return new
 
     def restrict(self, measured: Tensor) -> Covariance:
         raise NotImplementedError
@@ -87,6 +100,8 @@ def _positive(name: str, values: Tensor) -> Tensor:
 class Isotropic(Covariance):
     """variance · I; variance: `()` or `(n,)`."""
 
+    powers: ClassVar[dict[str, int]] = {"variance": 2}
+
     def __init__(self, variance: Tensor | float) -> None:
         super().__init__()
         if not isinstance(variance, Tensor):
@@ -126,6 +141,8 @@ class Isotropic(Covariance):
 
 class Diagonal(Covariance):
     """Independent entries; variances: `(*event)` or `(n, *event)`."""
+
+    powers: ClassVar[dict[str, int]] = {"variances": 2}
 
     def __init__(self, variances: Tensor) -> None:
         super().__init__()
@@ -169,6 +186,8 @@ class LowRank(Covariance):
 
     factor: U as `(r, *event)` or `(n, r, *event)`; variances: D as a number, `(*event)` or `(n, *event)`.
     """
+
+    powers: ClassVar[dict[str, int]] = {"factor": 1, "variances": 2}
 
     def __init__(self, factor: Tensor, variances: Tensor | float) -> None:
         super().__init__()

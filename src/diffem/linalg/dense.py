@@ -8,6 +8,7 @@ different block for every mask.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ class Dense(Covariance):
 
     Kept as its eigendecomposition, so that adding σ²I per sample and solving again cost one product each.
     """
+
+    powers: ClassVar[dict[str, int]] = {"values": 2}
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
@@ -114,6 +117,8 @@ class DenseBlock(Covariance):
 
     measured: bool, broadcastable to the event, shared or one mask per observation.
     """
+
+    powers: ClassVar[dict[str, int]] = {"values": 2}
 
     def _whole(self) -> Dense:
         return Dense.from_eigen(self._tensors["values"], self._tensors["vectors"])

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
+from ..data.scale import smallest_noise
 from ..errors import InputError
 from ..linalg import SOLVERS, Solution, System
 from ..linalg.tiny import CLOSED_FORM
@@ -24,6 +25,7 @@ from ..progress import Progress
 from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
 from ..samplers.base import Denoise
+from ..samplers.schedule import lowest_level
 from ..shapes import noise_level, require_batch, require_event, require_same_dtype
 
 
@@ -129,11 +131,17 @@ class Posterior:
     prior: Prior
     obs: Observations
     noise: Any = field(init=False, repr=False)  # Σ_y on the measured entries
+    sigma_min: float = field(init=False, repr=False)  # the last noise level of a draw
 
     def __post_init__(self) -> None:
         require_event(self.obs.y.new_zeros(1, *self.obs.x_shape), self.prior.event_shape, type(self.prior).__name__)
         require_same_dtype(self.obs.y, "y", self.prior.mean, f"the {type(self.prior).__name__}")
         self.noise = self.obs.noise
+        self.sigma_min = lowest_level(self.prior.sigma_min, smallest_noise(self.obs))
+
+    def sigmas(self, steps: int) -> Tensor:
+        """The noise levels of a draw, `(steps + 1,)`: the prior's, down to noise that lies far below them."""
+        return self.prior.sigmas(steps, self.sigma_min)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         """E[x | x_t, y] and what it took; x_t `(n, *event)`, one sample per observation."""
@@ -225,7 +233,7 @@ class Posterior:
         index = torch.arange(n) if index is None else index.cpu()
         if index.shape != (n,):
             raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
-        method, sigmas = get_sampler(sampler, **options), self.prior.sigmas(steps)
+        method, sigmas = get_sampler(sampler, **options), self.sigmas(steps)
         captured = captured and self.capturable(method)
         if isinstance(method, TDS):
             from .twisted import sample_twisted

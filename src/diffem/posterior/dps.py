@@ -3,7 +3,9 @@ r"""Diffusion posterior sampling (Chung et al. 2023): a gradient step on ‖y �
 Published for variance-preserving x_s with strength ζ': x_s ← x_s − ζ' ∇‖y − Ax̂‖. In variance-exploding coordinates, as a
 correction of x̂ (see `stepwise.py`), with e = y − A x̂ and the norm per sample,
 
-    E[x | x_t, y] ≈ x̂ + ζ' (1 + σ²)/κ · Jᵀ Aᵀ e / ‖e‖.
+    E[x | x_t, y] ≈ x̂ + ζ' (s² + σ²)/(sκ) · Jᵀ Aᵀ e / ‖e‖,
+
+s being the scale of the prior: the published strength is for samples of unit size.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class DPS(Stepwise):
         prior = Linearised(self.prior, x_t, sigma)
         residual = self.obs.residual(prior.x_hat)
         norm = dot(residual, residual).sqrt().to(x_t.dtype)
-        scale = torch.where(norm > 0, self.zeta / norm, 0) * (1 + sigma**2) / self.response
+        s = self.prior.scale
+        scale = torch.where(norm > 0, self.zeta / norm, 0) * (s**2 + sigma**2) / (s * self.response)
         gradient = prior.vjp(self.obs.A.adjoint(residual))
         return Evaluation(prior.x_hat + per_sample(scale, x_t) * gradient, vjps=prior.vjps, prior=prior.x_hat)

@@ -1,6 +1,7 @@
 r"""The paper's heuristics for V[x | x_t], all of the form σ²C(C + σ²I)⁻¹: what x_t would say if x were N(·, C).
 
-C → ∞ gives Σ_t (`sigma_t`), C = I gives (I + Σ_t⁻¹)⁻¹ (`identity`), C = Σ_x gives (Σ_x⁻¹ + Σ_t⁻¹)⁻¹ (`sigma_x`).
+C → ∞ gives Σ_t (`sigma_t`), C = s²I gives (I/s² + Σ_t⁻¹)⁻¹ (`identity`), C = Σ_x gives (Σ_x⁻¹ + Σ_t⁻¹)⁻¹ (`sigma_x`).
+s is the scale of the prior, 1 in the paper.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from .base import Linearised
 from .explicit import ExplicitCovariance
 
 
+def unit_prior_variance(sigma: Tensor, scale: float) -> Tensor:
+    """The variance of x given x_t if x were N(·, s²I): σ²/(1 + σ²/s²)."""
+    return sigma**2 / (1 + (sigma / scale) ** 2)
+
+
 @dataclass
 class SigmaT(ExplicitCovariance):
     method: ClassVar[str] = "sigma_t"
@@ -32,8 +38,8 @@ class Identity(ExplicitCovariance):
     method: ClassVar[str] = "identity"
 
     def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
-        variance = per_sample(sigma, x_t) ** 2
-        return lambda w: variance / (1 + variance) * w
+        variance = unit_prior_variance(sigma, self.prior.scale)
+        return lambda w: per_sample(variance, w) * w
 
 
 @dataclass

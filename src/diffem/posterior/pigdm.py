@@ -1,8 +1,8 @@
-r"""Pseudo-inverse guided diffusion (Song et al. 2023): V = r I with r = σ²/(1+σ²), and the score weighted by r instead of σ².
+r"""Pseudo-inverse guided diffusion (Song et al. 2023): V = r I with r = σ²/(1+σ²/s²), and the score weighted by r instead of σ².
 
     E[x | x_t, y] ≈ x̂ + r/κ · Jᵀ Aᵀ (Σ_y + r A Aᵀ)⁻¹ (y − A x̂)
 
-with κ as in `stepwise.py`: published as a correction of x_s.
+with κ as in `stepwise.py`, published as a correction of x_s, and s the scale of the prior, 1 in the paper.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..shapes import per_sample
 from .base import Linearised
-from .heuristic import Identity
+from .heuristic import Identity, unit_prior_variance
 from .stepwise import Stepwise
 
 
@@ -26,5 +26,5 @@ class PiGDM(Stepwise, Identity):
     published_steps: ClassVar[int] = 100
 
     def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
-        r = sigma**2 / (1 + sigma**2)
+        r = unit_prior_variance(sigma, self.prior.scale)
         return per_sample(r / self.response, pullback) * prior.vjp(pullback)

@@ -57,4 +57,4 @@ class Stepwise(Posterior):
     def response(self) -> float:
         """κ = ∂x_s/∂x̂ of a DDPM step."""
         steps = self.reference_steps or self.published_steps
-        return -math.expm1(-2 * math.log(self.prior.sigma_max / self.prior.sigma_min) / steps)
+        return -math.expm1(-2 * math.log(self.prior.sigma_max / self.sigma_min) / steps)

@@ -34,7 +34,7 @@ def sample_twisted(
     """
     n, count = len(posterior), sampler.particles
     first_set, sets = first_draw // sampler.picks, -(-draws // sampler.picks)
-    sigmas, stream = posterior.prior.sigmas(steps), Stream(seed, "posterior", lap)
+    sigmas, stream = posterior.sigmas(steps), Stream(seed, "posterior", lap)
     prior = posterior.prior
     at_once = max(1, (batch_size or prior.batch_for(sets * n * count)) // count)
     measurement, iterations = tuple(posterior.obs.y.shape[1:]), 1

@@ -7,6 +7,7 @@ a clipped denoiser is not a covariance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
@@ -27,14 +28,30 @@ if TYPE_CHECKING:
 
 
 class Prior(nn.Module):
-    """Base of the priors. A subclass sets the buffer `mean` `(*event)` and implements `denoise(x_t, sigma)`."""
+    """Base of the priors. A subclass sets the buffer `mean` `(*event)` and implements `denoise(x_t, sigma)`.
+
+    Attributes:
+        scale: The typical size of a sample's deviation from the mean, in the units of the data. Everything that would
+            otherwise be an absolute number (the default noise levels, preconditioning, screening) is relative to it,
+            so that data multiplied by c give results multiplied by c.
+        sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
+            by default.
+    """
 
     mean: Tensor
+    scale: float
     sigma_min: float
     sigma_max: float
 
-    def __init__(self, mean: Tensor, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX) -> None:
+    def __init__(
+        self, mean: Tensor, sigma_min: float | None = None, sigma_max: float | None = None, *, scale: float = 1.0
+    ) -> None:
         super().__init__()
+        if not 0 < scale < math.inf:
+            raise InputError(f"the scale of a prior must be positive and finite, got {scale}")
+        self.scale = float(scale)
+        sigma_min = SIGMA_MIN * self.scale if sigma_min is None else sigma_min
+        sigma_max = SIGMA_MAX * self.scale if sigma_max is None else sigma_max
         schedule(1, sigma_min, sigma_max)  # validates the pair
         if not mean.is_floating_point() or not torch.isfinite(mean).all():
             raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
@@ -77,8 +94,15 @@ class Prior(nn.Module):
         require_same_dtype(x_t, "x_t", self.mean, f"the {type(self).__name__}")
         return self.denoise(x_t, noise_level(sigma, x_t))
 
-    def sigmas(self, steps: int) -> Tensor:
-        return schedule(steps, self.sigma_min, self.sigma_max)
+    def sigmas(self, steps: int, sigma_min: float | None = None) -> Tensor:
+        """`(steps + 1,)` decreasing noise levels in float64, in the units of the data.
+
+        Args:
+            sigma_min: The last level; the prior's own when not given.
+        """
+        low = self.sigma_min if sigma_min is None else sigma_min
+        # spaced in units of the scale: logarithms of numbers with other units would round differently
+        return self.scale * schedule(steps, low / self.scale, self.sigma_max / self.scale)
 
     @torch.no_grad()
     def sample(
@@ -117,6 +141,14 @@ class Prior(nn.Module):
         from ..posterior import condition
 
         return condition(self, obs, method, **options)
+
+
+def typical_size(variances: Tensor, mean: Tensor) -> float:
+    """The root mean square of standard deviations; of the mean's entries where nothing varies, and 1 where all are 0."""
+    for squares in (variances, mean.square()):
+        if (size := float(squares.double().mean().sqrt())) > 0:
+            return size
+    return 1.0
 
 
 @contextmanager

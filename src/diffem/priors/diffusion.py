@@ -1,6 +1,8 @@
-r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al. 2022, σ_data = 1):
+r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al. 2022, σ_data = 1).
 
-d(x_t, σ) = 1/(σ²+1) x_t + σ/√(σ²+1) h(x_t/√(σ²+1), log σ).
+With s the scale of the data and τ = σ/s the noise level relative to it,
+
+    d(x_t, σ) = 1/(τ²+1) x_t + σ/√(τ²+1) h(x_t/(s√(τ²+1)), log τ).
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..fusion import compile_network, compiling_pays, fast_products
 from ..linalg import Covariance
-from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import per_sample
 from .base import Prior
 from .batching import choose_batch
@@ -25,10 +26,14 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what matrix products a
 class DiffusionPrior(Prior):
     """network: h(x `(n, *event)`, log_sigma `(n,)`) → `(n, *event)`, for samples of about unit size.
 
+    scale: s, the size of the data; samples and noise levels are divided by it before the network sees them.
+
     event_shape: the shape of a sample; taken from `mean` or from `network.event_shape` when not given.
     mean: μ_x `(*event)`, where sampling starts; zero when not given.
     cov: Σ_x, if the heuristic `sigma_x` is to be used.
     settings: how the network was made, `{"kind": "mlp", ...}` as in a recipe; needed to save the prior.
+    trained_min: the lowest noise level the network was trained at, sigma_min when not given. Below it the network is
+        evaluated at that level, where x̂ differs from x_t by less than the level itself.
     """
 
     def __init__(
@@ -39,8 +44,10 @@ class DiffusionPrior(Prior):
         mean: Tensor | None = None,
         cov: Covariance | None = None,
         settings: dict[str, Any] | None = None,
-        sigma_min: float = SIGMA_MIN,
-        sigma_max: float = SIGMA_MAX,
+        scale: float = 1.0,
+        sigma_min: float | None = None,
+        sigma_max: float | None = None,
+        trained_min: float | None = None,
     ) -> None:
         if not isinstance(network, nn.Module):
             raise InputError(f"DiffusionPrior needs a torch.nn.Module h(x, log_sigma), got {type(network).__name__}")
@@ -52,7 +59,10 @@ class DiffusionPrior(Prior):
             mean = torch.zeros(tuple(event_shape), dtype=parameter.dtype, device=parameter.device)
         elif event_shape is not None and tuple(event_shape) != tuple(mean.shape):
             raise InputError(f"DiffusionPrior: event_shape {tuple(event_shape)} and mean {tuple(mean.shape)} differ")
-        super().__init__(mean, sigma_min, sigma_max)
+        super().__init__(mean, sigma_min, sigma_max, scale=scale)
+        self.trained_min = self.sigma_min if trained_min is None else float(trained_min)
+        if not 0 < self.trained_min < self.sigma_max:
+            raise InputError(f"trained_min must lie between 0 and {self.sigma_max}, got {trained_min}")
         self.network = network
         self._batch: int | None = None
         self._half: torch.dtype | None = None
@@ -95,9 +105,11 @@ class DiffusionPrior(Prior):
         return nullcontext() if self._half is None else torch.autocast(device.type, self._half)
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
-        scale = torch.rsqrt(sigma**2 + 1)
-        h = self._h(per_sample(scale, x_t) * x_t, sigma.log().expand(len(x_t)))
-        return per_sample(scale**2, x_t) * x_t + per_sample(sigma * scale, x_t) * h
+        level = sigma / self.scale
+        shrink = torch.rsqrt(level**2 + 1)
+        log_level = level.clamp(min=self.trained_min / self.scale).log()
+        h = self._h(per_sample(shrink / self.scale, x_t) * x_t, log_level.expand(len(x_t)))
+        return per_sample(shrink**2, x_t) * x_t + per_sample(sigma * shrink, x_t) * h
 
     def _h(self, x: Tensor, log_sigma: Tensor) -> Tensor:
         with self.arithmetic(), self._autocast(x.device):
@@ -112,4 +124,6 @@ class DiffusionPrior(Prior):
             return self.network(x, log_sigma)[:n].to(x.dtype)
 
     def extra_repr(self) -> str:
-        return f"event_shape={self.event_shape}, sigma in [{self.sigma_min:g}, {self.sigma_max:g}]"
+        return (
+            f"event_shape={self.event_shape}, scale={self.scale:g}, sigma in [{self.sigma_min:g}, {self.sigma_max:g}]"
+        )

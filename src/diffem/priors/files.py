@@ -17,7 +17,8 @@ from .base import Prior
 from .diffusion import DiffusionPrior
 from .gaussian import GaussianPrior
 
-FORMAT = "diffem-prior-1"
+FORMAT = "diffem-prior-2"
+READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks see samples as they are
 
 
 def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -27,6 +28,7 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
         "kind": type(prior).__name__,
         "event_shape": list(prior.event_shape),
         "sigma": [prior.sigma_min, prior.sigma_max],
+        "scale": prior.scale,
         **notes,
     }
     tensors = {"mean": prior.mean}
@@ -36,6 +38,7 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
                 "to save a DiffusionPrior, say how its network is made: DiffusionPrior(..., settings={'kind': ...})"
             )
         description["network"] = prior.settings
+        description["trained_min"] = prior.trained_min
         tensors |= {f"network.{name}": tensor for name, tensor in prior.network.state_dict().items()}
     elif not isinstance(prior, GaussianPrior):
         raise InputError(f"a {type(prior).__name__} cannot be saved; Gaussian and diffusion priors can")
@@ -56,9 +59,10 @@ def load_with_description(path: str | os.PathLike[str]) -> tuple[Prior, dict[str
     from ..runs.tensors import explain, read_tensors, require_finite
 
     tensors, description = read_tensors(path, "a prior")
-    if description.get("format") != FORMAT:
+    if description.get("format") not in READABLE:
         raise InputError(
-            f"{path} is not a prior of this library: it has format {description.get('format')!r}, this version reads {FORMAT!r}"
+            f"{path} is not a prior of this library: it has format {description.get('format')!r}, "
+            f"this version reads {' and '.join(READABLE)}"
         )
     require_finite(tensors, path)
     try:
@@ -70,6 +74,7 @@ def load_with_description(path: str | os.PathLike[str]) -> tuple[Prior, dict[str
 
 def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     sigma_min, sigma_max = (float(sigma) for sigma in description["sigma"])
+    scale = float(description["scale"]) if description["format"] == FORMAT else 1.0
     for name in ("lap", "laps_before"):
         if not isinstance(lap := description.get(name, 0), int) or not 0 <= lap < 1 << 20:
             raise InputError(f"the description says {name} = {lap!r}")
@@ -109,7 +114,16 @@ def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
             )
     network = make_network(settings["kind"], tuple(mean.shape), options)
     network.to(mean.dtype).load_state_dict(weights)
-    return DiffusionPrior(network, mean=mean, cov=cov, settings=settings, sigma_min=sigma_min, sigma_max=sigma_max)
+    return DiffusionPrior(
+        network,
+        mean=mean,
+        cov=cov,
+        settings=settings,
+        scale=scale,
+        sigma_min=sigma_min,
+        sigma_max=sigma_max,
+        trained_min=float(description.get("trained_min", sigma_min)),
+    )
 
 
 def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:

@@ -2,7 +2,7 @@ r"""The Gaussian prior of maximum likelihood given observations alone, by expect
 
 `fit_gaussian(obs)` keeps the full covariance and is exact; `fit_gaussian(obs, rank=r)` fits Σ = UUᵀ + dI (probabilistic PCA,
 Tipping & Bishop 1999) without forming anything of size N². Both use the exact posterior moments of x given y: no sampler, no
-Monte-Carlo error. Every second round is extrapolated and kept only if that helped, so the observed-data log-likelihood
+Monte-Carlo error. The fit works on observations divided by their own scale, so that it is the same in any units. Every second round is extrapolated and kept only if that helped, so the observed-data log-likelihood
 never decreases. Where everything is measured there is nothing to iterate (`fit_complete.py`).
 """
 
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
+from ..data.scale import signal_scale
 from ..errors import InputError
+from ..linalg import Covariance
 from ..progress import Progress
-from ..samplers import SIGMA_MAX, SIGMA_MIN
 from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected
 from .fit_low_rank import LowRankModel
@@ -45,8 +46,8 @@ def fit_gaussian(
     batch_size: int | None = None,
     start: GaussianPrior | None = None,
     seed: int = 0,
-    sigma_min: float = SIGMA_MIN,
-    sigma_max: float = SIGMA_MAX,
+    sigma_min: float | None = None,
+    sigma_max: float | None = None,
     history: FitHistory | None = None,
     progress: bool | None = None,
 ) -> GaussianPrior:
@@ -68,10 +69,16 @@ def fit_gaussian(
     if rank is not None and not 1 <= rank < size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
     history = FitHistory() if history is None else history
+    scale = signal_scale(obs)
+    obs, per_value = obs.scaled(1 / scale), math.log(scale)  # a density in units of x is 1/scale of that in unit size
+
+    def prior(mean: Tensor, cov: Covariance) -> GaussianPrior:
+        return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
+
     if rank is None and is_complete(obs):
         mean, cov, log_likelihood = fit_complete(obs)
-        history.log_likelihood.append(log_likelihood)
-        return GaussianPrior(mean, cov, sigma_min=sigma_min, sigma_max=sigma_max)
+        history.log_likelihood.append(log_likelihood - per_value)
+        return prior(mean, cov)
     obs = obs.reduced()
     total = int(obs.counts().sum())
     selected = rank is None and obs[:1].selection() is not None
@@ -87,7 +94,7 @@ def fit_gaussian(
                 f"start must be a Gaussian over {obs.x_shape} for a fit with full covariance, got one over "
                 f"{start.event_shape} for rank {rank}"
             )
-        model.begin(start)
+        model.begin(start.mean / scale, start.covariance().scaled(1 / scale))
     if selected:  # blocks of one batch are padded to the largest: batches of like size waste least
         obs = obs[obs.counts().argsort(stable=True).cpu()]
     with Progress("Gaussian fit", rounds * len(obs), "observations", progress) as bar:
@@ -100,16 +107,19 @@ def fit_gaussian(
                 bar.advance(len(part))
             return log_likelihood / total
 
+        def keep(log_likelihood: float) -> None:
+            history.log_likelihood.append(log_likelihood - per_value)
+
         current = expect()
-        history.log_likelihood.append(current)
+        keep(current)
         while len(history.log_likelihood) < rounds:
             before, path = current, [model.parameters()]
             for _ in range(2):
                 model.maximise()
                 current = expect()
-                history.log_likelihood.append(current)
+                keep(current)
                 path.append(model.parameters())
-            gained = current - before
+            gained, plain = current - before, current
             if rank is None and size > MAX_EXTRAPOLATED:
                 if gained < tolerance:
                     break
@@ -117,14 +127,14 @@ def fit_gaussian(
             saved = copy.copy(model)
             model.set_parameters(_extrapolate(*path))
             current = expect()
-            if current >= history.log_likelihood[-1]:
+            if current >= plain:
                 gained = current - before
-                history.log_likelihood.append(current)
+                keep(current)
             else:  # too far: back to where plain EM stood
-                model, current = saved, history.log_likelihood[-1]
+                model, current = saved, plain
             if gained < tolerance:
                 break
-    return GaussianPrior(*model.result(), sigma_min=sigma_min, sigma_max=sigma_max)
+    return prior(*model.result())
 
 
 def _extrapolate(start: Tensor, first: Tensor, second: Tensor) -> Tensor:

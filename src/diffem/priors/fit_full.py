@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..linalg import Dense
+from ..linalg import Covariance, Dense
 from ..linalg.selected import SelectedBlocks
-from .gaussian import GaussianPrior
 
 CACHE_BYTES = 1 << 30
 ENOUGH_PAIRS = 30  # pairs of entries seen together, below which their moments are not worth starting from
@@ -42,7 +41,7 @@ def noise_matrices(obs: Observations) -> tuple[Tensor, Tensor]:
 
 
 class Full:
-    """Any operator, as dense matrices; starts from N(0, I)."""
+    """Any operator, as dense matrices; starts from N(0, I), for observations in units of their own scale."""
 
     def __init__(self, obs: Observations) -> None:
         self.obs, size = obs, math.prod(obs.x_shape)
@@ -54,11 +53,12 @@ class Full:
         self.cov = torch.eye(size, dtype=torch.float64, device=device)
         self._reset()
 
-    def begin(self, prior: GaussianPrior) -> None:
-        self.mean = prior.mean.flatten().to(self.mean)
+    def begin(self, mean: Tensor, cov: Covariance) -> None:
+        """Start from N(mean, cov) instead; mean: `(*event)`."""
+        self.mean = mean.flatten().to(self.mean)
         size = len(self.mean)
-        eye = torch.eye(size, dtype=self.mean.dtype, device=self.mean.device).reshape(size, *prior.event_shape)
-        self.cov = prior.covariance().to(self.mean).matvec(eye).flatten(1)
+        eye = torch.eye(size, dtype=self.mean.dtype, device=self.mean.device).reshape(size, *mean.shape)
+        self.cov = cov.to(self.mean).matvec(eye).flatten(1)
         self._reset()
 
     def _reset(self) -> None:

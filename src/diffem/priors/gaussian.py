@@ -15,9 +15,8 @@ from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..operators import Identity
 from ..randomness import Stream
-from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import require_same_dtype
-from .base import Prior
+from .base import Prior, typical_size
 
 if TYPE_CHECKING:
     from ..data import Observations
@@ -27,17 +26,25 @@ SELECTED_BATCH = 256  # observations whose blocks of the covariance are gathered
 
 
 class GaussianPrior(Prior):
-    """mean: `(*event)`; cov: a covariance object, or a dense matrix over the flattened event."""
+    """mean: `(*event)`; cov: a covariance object, or a dense matrix over the flattened event.
+
+    Its scale is the root mean square of the standard deviations of its entries.
+    """
 
     def __init__(
-        self, mean: Tensor, cov: Covariance | Tensor, *, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX
+        self,
+        mean: Tensor,
+        cov: Covariance | Tensor,
+        *,
+        sigma_min: float | None = None,
+        sigma_max: float | None = None,
     ) -> None:
-        super().__init__(mean, sigma_min, sigma_max)
-        self._cov: Covariance = as_covariance(cov, self.event_shape, "GaussianPrior")
-        if self._cov.batch is not None:
-            raise InputError(
-                f"GaussianPrior: the covariance must be shared, got one for each of {self._cov.batch} samples"
-            )
+        event_shape = tuple(mean.shape)
+        cov = as_covariance(cov, event_shape, "GaussianPrior")
+        if cov.batch is not None:
+            raise InputError(f"GaussianPrior: the covariance must be shared, got one for each of {cov.batch} samples")
+        super().__init__(mean, sigma_min, sigma_max, scale=typical_size(cov.diagonal(event_shape), mean))
+        self._cov: Covariance = cov
         for name, tensor in self._cov._tensors.items():
             require_same_dtype(tensor, f"{name} of the covariance", self.mean, "the mean")
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..linalg import Covariance, Dense
 from ..linalg.inner import accumulate_dtype
-from ..samplers import SIGMA_MAX, SIGMA_MIN
 from ..shapes import noise_level
-from .base import Prior
+from .base import Prior, typical_size
 
 
 class MixturePrior(Prior):
@@ -34,8 +33,8 @@ class MixturePrior(Prior):
         means: Tensor,
         stds: Tensor,
         *,
-        sigma_min: float = SIGMA_MIN,
-        sigma_max: float = SIGMA_MAX,
+        sigma_min: float | None = None,
+        sigma_max: float | None = None,
     ) -> None:
         if weights.ndim != 1 or stds.shape != weights.shape or means.ndim < 2 or len(means) != len(weights):
             raise InputError(
@@ -45,7 +44,10 @@ class MixturePrior(Prior):
         if not ((weights > 0) & torch.isfinite(weights)).all() or not ((stds > 0) & torch.isfinite(stds)).all():
             raise InputError("MixturePrior: weights and stds must be positive and finite")
         weights = weights / weights.sum()
-        super().__init__(torch.einsum("k,k...->...", weights.to(means.dtype), means), sigma_min, sigma_max)
+        mean = torch.einsum("k,k...->...", weights.to(means.dtype), means)
+        between = torch.einsum("k,k...->...", weights.to(means.dtype), (means - mean).square())
+        within = (weights * stds.to(weights) ** 2).sum().to(means.dtype)
+        super().__init__(mean, sigma_min, sigma_max, scale=typical_size(between + within, mean))
         self.register_buffer("weights", weights.to(means.dtype))
         self.register_buffer("means", means.detach().clone())
         self.register_buffer("stds", stds.to(means.dtype))

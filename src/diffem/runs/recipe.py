@@ -92,7 +92,9 @@ class EStep(Section):
     redraws: int = Field(2, ge=0, le=1000, description="further tries for a draw that was rejected")
     chi2: float = Field(3.0, gt=0, description="reject above this residual per measured value")
     bound: float | None = Field(
-        None, gt=0, description="reject where |x| exceeds this; 8 standard deviations when absent"
+        None,
+        gt=0,
+        description="reject where |x| exceeds this multiple of the data's scale; |mean| + 8 standard deviations when absent",
     )
     plausible: float | None = Field(
         None,
@@ -186,8 +188,12 @@ class Recipe(Section):
     start: str = Field("gaussian", description="'gaussian', or the path of a prior or run to start from")
     laps: int = Field(ge=1, le=100_000)
     seed: int = Field(0, ge=0, lt=1 << 63)
-    sigma_min: float = Field(1e-3, gt=0)
-    sigma_max: float = Field(1e2, gt=0)
+    sigma_min: float = Field(
+        1e-3, gt=0, description="lowest noise level of the diffusion, relative to the data's scale"
+    )
+    sigma_max: float = Field(
+        1e2, gt=0, description="highest noise level of the diffusion, relative to the data's scale"
+    )
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     gaussian: Gaussian = Gaussian()  # type: ignore[call-arg]
     network: Network = Network()

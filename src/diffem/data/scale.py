@@ -1,0 +1,83 @@
+r"""The units of x, as observations alone show them.
+
+With y = A x + e, entries of x that were independent and of size s would give E‖y‖² = s² tr AAᵀ + tr Σ_y, so
+
+    s² = (Σ ‖y‖² − Σ tr Σ_y) / Σ tr AAᵀ.
+
+Everything is a ratio of sums of squares: observations multiplied by c give c·s, and exactly so when c is a power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..linalg.inner import accumulate_dtype, dot
+from ..randomness import Stream
+
+if TYPE_CHECKING:
+    from .observations import Observations
+
+PROBED = 1024  # observations the scale is estimated from, spread evenly over the set
+NUMBERS = 1 << 12  # random numbers for the size of A, at least: few small observations take several probes
+NOISE_ONLY = 1e-4  # the least share of ‖y‖² taken for signal, where the stated noise accounts for all of it
+
+
+def signal_scale(obs: Observations, probed: int = PROBED) -> float:
+    """s, the root mean square of the entries of x; 1 when all measured values are 0."""
+    energy, noise, gain = 0.0, 0.0, 0.0
+    for part in _spread(obs, probed):
+        squares, variances, traces = _energies(part)
+        energy, noise, gain = energy + squares, noise + variances, gain + float(traces.sum())
+    if gain == 0 or energy == 0:
+        return 1.0
+    return math.sqrt(max(energy - noise, NOISE_ONLY * energy) / gain)
+
+
+def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
+    """The smallest standard deviation of the noise in the units of x: σ_y over the size of a row of A.
+
+    Infinite when nothing is measured.
+    """
+    lowest, gain, count = math.inf, 0.0, 0
+    for part in _spread(obs, probed):
+        measured = part.measured
+        variances = part.cov.diagonal(tuple(part.y.shape[1:])).expand(part.y.shape)
+        if measured is not None:
+            variances = torch.where(measured, variances, torch.inf)
+        lowest = min(lowest, float(variances.min()))
+        gain, count = gain + float(_traces(part).sum()), count + int(part.counts().sum())
+    return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
+
+
+def _spread(obs: Observations, probed: int) -> list[Observations]:
+    """Some observations, spread evenly, in parts that take little memory."""
+    rows = torch.arange(min(len(obs), probed)) * len(obs) // min(len(obs), probed)
+    return [obs[part] for part in rows.split(256)]
+
+
+def _energies(obs: Observations) -> tuple[float, float, Tensor]:
+    """Σ‖y‖² and Σ tr Σ_y over the measured values, and E‖Az‖² = tr AAᵀ of every observation `(n,)`."""
+    measured, dtype = obs.measured, accumulate_dtype(obs.y.device)
+    variances = obs.cov.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape)
+    if measured is not None:
+        variances = torch.where(measured, variances, 0)
+    return float(obs.y.to(dtype).square().sum()), float(variances.to(dtype).sum()), _traces(obs)
+
+
+def _traces(obs: Observations) -> Tensor:
+    """tr AAᵀ per observation `(n,)`: from its diagonal where the operator has one, else by white probes."""
+    gram, measured = obs.A.gram_diagonal(obs.y), obs.measured
+    if gram is not None:
+        gram = gram.expand_as(obs.y) if measured is None else torch.where(measured, gram, 0)
+        return gram.flatten(1).to(accumulate_dtype(obs.y.device)).sum(1)
+    index, total = torch.arange(len(obs), device=obs.y.device), torch.zeros(len(obs), device=obs.y.device)
+    probes = max(1, NUMBERS // (len(obs) * math.prod(obs.x_shape)))
+    for probe in range(probes):
+        z = Stream(0, "scale").normal(index, obs.x_shape, step=probe).to(obs.y.dtype)
+        seen = obs.A(z)  # in the dtype of the data: an operator may be a function that knows no other
+        total = total + dot(seen, seen)
+    return total / probes
