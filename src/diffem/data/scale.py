@@ -74,10 +74,8 @@ def _traces(obs: Observations) -> Tensor:
     if gram is not None:
         gram = gram.expand_as(obs.y) if measured is None else torch.where(measured, gram, 0)
         return gram.flatten(1).to(accumulate_dtype(obs.y.device)).sum(1)
-    index, total = torch.arange(len(obs), device=obs.y.device), torch.zeros(len(obs), device=obs.y.device)
     probes = max(1, NUMBERS // (len(obs) * math.prod(obs.x_shape)))
-    for probe in range(probes):
-        z = Stream(0, "scale").normal(index, obs.x_shape, step=probe).to(obs.y.dtype)
-        seen = obs.A(z)  # in the dtype of the data: an operator may be a function that knows no other
-        total = total + dot(seen, seen)
-    return total / probes
+    index = torch.arange(len(obs) * probes, device=obs.y.device)
+    z = Stream(0, "scale").normal(index, obs.x_shape).to(obs.y.dtype)
+    seen = obs.A[index % len(obs)](z)  # in the dtype of the data: an operator may be a function that knows no other
+    return dot(seen, seen).reshape(probes, len(obs)).mean(0)
