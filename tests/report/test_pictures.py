@@ -32,3 +32,16 @@ def test_points_that_are_all_the_same_are_seen():
     assert (np.abs(picture[:half] - accent).max(-1) < 100).any()  # the dot, let through by a part
     inside = picture[half + half // 4 : -half // 4, picture.shape[1] // 4 : -picture.shape[1] // 4]
     assert len(np.unique(inside.reshape(-1, 3), axis=0)) > 1  # one bin is darker than the empty ones
+
+
+@pytest.mark.parametrize("event", [(8, 8), (3, 8, 8), (2, 8, 8)])
+def test_pictures_do_not_depend_on_the_units_of_the_data(event):
+    x = np.random.default_rng(0).normal(size=(6, *event))
+    for factor in (2.0**-20, 2.0**20):
+        assert pictures.grid(factor * x) == pictures.grid(x)
+
+
+def test_posteriors_of_colour_images_look_the_same_in_any_units():
+    draws = np.random.default_rng(0).normal(size=(2, 1, 3, 8, 8))
+    seen = np.where(draws[0] > 1, np.nan, draws[0])
+    assert pictures.posterior(seen / 1024, draws / 1024) == pictures.posterior(seen, draws)

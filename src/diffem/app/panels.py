@@ -21,12 +21,10 @@ RESIDUALS = 4.0  # standard deviations at the ends of the residuals' scale
 
 
 def shade(x: np.ndarray, levels: tuple[float, float]) -> np.ndarray:
-    """A sample as RGB in [0, 1], `(H, W, 3)`: grey between the levels, or its own colours; grey-blue where it is NaN."""
-    image = _image(x)
-    if image.ndim == 2:
-        grey = np.clip((image - levels[0]) / (levels[1] - levels[0]), 0, 1)
-        image = np.repeat(grey[..., None], 3, -1)
-    return np.where(np.isnan(image), MISSING, image)
+    """A sample as RGB in [0, 1], `(H, W, 3)`: black and white, or colours, between the levels; grey-blue where it is NaN."""
+    image = pictures.between(_image(x), *levels)
+    rgb = image if image.ndim == 3 else np.repeat(image[..., None], 3, -1)
+    return np.where(np.isnan(rgb), MISSING, rgb)
 
 
 def mapped(x: np.ndarray, low: float, high: float, colours: str) -> np.ndarray:

@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..nn.networks import make_network
 from ..operators import Operator
 from ..priors.base import Prior
-from ..priors.files import FORMAT, _rebuild, load_with_description, pack
+from ..priors.files import READABLE, _rebuild, load_with_description, pack
 from ..runs.files import digest, read_json, write_json, write_tensors, write_text
 from ..runs.rundir import RunDir, fingerprint
 
@@ -130,8 +130,8 @@ def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(card, dict) or card.get("format") != CARD:
         given = card.get("format") if isinstance(card, dict) else type(card).__name__
         raise InputError(f"{path} has format {given!r}, this version reads {CARD!r}")
-    if not isinstance(card.get("prior"), dict) or card["prior"].get("format") != FORMAT:
-        raise InputError(f"{path} describes no prior of format {FORMAT!r}")
+    if not isinstance(card.get("prior"), dict) or card["prior"].get("format") not in READABLE:
+        raise InputError(f"{path} describes no prior of format {' or '.join(READABLE)}")
     return card
 
 
@@ -189,7 +189,7 @@ def _readme(card: dict[str, Any]) -> str:
         "tags: [diffusion, inverse-problems]",
         "---",
         "",
-        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
+        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
         "",
         *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
         *([f"From lap {card['lap']} of expectation–maximisation.", ""] if card["lap"] is not None else []),

@@ -28,13 +28,13 @@ def _png(figure: Any) -> bytes:
 
 
 def as_image(x: np.ndarray) -> np.ndarray | None:
-    """A sample as `(H, W)` or `(H, W, 3)` for showing; None when it is not an image. Complex images show their magnitude."""
+    """A sample as `(H, W)` or `(H, W, 3)`, in its own units; None when it is not an image. Complex images give their magnitude."""
     if x.ndim == 2 and min(x.shape) >= 4:
         return x
     if x.ndim == 3 and x.shape[-1] == 2 and min(x.shape[:2]) >= 4:
         return np.hypot(x[..., 0], x[..., 1])
     if x.ndim == 3 and x.shape[0] == 3:
-        return np.clip((np.moveaxis(x, 0, -1) + 2) / 4, 0, 1)
+        return np.moveaxis(x, 0, -1)
     if x.ndim == 3 and x.shape[0] in (1, 2):
         return x[0] if x.shape[0] == 1 else np.hypot(x[0], x[1])
     return None
@@ -42,6 +42,11 @@ def as_image(x: np.ndarray) -> np.ndarray | None:
 
 def is_image(x: np.ndarray) -> bool:
     return as_image(x) is not None
+
+
+def between(image: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Values as brightness in [0, 1], black at `low` and white at `high`; NaN stays NaN."""
+    return np.clip((image - low) / (high - low), 0, 1)
 
 
 def limits(x: np.ndarray) -> tuple[float, float]:
@@ -72,8 +77,8 @@ def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> b
     """Pixels as a PNG without axes, every pixel a sharp square; NaN is white."""
     from PIL import Image
 
-    grey = np.clip((canvas - low) / (high - low), 0, 1) if canvas.ndim == 2 else canvas
-    shown = np.where(np.isnan(grey), 1.0, grey)
+    bright = between(canvas, low, high)
+    shown = np.where(np.isnan(bright), 1.0, bright)
     image = Image.fromarray((255 * shown).astype(np.uint8))
     factor = max(1, round(scale))
     buffer = io.BytesIO()
@@ -148,9 +153,8 @@ def posterior(
             assert image is not None
             if image.ndim == 3 or not is_std:
                 axis.set_facecolor("#dfe4ea")
-            axis.imshow(
-                image, cmap="magma" if is_std else "gray", vmin=0 if is_std else low, vmax=top if is_std else high
-            )
+            bright = between(image, 0 if is_std else low, top if is_std else high)
+            axis.imshow(bright, cmap="magma" if is_std else "gray", vmin=0, vmax=1)
             axis.set(xticks=[], yticks=[])
             for spine in axis.spines.values():
                 spine.set_visible(False)
