@@ -1,17 +1,19 @@
-"""The one file a visitor can hand in: it arrives as its content, and becomes a sample or a readable refusal."""
+"""Decode the file that a visitor uploads: it becomes a sample, or an error message that says what is wrong with it."""
 
 from __future__ import annotations
 
-import io
-import warnings
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.decoding import opened_picture, picture_format
 from ..errors import InputError
 from ..runs.arrays import array_of
 
+FORMATS = ("PNG", "JPEG", "WEBP")
 UPLOAD_PIXELS = 1 << 26  # beyond this a picture is not even decoded
 
 
@@ -26,47 +28,79 @@ def image_shape(event_shape: tuple[int, ...]) -> tuple[int, int, int]:
     )
 
 
+@dataclass(frozen=True)
+class Upload:
+    """An uploaded file, decoded.
+
+    Attributes:
+        values: A picture's grey or colour levels in [0, 1], `(height, width)` or `(3, height, width)`, or the array
+            of a `.npy`, `(*event)`.
+        picture: Whether `values` are levels of a picture.
+    """
+
+    values: Tensor
+    picture: bool
+
+    def sample(self, event_shape: tuple[int, ...], levels: tuple[float, float], invert: bool = False) -> Tensor:
+        """The sample that was uploaded, `(*event)`: black and white become `levels`; an array is taken as it is."""
+        if not self.picture:
+            return self.values
+        grey = 1 - self.values if invert else self.values
+        low, high = levels
+        if image_shape(event_shape)[0] == 2:  # a complex image without phase: black is zero
+            return torch.stack([high * grey, torch.zeros_like(grey)])
+        return (low + (high - low) * grey).reshape(event_shape)
+
+
 def read_upload(
     data: bytes | None, event_shape: tuple[int, ...], levels: tuple[float, float], invert: bool = False
 ) -> Tensor:
-    """A picture's file (PNG, JPEG, …) or a `.npy` array as a sample, `(*event)`.
+    """The content of a PNG, JPEG, WebP or `.npy` file as a sample, `(*event)`; see `decode`."""
+    return decode(data, event_shape).sample(event_shape, levels, invert)
 
-    A picture is cut to the sample's proportions about its centre, resized, made grey or coloured as samples are, and black and white become
-    `levels`. An array must have the sample's shape and is taken as it is.
+
+def decode(data: bytes | None, event_shape: tuple[int, ...]) -> Upload:
+    """Decode the content of a PNG, JPEG, WebP or `.npy` file; which of them it is, its first bytes decide.
+
+    A picture is cropped to the sample's proportions about its centre, resized, and converted to grey or colour as the
+    samples are. Its orientation (EXIF) is applied, transparent pixels are shown on white, and colour profiles are
+    ignored. An array must have the sample's shape.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
     if not data:
         raise InputError("choose a file first: a picture, or a .npy array of the shape of a sample")
     channels, height, width = image_shape(event_shape)
-    if data[:6] == b"\x93NUMPY":
-        return _array(data, event_shape)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # sizes are judged below
-            opened = Image.open(io.BytesIO(data))
-        with opened as file:
-            if file.width * file.height > UPLOAD_PIXELS:
-                raise InputError(
-                    f"the picture has {file.width}×{file.height} pixels; at most {UPLOAD_PIXELS >> 20} million are read"
-                )
-            image = ImageOps.exif_transpose(file).convert("RGB" if channels == 3 else "L")
-    except InputError:
-        raise
-    except UnidentifiedImageError:
-        raise InputError("this file is no picture that can be read; PNG, JPEG, WebP or a .npy array, please") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InputError(f"the picture is damaged: {error}") from None
-    image = ImageOps.fit(
-        image, (width, height), Image.Resampling.BOX if image.width >= width else Image.Resampling.BICUBIC
-    )
-    grey = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255)
-    grey = 1 - grey if invert else grey
-    low, high = levels
-    if channels == 2:  # a complex image without phase: black is zero
-        return torch.stack([high * grey, torch.zeros_like(grey)])
-    x = low + (high - low) * grey
-    return (x.movedim(-1, 0) if channels == 3 else x).reshape(event_shape)
+    if data.startswith(b"\x93NUMPY"):
+        return Upload(_array(data, event_shape), picture=False)
+    if picture_format(data) is None:
+        raise InputError("this file is no picture that can be read; PNG, JPEG, WebP or a .npy array, please")
+    with opened_picture(data, FORMATS, UPLOAD_PIXELS, "the uploaded picture") as file:
+        return Upload(_levels(file, channels == 3, (width, height)), picture=True)
+
+
+def _levels(file: Any, colour: bool, size: tuple[int, int]) -> Tensor:
+    """Levels in [0, 1], cropped and resized to `size` (width, height): `(height, width)` or `(3, height, width)`."""
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(file)
+    white = 255.0
+    if image.mode.startswith("I"):  # 16 bits per value: Pillow would clip them at 255 instead of scaling them
+        white = 65535.0
+        image = Image.fromarray(np.asarray(image).astype(np.float32))
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+    elif image.mode not in ("L", "RGB"):
+        image = image.convert("L" if image.mode == "1" else "RGB")
+    # Resized before it is converted: the large picture is in memory only once.
+    resampling = Image.Resampling.BOX if image.width >= size[0] else Image.Resampling.BICUBIC
+    image = ImageOps.fit(image, size, resampling)
+    if image.mode == "RGBA":
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    if image.mode != "F":
+        image = image.convert("RGB" if colour else "L")
+    levels = torch.from_numpy(np.asarray(image, dtype=np.float32) / white).clamp(0, 1)
+    if not colour:
+        return levels
+    return levels.expand(3, *levels.shape).clone() if levels.ndim == 2 else levels.movedim(-1, 0)
 
 
 def _array(data: bytes, event_shape: tuple[int, ...]) -> Tensor:
@@ -75,7 +109,8 @@ def _array(data: bytes, event_shape: tuple[int, ...]) -> Tensor:
         raise InputError(
             f"a sample is an array of real numbers of shape {event_shape}, got {array.dtype} of shape {array.shape}"
         )
-    x = torch.from_numpy(array.astype(np.float32))
+    with np.errstate(over="ignore"):  # checked below
+        x = torch.from_numpy(array.astype(np.float32))
     if not torch.isfinite(x).all():
         raise InputError("the array holds values that are not finite")
     return x

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import tarfile
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,6 +18,7 @@ from .. import memory
 from ..errors import InputError
 from ..runs.arrays import read_arrays
 from ..runs.reading import opened, require_substance, size_of
+from .decoding import opened_picture, require_plain_grey
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 PIXELS = 1 << 25  # of an image, at most
@@ -142,30 +142,16 @@ class _Bounded:
 
 
 def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> ImageSet:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
     pixels, groups, folders = [], [], {}  # type: ignore[var-annotated]
     claimed = held = 0  # bytes: of the pictures so far, and of their files
     for name, data in files:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our bound is lower
-                # no other formats: what is called .png may be anything
-                stored = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-            with stored:
-                if stored.width * stored.height > PIXELS:
-                    raise InputError(
-                        f"{path}: {name} claims {stored.width}×{stored.height} pixels, at most {PIXELS} are read"
-                    )
-                claimed, held = claimed + stored.width * stored.height, held + len(data)
-                require_substance(claimed, held, f"{path} up to {name}")
-                image = stored.convert("L")
-        except InputError:
-            raise
-        except UnidentifiedImageError:
-            raise InputError(f"{path}: {name} cannot be read as an image: it is neither JPEG nor PNG") from None
-        except Exception as error:  # decoders fail in ways of their own, and every one is about the file
-            raise InputError(f"{path}: {name} cannot be read as an image: {error}") from None
+        with opened_picture(data, ("JPEG", "PNG"), PIXELS, f"{path}: {name}") as stored:
+            claimed, held = claimed + stored.width * stored.height, held + len(data)
+            require_substance(claimed, held, f"{path} up to {name}")
+            require_plain_grey(stored, f"{path}: {name}")
+            image = ImageOps.exif_transpose(stored).convert("L")
         if size is not None and image.size != (size, size):
             image.thumbnail((size, size), Image.Resampling.BICUBIC)
             canvas = Image.new("L", (size, size))
