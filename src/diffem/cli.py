@@ -240,13 +240,25 @@ def look(
         ),
     ] = None,
     host: Annotated[str, typer.Option("--host", help="who may connect: this machine alone when absent")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option("--port", help="the first free one from 7860 when absent")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="the first free one from 7860 when absent; 0 for one that the system chooses",
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="another host name that the page may be opened under, for proxies and DNS aliases"),
+    ] = None,
     browser: Annotated[bool, typer.Option("--browser", help="open it in a browser")] = False,
 ) -> None:
     """Look at a run, finished or in progress, on a local page; needs the extra 'app'."""
-    from .app.page import serve
+    from .app.server import serve
 
-    serve(run, observations, host, port, browser)
+    serve(run, observations, host, port, browser, name or [])
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`diffem app RUN` as people start it: a process of its own, so that the web framework's threads stay out of the test's."""
+"""`diffem app RUN` as people start it: a process of its own, with the web framework's threads in it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 
 @contextmanager
-def served(run: Path, *options: str) -> Iterator[tuple[str, int]]:
-    """The page's address and the process id."""
-    command = [sys.executable, "-m", "diffem", "app", str(run), *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def served(run: Path, *options: str, temporary: Path | None = None) -> Iterator[tuple[str, int]]:
+    """The page's address and the process id; temporary: where it keeps uploads, the system's place when absent."""
+    command = [sys.executable, "-m", "diffem", "app", str(run), "--port", "0", *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **({"TMPDIR": str(temporary)} if temporary else {})}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
@@ -24,7 +24,7 @@ def served(run: Path, *options: str) -> Iterator[tuple[str, int]]:
         said = []
         for line in process.stdout:
             said.append(line)
-            if found := re.search(r"http://[\w.:]+", line):
+            if found := re.search(r"http://[\w.:\[\]]+", line):
                 break
         else:
             raise AssertionError("".join(said))
@@ -33,6 +33,6 @@ def served(run: Path, *options: str) -> Iterator[tuple[str, int]]:
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()

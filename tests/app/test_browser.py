@@ -1,7 +1,10 @@
 """The page as people use it, in headless Chromium. Skipped where Playwright or a Chromium is not installed."""
 
 import shutil
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
+from threading import Thread
 
 import pytest
 
@@ -18,20 +21,33 @@ PATIENCE = 60_000  # milliseconds
 
 
 @pytest.fixture(scope="module")
-def page(run):
+def temporary(tmp_path_factory):
+    """Where the server keeps uploads."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def opened(run, temporary):
+    """The page's address, and a browser."""
     from playwright.sync_api import sync_playwright
 
-    with served(run) as (address, _), sync_playwright() as playwright:
+    with served(run, temporary=temporary) as (address, _), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1360, "height": 950})
-        page.set_default_timeout(PATIENCE)
-        page.elsewhere = []  # hosts other than the page's own that were asked for anything
-        page.on(
-            "request", lambda r: None if r.url.startswith((address, "data:", "blob:")) else page.elsewhere.append(r.url)
-        )
-        page.goto(address)
-        yield page
+        yield address, browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(opened):
+    address, browser = opened
+    page = browser.new_page(viewport={"width": 1360, "height": 950})
+    page.set_default_timeout(PATIENCE)
+    page.elsewhere = []  # hosts other than the page's own that were asked for anything
+    page.on(
+        "request", lambda r: None if r.url.startswith((address, "data:", "blob:")) else page.elsewhere.append(r.url)
+    )
+    page.goto(address)
+    return page
 
 
 def pictures(page, where):
@@ -99,6 +115,47 @@ def test_the_run_lap_by_lap(page):
     page.keyboard.press("Enter")
     page.wait_for_selector("text=after lap 0")
     assert pictures(page, "#kept") != last
+
+
+ATTACK = """
+async ([address, data]) => {
+    const form = new FormData();
+    form.append("files", new Blob([data]), "x.png");
+    const body = JSON.stringify({data: [0, 2, 2, 0], fn_index: 0, session_hash: "attack"});
+    const attempts = {
+        upload: fetch(address + "/gradio_api/upload", {method: "POST", body: form}),
+        blind: fetch(address + "/gradio_api/upload", {method: "POST", body: form, mode: "no-cors"}),
+        join: fetch(address + "/gradio_api/queue/join", {method: "POST", body}),
+        config: fetch(address + "/config"),
+    };
+    const outcome = {};
+    for (const [name, attempt] of Object.entries(attempts))
+        outcome[name] = await attempt.then(answer => answer.type + " " + answer.status, error => "failed");
+    return outcome;
+}
+"""
+
+
+def test_a_page_of_another_origin_can_do_nothing(opened, temporary, tmp_path):
+    """Another port of the same machine. What a blind request did shows on disk only."""
+    address, browser = opened
+    (tmp_path / "index.html").write_text("<title>another page</title>")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as site, browser.new_context() as context:
+        Thread(target=site.serve_forever, daemon=True).start()
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        statuses = []
+        page.on("response", lambda r: statuses.append(r.status) if r.url.startswith(address) else None)
+        page.goto(f"http://127.0.0.1:{site.server_address[1]}/")
+        outcome = page.evaluate(ATTACK, [address, "x"])
+        assert outcome == {"upload": "failed", "blind": "opaque 0", "join": "failed", "config": "failed"}
+        assert set(statuses) <= {403}
+        assert [p for p in temporary.rglob("*") if p.is_file()] == []
+        page.set_content(f'<a href="{address}">the run</a>')
+        page.click("a")  # following a link is allowed
+        page.wait_for_selector("#posterior img")
+        site.shutdown()
 
 
 def test_nothing_was_fetched_from_elsewhere(page):

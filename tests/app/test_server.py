@@ -4,6 +4,7 @@ import http.client
 import json
 import urllib.parse
 import urllib.request
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,33 +20,70 @@ pytestmark = pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is n
 
 
 @pytest.fixture(scope="module")
-def server(run):
-    with served(run) as (address, process):
+def temporary(tmp_path_factory):
+    """Where the server keeps what is uploaded."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def server(run, temporary):
+    with served(run, temporary=temporary) as (address, process):
         yield address, process
 
 
-def get(address, path, **headers):
-    """Status and body; the path is sent as it is."""
+def request(address, method, path, body=None, **headers):
+    """A response and its body; the path is sent as it is."""
     host = urllib.parse.urlsplit(address).netloc
-    connection = http.client.HTTPConnection(host, timeout=20)
-    connection.putrequest("GET", path, skip_host=True)
-    connection.putheader("Host", headers.pop("host", host))
-    connection.endheaders()
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    return answer, body
+    headers = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    if body is not None:
+        headers["content-length"] = str(len(body))
+    with closing(http.client.HTTPConnection(host, timeout=120)) as connection:
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer, answer.read()
+
+
+def get(address, path, **headers):
+    return request(address, "GET", path, **headers)
+
+
+def send_file(address, data, name="x.png", **headers):
+    """Upload as the page does."""
+    body = b"--b\r\n" + f'Content-Disposition: form-data; name="files"; filename="{name}"'.encode() + b"\r\n\r\n"
+    body += data + b"\r\n--b--\r\n"
+    kind = "multipart/form-data; boundary=b"
+    return request(address, "POST", "/gradio_api/upload", body, content_type=kind, **headers)
+
+
+def files_in(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+REST = [False, "mask", 0.5, 1.0, 2, 0.1, 1, 2, 2, 0]  # what show_upload is given beside the file
+
+
+def file_data(path):
+    return {"path": path, "meta": {"_type": "gradio.FileData"}}
+
+
+def result(messages):
+    done = next(m for m in messages if m["msg"] == "process_completed")
+    assert done["success"], done
+    return done["output"]["data"][0]
 
 
 def call(server, name, data):
     """Ask for a function of the page as its JavaScript does; returns the messages of the queue."""
     address, _ = server
-    config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=20).read())
+    config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=120).read())
     index = next(d["id"] for d in config["dependencies"] if d["api_name"] == name)
     body = json.dumps({"data": data, "fn_index": index, "session_hash": "test"}).encode()
     request = urllib.request.Request(f"{address}/gradio_api/queue/join", body, {"Content-Type": "application/json"})
-    urllib.request.urlopen(request, timeout=20).read()
-    text = urllib.request.urlopen(f"{address}/gradio_api/queue/data?session_hash=test", timeout=60).read().decode()
+    urllib.request.urlopen(request, timeout=120).read()
+    text = urllib.request.urlopen(f"{address}/gradio_api/queue/data?session_hash=test", timeout=120).read().decode()
     return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
 
 
@@ -84,13 +122,11 @@ def test_no_file_is_served(server, run, tmp_path):
 
 def test_a_request_cannot_name_a_file_of_its_own(server, tmp_path, picture, run):
     """An upload is known by a path; one that was never uploaded is refused before it is opened."""
-    rest = [False, "mask", 0.5, 1.0, 2, 0.1, 1, 2, 2, 0]
     for folder in (tmp_path, run):
         (folder / "secret.png").write_bytes(picture)
         path = str(folder / "secret.png")
         for extra in ({}, {"url": f"file://{path}"}, {"is_stream": True}):
-            data = {"path": path, "meta": {"_type": "gradio.FileData"}, **extra}
-            messages = call(server, "show_upload", [data, *rest])
+            messages = call(server, "show_upload", [{**file_data(path), **extra}, *REST])
             done = [m for m in messages if m["msg"] == "process_completed"]
             assert done
             assert not any(m["success"] for m in done)
@@ -98,15 +134,113 @@ def test_a_request_cannot_name_a_file_of_its_own(server, tmp_path, picture, run)
         (folder / "secret.png").unlink()
 
 
+def test_a_request_cannot_name_an_address_to_download_from(server, temporary):
+    address, _ = server
+    for path in (f"{address}/favicon.ico", "http://203.0.113.7/x.png", "file:///etc/passwd", "../../etc/passwd"):
+        messages = call(server, "show_upload", [file_data(path), *REST])
+        assert not any(m["success"] for m in messages if m["msg"] == "process_completed")
+    assert files_in(temporary) == []
+
+
+class TestUploads:
+    def test_a_file_is_removed_once_read_and_can_be_drawn_from_again(self, server, temporary, picture):
+        address, _ = server
+        answer, text = send_file(address, picture, origin=address)
+        assert answer.status == 200
+        (path,) = json.loads(text)
+        assert files_in(temporary) == [Path(path)]
+        assert "Press" in result(call(server, "take_upload", [file_data(path)]))
+        assert files_in(temporary) == []
+        masked = result(call(server, "show_upload", [file_data(path), *REST]))
+        blurred = result(call(server, "show_upload", [file_data(path), False, "blur", *REST[2:]]))
+        assert masked.count("data:image/png") == blurred.count("data:image/png") == 5 + 2
+        assert masked != blurred
+
+    def test_a_file_that_cannot_be_decoded_is_removed_too(self, server, temporary):
+        address, _ = server
+        postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n"
+        (path,) = json.loads(send_file(address, postscript)[1])
+        for _ in range(2):
+            assert "no picture that can be read" in result(call(server, "take_upload", [file_data(path)]))
+            assert files_in(temporary) == []
+
+    def test_one_that_is_gone_is_asked_for_again(self, server, temporary):
+        gone = next(temporary.glob("diffem-app-*")) / ("0" * 64) / "x.png"
+        assert "choose it again" in result(call(server, "show_upload", [file_data(str(gone)), *REST]))
+
+    def test_too_large_ones_are_refused(self, server, temporary):
+        address, _ = server
+        assert send_file(address, bytes((16 << 20) + 1))[0].status == 413
+        kind = {"content_type": "multipart/form-data; boundary=b", "content_length": str(1 << 25)}
+        assert request(address, "POST", "/gradio_api/upload", **kind)[0].status == 413  # before anything is sent
+        assert files_in(temporary) == []
+
+    def test_nothing_else_is_left_in_the_temporary_folder(self, server, temporary):
+        (folder,) = temporary.iterdir()
+        assert folder.name.startswith("diffem-app-")
+        assert folder.stat().st_mode & 0o077 == 0  # other users cannot look into it
+
+
+class TestOtherPages:
+    """What a page of another origin that somebody has open at the same time can do: nothing."""
+
+    ORIGINS = ("http://evil.example", "null", "http://localhost:1", "https://{host}", "http://{host}.evil.example")
+
+    @pytest.mark.parametrize("origin", ORIGINS)
+    def test_it_cannot_upload(self, server, temporary, picture, origin):
+        address, _ = server
+        origin = origin.format(host=urllib.parse.urlsplit(address).netloc)
+        answer, _ = send_file(address, picture, origin=origin)
+        assert answer.status == 403
+        assert answer.getheader("access-control-allow-origin") is None
+        assert files_in(temporary) == []
+
+    @pytest.mark.parametrize("path",
+        ["queue/join", "upload", "run/show_prior", "api/show_prior", "call/show_prior", "call/v2/show_prior",
+         "cancel", "reset", "component_server", "stream/x", "process_recording"],
+    )  # fmt: skip
+    def test_it_cannot_compute(self, server, path):
+        """Neither with a request that browsers send unasked (text/plain), nor with one that they ask about first."""
+        address, _ = server
+        body = json.dumps({"data": [1, 2, 2, 0], "fn_index": 0, "session_hash": "x", "event_id": "x"}).encode()
+        for kind in ("text/plain", "application/json", "application/x-www-form-urlencoded"):
+            for origin in ("http://evil.example", "null"):
+                answer, _ = request(
+                    address, "POST", f"/gradio_api/{path}", body, content_type=kind, origin=origin
+                )  # fmt: skip
+                assert answer.status == 403
+        asking = {"origin": "http://evil.example", "access_control_request_method": "POST"}
+        answer, _ = request(address, "OPTIONS", f"/gradio_api/{path}", **asking)
+        assert answer.status == 403
+        assert answer.getheader("access-control-allow-origin") is None
+
+    @pytest.mark.parametrize(
+        "path", ["/config", "/gradio_api/queue/data?session_hash=x", "/gradio_api/heartbeat/x", "/"]
+    )
+    def test_it_cannot_read(self, server, path):
+        address, _ = server
+        assert get(address, path, origin="http://evil.example")[0].status == 403
+        assert get(address, path, sec_fetch_site="cross-site", sec_fetch_mode="no-cors")[0].status == 403
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost.evil.example", ""]
+    )
+    def test_it_cannot_give_this_machine_its_own_name(self, server, temporary, picture, host):
+        """DNS rebinding: the browser takes both for one origin, and only the name in `Host` tells them apart."""
+        address, _ = server
+        host = host.format(port=urllib.parse.urlsplit(address).port)
+        assert send_file(address, picture, host=host, origin=f"http://{host}")[0].status == 400
+        assert get(address, "/config", host=host)[0].status == 400
+        assert files_in(temporary) == []
+
+
 def test_actions_answer_and_refuse_in_words(server):
     def output(name, data):
-        done = next(m for m in call(server, name, data) if m["msg"] == "process_completed")
-        assert done["success"], done
-        return done["output"]["data"][0]
+        return result(call(server, name, data))
 
     assert output("show_prior", [1, 2, 2, 0]).count("data:image/png") == 2
     assert "steps must be a whole number" in output("show_prior", [1, 2, 10**6, 0])
-    assert "choose a file first" in output("show_upload", [None, False, "mask", 0.5, 1.0, 2, 0.1, 1, 2, 2, 0])
+    assert "choose a file first" in output("show_upload", [None, *REST])
 
 
 def test_the_command_says_what_is_missing(monkeypatch, run):

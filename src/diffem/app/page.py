@@ -1,36 +1,33 @@
-"""The page: controls on the left, pictures on the right; it asks `drawing` and `standing` and shows what `panels` makes of the answer.
+"""The page: controls on the left, pictures on the right, made by `panels` from what `drawing` and `standing` compute.
 
-It is served to this machine alone unless a host is named. No file is served: pictures travel inside the page, and what is uploaded is read
-once and removed. Nothing is reported to anybody and nothing is fetched from elsewhere.
+How it is served is in `server`. No file is served: pictures travel inside the page, and what is uploaded is read once
+and removed. Nothing is reported to anybody and nothing is fetched from elsewhere.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..errors import InputError
 from . import asked, drawing, observing, panels, standing
+from .incoming import Incoming
 from .observing import Observed
-from .upload import image_shape, read_upload
+from .upload import Upload, decode, image_shape
 from .viewer import Viewer
 
 SMALL = 2_000_000  # parameters of a network that draws in a moment: the page opens with its draws
-LOCAL = ("127.0.0.1", "localhost", "::1")
-MAX_UPLOAD = "16mb"
-# The browser itself refuses to fetch from anywhere else.
-POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"
 
 
-def _gradio() -> Any:
+def import_gradio() -> Any:
+    """Gradio, with everything switched off that stores or reports what visitors do."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when gradio is imported
+    os.environ["GRADIO_RUN_HISTORY"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         import gradio
@@ -52,9 +49,10 @@ def _answering(action: Callable[..., str]) -> Callable[..., str]:
     return answer
 
 
-def build(viewer: Viewer) -> Any:
-    """The page of a run."""
-    gr = _gradio()
+def build(viewer: Viewer, folder: Path) -> Any:
+    """The page of a run; folder: where Gradio stores uploads."""
+    gr = import_gradio()
+    incoming = Incoming(folder, lambda data: decode(data, viewer.event_shape))
     last, recipe = max(viewer.last, 0), viewer.recipe
     images = _is_images(viewer)
     steps = min(recipe.e_step.steps, 256)
@@ -80,12 +78,18 @@ def build(viewer: Viewer) -> Any:
         return draw(observed, lap, draws, steps, seed, f"Observation {index} of the run, {observed.obs.A}")
 
     @_answering
+    def take_upload(file: Upload | InputError | None) -> str:
+        """Read and delete a file as soon as it has been uploaded."""
+        _chosen(file)
+        return panels.note("Press Corrupt and draw.")
+
+    @_answering
     def show_upload(
-        file: bytes | None, invert: bool, kind: str, missing: Any, width: Any, factor: Any, sigma: Any,
+        file: Upload | InputError | None, invert: bool, kind: str, missing: Any, width: Any, factor: Any, sigma: Any,
         lap: Any, draws: Any, steps: Any, seed: Any,
     ) -> str:  # fmt: skip
         shape = viewer.event_shape
-        x = read_upload(file, shape, viewer.range, bool(invert))
+        x = _chosen(file).sample(shape, viewer.range, bool(invert))
         A = observing.make_operator(kind, shape, missing=missing, width=width, factor=factor, seed=seed)
         observed = observing.corrupt(x, A, sigma, seed)
         what = {"mask": f"{float(missing):.0%} of the pixels missing", "blur": f"blurred over {width} pixels"}
@@ -119,9 +123,7 @@ def build(viewer: Viewer) -> Any:
             0, max(last, 1), value=last, step=1, label="lap", info="0 is the Gaussian start", interactive=last > 0
         )
 
-    with gr.Blocks(
-        title=f"{recipe.name} · diffem", analytics_enabled=False, fill_width=True, delete_cache=(60, 600)
-    ) as page:
+    with gr.Blocks(title=f"{recipe.name} · diffem", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(
             f'<div class="head"><h1>{escape(recipe.name)}</h1><p>{escape(recipe.about)}</p>'
             f"<p>{escape(str(viewer.run.path))} · diffem {__version__}</p></div>"
@@ -144,8 +146,8 @@ def build(viewer: Viewer) -> Any:
                             )  # fmt: skip
                             go = gr.Button("Draw", variant="primary", elem_id="draw-observation")
                         with gr.Tab("Upload", visible=images):
-                            upload = gr.File(
-                                type="binary", label="picture, or .npy of a sample", height=120, elem_id="upload"
+                            upload = incoming.field(
+                                gr, label="picture, or .npy of a sample", height=120, elem_id="upload"
                             )
                             invert = gr.Checkbox(False, label="invert: dark ink on white paper")
                             kind = gr.Radio(
@@ -192,6 +194,7 @@ def build(viewer: Viewer) -> Any:
         private: dict[str, Any] = {"api_visibility": "private"}
         go.click(show_observation, from_run, pictures, **private)
         position.release(show_observation, from_run, pictures, **private)
+        upload.upload(take_upload, upload, pictures, show_progress="hidden", **private)
         own.click(show_upload, from_file, pictures, **private)
         more.click(show_prior, from_prior, sampled, **private)
         prior_lap.release(show_prior, from_prior, sampled, **private)
@@ -215,6 +218,14 @@ def build(viewer: Viewer) -> Any:
     return page
 
 
+def _chosen(file: Upload | InputError | None) -> Upload:
+    if file is None:
+        raise InputError("choose a file first: a picture, or a .npy array of the shape of a sample")
+    if isinstance(file, InputError):
+        raise InputError(str(file))
+    return file
+
+
 def _is_images(viewer: Viewer) -> bool:
     try:
         image_shape(viewer.event_shape)
@@ -232,76 +243,3 @@ def _widest(viewer: Viewer) -> float:
 
 def _parameters(viewer: Viewer) -> int:
     return sum(p.numel() for p in viewer.prior(viewer.last).parameters())
-
-
-def launch(
-    viewer: Viewer, host: str = "127.0.0.1", port: int | None = None, *, browser: bool = False, block: bool = True
-) -> Any:
-    """Serve the page; returns (the page, its address) when not blocking."""
-    gr = _gradio()
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-    uploads = tempfile.TemporaryDirectory(prefix="diffem-app-")
-    os.environ["GRADIO_TEMP_DIR"] = uploads.name
-    middleware = [Middleware(_Policy)]
-    if host in LOCAL:  # a page elsewhere cannot reach this one by giving this machine another name
-        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL)))
-    page = build(viewer)
-    page.uploads = uploads  # lives, and is removed, with the page
-    page.queue(default_concurrency_limit=1, max_size=32, api_open=False)
-    theme = gr.themes.Base(
-        primary_hue="slate",
-        neutral_hue="slate",
-        font=["system-ui", "sans-serif"],
-        font_mono=["ui-monospace", "monospace"],
-    )
-    try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            inbrowser=browser,
-            share=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            allowed_paths=[],
-            blocked_paths=[os.getcwd(), str(viewer.run.path.resolve())],
-            max_file_size=MAX_UPLOAD,
-            footer_links=[],
-            enable_monitoring=False,
-            ssr_mode=False,
-            pwa=False,
-            mcp_server=False,
-            app_kwargs={"middleware": middleware, "docs_url": None, "redoc_url": None, "openapi_url": None},
-            theme=theme,
-            css=(files("diffem.app") / "style.css").read_text(),
-        )
-    except OSError as error:
-        raise InputError(f"cannot serve on {host}, port {port or 'any'}: {error}") from None
-    if block:
-        print(f"{viewer.run.path}: {address}  (Ctrl-C to stop)", flush=True)
-        if host not in LOCAL:
-            print(f"anybody who can reach {host} can use this page", flush=True)
-        page.block_thread()
-    return page, address
-
-
-class _Policy:
-    """Adds the content security policy to every answer."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def guarded(event: Any) -> None:
-            if event["type"] == "http.response.start":
-                event["headers"] = [*event.get("headers", []), (b"content-security-policy", POLICY.encode())]
-            await send(event)
-
-        await self.app(scope, receive, guarded)
-
-
-def serve(path: Path, observations: Path | None, host: str, port: int | None, browser: bool) -> None:
-    """What `diffem app` does."""
-    _gradio()
-    launch(Viewer(path, observations), host, port, browser=browser)

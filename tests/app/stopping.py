@@ -1,0 +1,148 @@
+"""Start the app and stop it in every way: `python -m tests.app.stopping RUN FOLDER` prints a line of JSON for each.
+
+Importing torch and gradio takes longer than everything else. So one process imports them, and each case is a child
+forked from it that runs the command line; all of them at the same time. A child computes without end where its case
+says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from diffem.app import drawing, server
+from diffem.app.page import build
+from diffem.app.viewer import Viewer
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def compute_endlessly(*arguments: Any) -> torch.Tensor:
+    print("computing", flush=True)
+    x = torch.eye(400)
+    while True:
+        x = x @ x
+
+
+class Child:
+    """`diffem app RUN --port 0 OPTIONS` in a forked process; TMPDIR is a folder of its own."""
+
+    def __init__(self, run: Path, home: Path, *options: str, prepare: Callable[[], None] = lambda: None) -> None:
+        self.temporary = home / "temporary"
+        self.temporary.mkdir(parents=True, exist_ok=True)
+        self.pipe, outlet = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(outlet, 1)
+            os.dup2(outlet, 2)
+            os.close(self.pipe)
+            os.environ["TMPDIR"] = str(self.temporary)
+            arguments = ["diffem", "app", str(run), "--port", "0", *options]
+            code = 99
+            try:
+                prepare()
+                from diffem.cli import main
+
+                with mock.patch.object(sys, "argv", arguments), mock.patch("tempfile.tempdir", str(self.temporary)):
+                    main()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        os.close(outlet)
+        self.said = ""
+
+    def wait_for(self, pattern: str) -> str:
+        """Read what it prints until a line matches."""
+        while not (found := re.search(pattern, self.said)):
+            part = os.read(self.pipe, 1 << 16)
+            if not part:
+                raise AssertionError(f"no {pattern!r} in {self.said!r}")
+            self.said += part.decode(errors="replace")
+        return found[0]
+
+    def end(self) -> dict[str, Any]:
+        """Wait for it: exit code (negative: a signal), what it printed, and what it left in TMPDIR."""
+        while part := os.read(self.pipe, 1 << 16):
+            self.said += part.decode(errors="replace")
+        os.close(self.pipe)
+        _, status = os.waitpid(self.pid, 0)
+        left = sorted(p.name for p in self.temporary.iterdir())
+        return {"code": os.waitstatus_to_exitcode(status), "said": self.said, "left": left}
+
+
+def ask_for_samples(address: str) -> None:
+    config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=120).read())
+    index = next(d["id"] for d in config["dependencies"] if d["api_name"] == "show_prior")
+    body = json.dumps({"data": [1, 2, 2, 0], "fn_index": index, "session_hash": "x"}).encode()
+    kind = {"Content-Type": "application/json"}
+    urllib.request.urlopen(urllib.request.Request(f"{address}/gradio_api/queue/join", body, kind), timeout=120).read()
+
+
+def cases(run: Path, home: Path) -> dict[str, dict[str, Any]]:
+    def endless() -> None:
+        drawing.prior_samples = compute_endlessly
+
+    def ignoring() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    address = r"http://[\w.:\[\]]+\d"
+    refused = Child(run, home / "refused", "--host", "no-such-host.invalid").end()
+    busy = Child(run, home / "busy", prepare=endless)
+    hosts = {"SIGTERM": "::1" if has_ipv6() else "127.0.0.1", "SIGHUP": "127.0.0.1"}
+    idle = {name: Child(run, home / name, "--host", host) for name, host in hosts.items()}
+    killed = Child(run, home / "killed")
+    ask_for_samples(busy.wait_for(address))
+    busy.wait_for("computing")
+    os.kill(busy.pid, signal.SIGINT)
+    for name, child in idle.items():
+        asked = urllib.request.Request(child.wait_for(address), headers={"Origin": child.wait_for(address)})
+        assert b"digits" in urllib.request.urlopen(asked, timeout=120).read()
+        assert any(child.temporary.iterdir())
+        os.kill(child.pid, signal.Signals[name])
+    killed.wait_for(address)
+    os.kill(killed.pid, signal.SIGKILL)
+    results = {"refused": refused, "killed": killed.end()}
+    after = Child(run, home / "killed", prepare=ignoring)  # in the same TMPDIR
+    after.wait_for(address)
+    results["started after"] = {"left": sorted(p.name for p in after.temporary.iterdir())}
+    os.kill(after.pid, signal.SIGHUP)
+    urllib.request.urlopen(after.wait_for(address), timeout=120).read()
+    os.kill(after.pid, signal.SIGTERM)
+    results |= {name: child.end() for name, child in idle.items()}
+    return results | {"busy SIGINT": busy.end(), "after, hangup ignored": after.end()}
+
+
+def import_everything(run: Path, home: Path) -> None:
+    """Do once what every child does, so that what it imports is there before the fork."""
+    import uvicorn
+
+    assert uvicorn
+    server._application(build(Viewer(run), home), None)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    path, home = Path(sys.argv[1]), Path(sys.argv[2])
+    import_everything(path, home)
+    for name, result in cases(path, home).items():
+        print(json.dumps({"name": name, **result}), flush=True)
