@@ -28,6 +28,7 @@ import torch
 
 from .corpus import COMMANDS, CORPUS, SOUND
 from .sound import write_sound
+from .visiting import visit
 
 SECONDS, BYTES = 5.0, 500 << 20  # what an input may take
 PATIENCE, SAFETY = (
@@ -45,10 +46,12 @@ def status(key: str) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """The command line in this process; its exit code, 1 for a traceback as Python has it."""
+    """The command line, or a visit to the app, in this process; its exit code, 1 for a traceback as Python has it."""
     from diffem.cli import main
 
     try:
+        if arguments[0] in ("upload", "request"):
+            return visit(arguments)
         with mock.patch.object(sys, "argv", ["diffem", *arguments]):
             main()
     except SystemExit as end:

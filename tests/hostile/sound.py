@@ -92,3 +92,5 @@ def write_sound(folder: Path) -> None:
     np.save(folder / "maps.npy", np.ones((2, 16, 16), np.complex64))
     (folder / "cifar").mkdir()
     np.savez(folder / "cifar" / "train.npz", images=np.zeros((3, 3, 32, 32), np.uint8))
+    own = [("host", "127.0.0.1:7860"), ("origin", "http://127.0.0.1:7860")]
+    write_json(folder / "request.json", {"method": "POST", "path": "/gradio_api/upload", "headers": own})

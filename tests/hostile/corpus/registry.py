@@ -37,12 +37,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "maps": ("observe", "fastmri", "--set", "data.path={sound}/volumes", "--set", "data.size=null", "--set", "data.slices=[0, null]", "--set", "data.image=auto",
              "--set", "data.coils={input}", "-o", "{out}/obs.safetensors"),
     "cifar10": ("observe", "cifar10", "--set", "data.folder={input}", "-o", "{out}/obs.safetensors"),
+    # not of the command line: what visitors of the app send it, see `visiting`
+    "upload": ("upload", "{input}", "{out}/uploads"),
+    "request": ("request", "{input}"),
 }  # fmt: skip
 
 # a sound input for every command: it must be taken
 SOUND = {
     "prior": "prior.safetensors", "observations": "obs.safetensors", "recipe": "recipe.yaml", "run": "run", "run, report": "run",
     "reference": "reference.npy", "images": "images.tar.gz", "volume": "volumes", "maps": "maps.npy", "cifar10": "cifar",
+    "upload": "images/0.png", "request": "request.json",
 }  # fmt: skip
 
 
