@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ import typer
 from .cli_drawing import register as register_drawing
 from .cli_mri import register as register_mri
 from .cli_options import LapOption, RunArgument, SamplerOption, StepsOption, device
+
+PATIENCE = 8.0  # seconds a run has to stop by itself when asked to; see `interruption.py`
 
 app = typer.Typer(
     add_completion=True,
@@ -63,12 +66,12 @@ def fit(
 ) -> None:
     """Run a recipe, or resume it if the folder holds an unfinished run of the same recipe.
 
-    Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM and SIGUSR1 save and end
-    with exit code 75; the same command resumes.
+    Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM, SIGUSR1 and Ctrl-C save
+    and end within seconds, with exit code 75 (130 after Ctrl-C); the same command resumes.
     """
     from .em.fit import carry_out
-    from .interruption import Interruption
-    from .processes import join
+    from .interruption import Interruption, Preempted
+    from .processes import ALONE, join
     from .report.page import write_report
     from .runs.recipe import load_recipe, parse_change
 
@@ -77,19 +80,23 @@ def fit(
         changes["seed"] = seed
     resolved = load_recipe(recipe, changes)
     folder = out or Path("runs") / resolved.name
-    with Interruption().listening() as interruption:
-        processes = join()
-        with _naming(recipe):
-            problem = resolved.problem()
-        teller = _Teller()
-        if problem.about and processes.is_first:
-            teller.console.print(problem.about)
-        try:
+    teller, processes = _Teller(), ALONE
+    try:
+        with Interruption().listening(PATIENCE) as interruption:
+            processes = join()
+            with processes.announcing(), _naming(recipe):
+                problem = resolved.problem()
+            if problem.about and processes.is_first:
+                teller.console.print(problem.about)
             run = carry_out(resolved, problem.obs, folder, say=teller, processes=processes, interruption=interruption)
             if processes.is_first:
                 teller.close(run.path, write_report(run.path, problem.obs, problem.reference))
-        finally:
-            processes.leave()
+    except Preempted:
+        if interruption.signal == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        processes.leave()
     if strict and run.laps[-1]["warnings"]:
         raise typer.Exit(3)
 

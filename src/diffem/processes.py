@@ -2,13 +2,13 @@
 
 `accelerate launch -m diffem …`, `torchrun -m diffem …` and Slurm's launchers all set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT;
 `join()` reads them. Tensors are summed by torch.distributed (NCCL on GPUs, gloo on CPUs). What is small goes through a key–value store of
-our own, which also carries a heartbeat: a process that was killed says nothing, and waiting for it would take hours.
+our own. It also holds the announcement of a process that ends early, by an error or a signal, on which the others stop too, and a heartbeat
+of each: a process that was killed announces nothing, and waiting for it would take hours.
 """
 
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 import os
 import sys
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .interruption import EXIT_LOST, Lost
+from .interruption import EXIT_LOST, EXIT_PREEMPTED, Lost, Preempted, poll
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and without one before a process counts as gone
 GRACE = 10.0  # seconds the first process waits at the end for the others to be done with the store
+STOPPING = 10.0  # seconds a process has to stop by itself once another announced its end
 LONG = datetime.timedelta(days=7)
 
 
@@ -44,8 +45,10 @@ class Processes:
     count: int = 1
     local_rank: int = 0
     store: Store | None = None
+    ended: Preempted | Lost | None = None  # the announced end of another process
     _calls: int = field(default=0, repr=False)
     _leaving: threading.Event = field(default_factory=threading.Event, repr=False)
+    _failing: bool = field(default=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -61,7 +64,7 @@ class Processes:
             return value
         key = self._next("share")
         if self.is_first:
-            with _noticing():
+            with self._noticing():
                 self.store.set(key, json.dumps(value))
             return value
         return json.loads(self._wait(key))
@@ -86,7 +89,7 @@ class Processes:
         if self.store is None:
             return
         key = self._next("meet")
-        with _noticing():
+        with self._noticing():
             if self.store.add(key, 1) == self.count:
                 self.store.set(f"{key}/all", "1")
         self._wait(f"{key}/all")
@@ -96,23 +99,21 @@ class Processes:
         if self.store is None:
             return flag
         key = self._next("any")
-        with _noticing():
+        with self._noticing():
             if flag:
                 self.store.add(f"{key}/yes", 1)
             if self.store.add(key, 1) == self.count:
                 self.store.set(f"{key}/all", str(self.store.add(f"{key}/yes", 0)))
         return int(self._wait(f"{key}/all")) > 0
 
-    def share_out(self, n: int, asked: Callable[[], bool]) -> Iterator[int]:
-        """0 … n−1, each to one process: whoever is free takes the next. Ends early, for all, once a process is `asked` to stop."""
+    def share_out(self, n: int) -> Iterator[int]:
+        """0 … n−1, each to one process: whichever is free takes the next."""
         if self.store is None:
-            yield from itertools.takewhile(lambda k: not asked(), range(n))
+            yield from range(n)
             return
         key = self._next("claims")
         while True:
-            with _noticing():
-                if self.store.add(f"{key}/stop", int(asked())):
-                    return
+            with self._noticing():
                 k = self.store.add(key, 1) - 1
             if k >= n:
                 return
@@ -121,23 +122,51 @@ class Processes:
     def add_(self, tensor: Tensor) -> None:
         """Sum a tensor over the processes, in place."""
         if self.count > 1:
-            with _noticing():
+            with self._noticing():
                 torch.distributed.all_reduce(tensor)
 
+    def check(self) -> None:
+        """Raise `Lost` or `Preempted` if another process announced that it ends early."""
+        if self.ended is not None:
+            raise self.ended
+
+    @contextmanager
+    def announcing(self) -> Iterator[None]:
+        """Announce to the other processes what ends the work inside early, so that they do not wait for this one."""
+        try:
+            yield
+        except BaseException as error:
+            self.announce(error)
+            raise
+
+    def announce(self, error: BaseException) -> None:
+        """The first announcement counts; the end of another process needs none of our own."""
+        if self.store is None or isinstance(error, Lost):
+            return
+        stopped = isinstance(error, Preempted | KeyboardInterrupt)
+        lines = str(error).splitlines() or [""]
+        end = {"rank": self.rank, "stopped": stopped, "kind": type(error).__name__, "message": lines[0][:400]}
+        self._failing = not stopped
+        with suppress(RuntimeError):  # whoever keeps the store may be gone
+            self.store.compare_set("end", "", json.dumps(end))
+
     def leave(self) -> None:
-        """Say that this process ends, and wait a little for the others if they need it."""
+        """Mark that this process ends, and wait a little for the others if they need it."""
         self._leaving.set()
         if self.store is None:
             return
         with suppress(RuntimeError):  # whoever keeps the store may be gone
+            # Others may be waiting in a sum for this process: closing gloo's connections ends that wait. Closing
+            # NCCL's would itself wait for sums that never end.
+            if torch.distributed.is_initialized() and not (self._failing and torch.cuda.is_available()):
+                torch.distributed.destroy_process_group()
+        with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", "1")
             if self.is_first:  # the store may live in this process: it stays until nobody needs it
                 deadline = time.monotonic() + GRACE
                 others = [f"left/{r}" for r in range(1, self.count)]
                 while time.monotonic() < deadline and not self.store.check(others):
                     time.sleep(0.05)
-            if torch.distributed.is_initialized():
-                torch.distributed.destroy_process_group()
 
     def _next(self, kind: str) -> str:
         # every process makes the same calls in the same order: their number is a key
@@ -147,20 +176,40 @@ class Processes:
     def _wait(self, key: str) -> str:
         assert self.store is not None
         pause = 0.001
-        with _noticing():
+        with self._noticing():
             while not self.store.check([key]):
+                self._look(self.store)
+                if self.ended is not None and not self.store.check([key]):  # it may have been set before that end
+                    raise self.ended
+                poll()
                 time.sleep(pause)
                 pause = min(2 * pause, 0.1)
             return self.store.get(key).decode()
 
+    def _look(self, store: Store) -> None:
+        """Read the announcement of another process's end, if there is one."""
+        if self.ended is not None or not store.check(["end"]):
+            return
+        end = json.loads(store.get("end"))
+        if end["rank"] == self.rank:
+            return
+        who, error = f"process {end['rank']} of {self.count}", f"{end['kind']}: {end['message']}"
+        if end["stopped"]:
+            self.ended = Preempted(end["message"] or f"{who} was interrupted")
+        else:
+            self.ended = Lost(f"{who} failed ({error})")
 
-@contextmanager
-def _noticing() -> Iterator[None]:
-    """A connection that breaks means that the other end is gone; torch.distributed's errors are RuntimeErrors."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise Lost(f"another process is gone ({str(error).splitlines()[0][:100]})") from None
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """A connection that breaks means that the other end is gone; torch.distributed's errors are RuntimeErrors."""
+        try:
+            yield
+        except RuntimeError as error:
+            with suppress(RuntimeError):
+                assert self.store is not None
+                self._look(self.store)
+            cause = str(error).splitlines()[0][:100]
+            raise self.ended or Lost(f"another process is gone ({cause})") from None
 
 
 ALONE = Processes()
@@ -213,11 +262,14 @@ def _connector(host: str, port: int, count: int) -> Callable[[bool], Store]:
 
 
 def _listen(processes: Processes, store: Store) -> None:
-    """Beat, and hear whether the others do."""
+    """Beat, and hear whether the others do, and whether one of them announced its end."""
     heard = {r: (-1, time.monotonic()) for r in range(processes.count) if r != processes.rank}
     while not processes._leaving.wait(BEAT):
         try:
             store.add(f"alive/{processes.rank}", 1)
+            processes._look(store)
+            if processes.ended is not None and not processes._leaving.wait(STOPPING):
+                _give_up(processes, str(processes.ended))
             for r, (beats, when) in list(heard.items()):
                 if store.check([f"left/{r}"]):
                     del heard[r]
@@ -237,4 +289,5 @@ def _give_up(processes: Processes, cause: str) -> None:
         file=sys.stderr,
         flush=True,
     )
-    os._exit(EXIT_LOST)  # other threads may be waiting for the lost process for ever
+    # other threads may be waiting for the lost process for ever
+    os._exit(EXIT_PREEMPTED if isinstance(processes.ended, Preempted) else EXIT_LOST)

@@ -1,4 +1,7 @@
-"""A progress bar with rate and time left, shown on a terminal for work that takes a while; silent otherwise."""
+"""A progress bar with rate and time left, shown on a terminal for work that takes a while; silent otherwise.
+
+Work that reports its progress can be stopped where it does (see `interruption.poll`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import sys
 import time
 from types import TracebackType
 from typing import Any, Self
+
+from .interruption import poll
 
 PATIENCE = 2.0  # seconds before a bar appears by itself
 
@@ -34,6 +39,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, count: int, **fields: str) -> None:
+        poll()
         self.done += count
         if not self.show:
             return

@@ -1,14 +1,18 @@
-"""A training that was interrupted goes on from what it wrote last."""
+"""An interrupted training, and an interrupted Gaussian start, continue from the state they wrote last."""
 
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import torch
 
 from ..errors import InputError
-from ..runs.files import write_tensors
+from ..priors import FitState
+from ..runs.files import notice, write_tensors
 from ..runs.tensors import read_tensors
 from .maximization import TrainingRecord
 
@@ -36,3 +40,53 @@ def recent_loss(record: TrainingRecord, share: float = 0.1) -> float:
     count = max(1, math.ceil(len(record.losses) * share))
     recent = [loss for _, loss in record.losses[-count:]]
     return sum(recent) / len(recent)
+
+
+class StartCheckpoint:
+    """The state of a Gaussian start: kept in memory at every round, written now and then and when the fit ends by an exception.
+
+    Args:
+        path: The file; None writes nothing.
+        seconds: Time between two writes.
+
+    Attributes:
+        stage: Which of the start's fits the state belongs to, 0 at the beginning.
+        state: Where that fit is; None at its beginning.
+    """
+
+    def __init__(self, path: Path | None, seconds: float) -> None:
+        self.path, self.seconds = path, seconds
+        self.stage, self.state = self._read()
+        self._written = time.monotonic()
+
+    def _read(self) -> tuple[int, FitState | None]:
+        if self.path is None or not self.path.is_file():
+            return 0, None
+        try:
+            tensors, description = read_tensors(self.path, "the state of a Gaussian start")
+        except InputError as error:
+            notice(f"{error}; the start begins again")
+            return 0, None
+        return int(description["stage"]), FitState(tensors, tensors.pop("log_likelihood").tolist())
+
+    def keep(self, stage: int, state: FitState) -> None:
+        self.stage, self.state = stage, state
+        if time.monotonic() - self._written > self.seconds:
+            self._write()
+
+    def _write(self) -> None:
+        if self.path is None or self.state is None:
+            return
+        tensors = {name: t.detach().cpu().contiguous() for name, t in self.state.tensors.items()}
+        tensors["log_likelihood"] = torch.tensor(self.state.log_likelihood, dtype=torch.float64)
+        write_tensors(self.path, tensors, {"stage": self.stage})
+        self._written = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._write()

@@ -89,7 +89,8 @@ def fit(
         changes["data"] = {"source": "given"}
     resolved = load_recipe(recipe, changes)
     if obs is None:
-        obs = resolved.problem().obs
+        with processes.announcing():
+            obs = resolved.problem().obs
     return carry_out(
         resolved,
         obs,
@@ -117,12 +118,13 @@ def carry_out(
 ) -> Run:
     """`fit` with the recipe resolved and the observations made."""
     device = torch.device(device) if device is not None else processes.device()
-    validate(recipe, obs, start)
-    run = RunDir(out)
-    observations = fingerprint(obs.tensors())
-    processes.first(lambda: run.open(recipe, observations) and None)
-    try:
-        Loop(run, recipe, obs, device, progress, say, processes, interruption).run_all(start)
-    finally:
-        run.unlock()
+    with processes.announcing():
+        validate(recipe, obs, start)
+        run = RunDir(out)
+        observations = fingerprint(obs.tensors())
+        processes.first(lambda: run.open(recipe, observations) and None)
+        try:
+            Loop(run, recipe, obs, device, progress, say, processes, interruption).run_all(start)
+        finally:
+            run.unlock()
     return Run(run.path)

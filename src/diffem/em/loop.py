@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +25,7 @@ import torch
 from ..data import DrawStore, Observations
 from ..errors import InputError
 from ..fusion import compile_network
-from ..interruption import Interruption, Preempted
+from ..interruption import Interruption, Preempted, polled
 from ..memory import is_out_of_memory
 from ..nn.networks import make_network
 from ..priors import DiffusionPrior, Prior
@@ -104,9 +106,18 @@ class Loop:
         if self.processes.is_first:
             self.run.set_status(status)
 
-    def stop_if_asked(self, where: str) -> None:
-        if self.processes.any(self.interruption.asked):
-            raise Preempted(where)
+    @contextmanager
+    def interruptible(self, doing: str) -> Iterator[None]:
+        """Work that a request to stop ends at its next step, in this process or another: what is not on disk is made again."""
+
+        def check() -> None:
+            self.processes.check()
+            if self.interruption.asked:
+                raise Preempted(doing)
+
+        with polled(check):
+            check()
+            yield
 
     # lap 0 ---------------------------------------------------------------------------------------------------------------
 
@@ -114,10 +125,17 @@ class Loop:
         """The first process makes the start; the others wait for it."""
         began = time.monotonic()
         metrics: dict[str, Any] = {"lap": 0, "observations": len(self.train_obs)}
-        prior = self.make_start(start, metrics) if self.processes.is_first else None
-        self.laps_before = self.processes.share(self.laps_before)
+        with self.interruptible("lap 0: making the start"):
+            prior = self.make_start(start, metrics) if self.processes.is_first else None
+            self.laps_before = self.processes.share(self.laps_before)
         if prior is not None:
             self.finish(0, prior, metrics, began)
+            self.start_file.unlink(missing_ok=True)
+
+    @property
+    def start_file(self) -> Path:
+        """The state of an unfinished Gaussian start."""
+        return self.run.file(0, "start.safetensors")
 
     def make_start(self, start: Prior | None, metrics: dict[str, Any]) -> Prior:
         if start is not None or self.recipe.start != "gaussian":
@@ -129,7 +147,7 @@ class Loop:
                 )
             metrics |= {"start": "given", "laps_before": self.laps_before}
         else:
-            prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress)
+            prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, self.start_file)
             metrics |= notes
         prior = prior.to(self.device)
         save_prior(prior, self.run.prior_file(0), lap=self.laps_before)
@@ -141,7 +159,8 @@ class Loop:
         began = time.monotonic()
         before = self.prior if self.prior is not None else load_prior(self.run.prior_file(lap - 1), self.device)
         metrics: dict[str, Any] = {"lap": lap}
-        store = self.expect(lap, before, metrics)
+        with self.interruptible(f"lap {lap}: drawing"):
+            store = self.expect(lap, before, metrics)
         prior = self.maximise(lap, before, store, metrics)
         self.finish(lap, prior, metrics, began)
 
@@ -172,7 +191,7 @@ class Loop:
         bound = self.bound()
         total = fresh_count(len(self.train_obs), options.fresh_at(lap)) * options.draws // self.processes.count
         with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
-            for k in self.processes.share_out(len(store), lambda: self.interruption.asked):
+            for k in self.processes.share_out(len(store)):
                 if store.has(k):
                     first, end = store.range(k)
                     bar.total -= fresh_count(end - first, options.fresh_at(lap)) * options.draws
@@ -180,7 +199,7 @@ class Loop:
                 shard = self.draw(lap, prior, store, k, bound, (lambda k=k: last.read(k)) if lap > 1 else None, bar)  # type: ignore[misc]
                 store.write(k, shard.x, shard.report)
         metrics["e_seconds"] = time.monotonic() - began
-        self.stop_if_asked(f"lap {lap}: drawing")  # asking together, all processes have written their shards by now
+        self.processes.meet()  # all shards are written
         metrics["e_batch"] = self.batch
         reports = list(store.reports())
         count = sum(r["draws"] for r in reports)
@@ -316,10 +335,11 @@ class Loop:
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
         """Watch, and write what makes the lap count; the other processes of a run already draw for the next."""
         self.prior = prior
-        if self.processes.is_first:
-            self.conclude(lap, prior, metrics, began)
-        if lap == self.recipe.laps:
-            self.processes.meet()
+        with self.interruptible(f"lap {lap}: measuring"):
+            if self.processes.is_first:
+                self.conclude(lap, prior, metrics, began)
+            if lap == self.recipe.laps:
+                self.processes.meet()
 
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
         watched = self.within_memory(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..interruption import Interruption, Preempted
+from ..interruption import Interruption, Lost, Preempted
 from ..memory import is_out_of_memory
 from ..operators import Operator
 from ..priors import DiffusionPrior
@@ -49,7 +49,7 @@ class TrainingRecord:
 
 Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]
 ROLLBACKS = 5  # of one training, before it is given up
-SNAPSHOT_STEPS = 256  # a training that goes astray is taken back at most so far, and a block more
+SNAPSHOT_STEPS = 256  # on a GPU, a training that goes astray is taken back at most so far, and a block more
 
 
 def maximization(
@@ -73,7 +73,8 @@ def maximization(
     measured_with: the operators of all observations, and the observation of every draw, `(n,)`; `options.measured` needs them.
     resume: (steps done, trainer state, record) of an interrupted training; checkpoint: called now and then with the same.
     A loss or weights that are no numbers take the training back to where it was well, to go on with half the step size; a batch that
-    does not fit the device is worked through in pieces. When `interruption` asks, the training is saved and `Preempted` raised.
+    does not fit the device is worked through in pieces. When `interruption` asks, the training is saved and `Preempted` raised, on a CPU
+    within a step: the steps of an unfinished block are taken again.
     """
     if draws.ndim < 2 or tuple(draws.shape[1:]) != prior.event_shape:
         raise InputError(f"draws of shape {tuple(draws.shape)} do not fit a prior over {prior.event_shape}")
@@ -81,7 +82,8 @@ def maximization(
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
     measured = _measured_loss(draws, options.measured_at(lap), augment, seed, measured_with)
-    trainer = Trainer(prior, options, steps, precision, processes, measured)
+    interruption = interruption or Interruption()
+    trainer = Trainer(prior, options, steps, precision, processes, measured, lambda: interruption.asked)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     examples = Examples(draws, options.batch, law, augment, stream, processes)
     done, record = 0, TrainingRecord()
@@ -97,6 +99,7 @@ def maximization(
     before = record.seconds
     good = (done, _copy(trainer.state()))
     devices = [prior.mean.device] if prior.mean.device.type == "cuda" else []
+    snapshot_steps = SNAPSHOT_STEPS if devices else 1
     # dropout draws from torch's own generator, seeded per block; it is left as it was found
     with torch.random.fork_rng(devices), Progress(f"lap {lap} M", steps * options.batch, "examples", progress) as bar:
         bar.done = done * options.batch
@@ -106,6 +109,8 @@ def maximization(
             try:
                 runner = runner or _runner(trainer, examples, stream, block)  # capturing takes steps, and their memory
                 losses = runner(done, count)
+                if len(losses) < count:
+                    raise Preempted(f"lap {lap}: {done} of {steps} training steps are done")
                 loss = float(losses.mean())
             except RuntimeError as error:
                 if not is_out_of_memory(error) or processes.count > 1 or not trainer.make_room(options.batch):
@@ -113,9 +118,14 @@ def maximization(
                 done = _back(trainer, good, record)
                 runner = None
                 continue
+            except (Preempted, Lost, KeyboardInterrupt):
+                done = _back(trainer, good, record)
+                if checkpoint is not None and done:
+                    checkpoint(done, trainer.state(), record)
+                raise
             done += count
             record.steps, record.seconds = done, before + time.monotonic() - started
-            if not math.isfinite(loss) or (done - good[0] >= SNAPSHOT_STEPS and not trainer.is_finite()):
+            if not math.isfinite(loss) or (done - good[0] >= snapshot_steps and not trainer.is_finite()):
                 record.rollbacks += 1
                 if record.rollbacks > ROLLBACKS:
                     raise FloatingPointError(
@@ -127,9 +137,9 @@ def maximization(
                 continue
             record.losses.append((done, loss))
             bar.advance(count * options.batch, loss=f"{loss:.4f}")
-            if done - good[0] >= SNAPSHOT_STEPS:
+            if done - good[0] >= snapshot_steps:
                 good = (done, _copy(trainer.state()))
-            stop = interruption is not None and processes.any(interruption.asked)
+            stop = processes.any(interruption.asked)
             due = time.monotonic() - saved > options.checkpoint_seconds
             if checkpoint is not None and done < steps and (stop or due) and trainer.is_finite():
                 checkpoint(done, trainer.state(), record)
@@ -166,7 +176,10 @@ def _back(trainer: Trainer, good: tuple[int, dict[str, Tensor]], record: Trainin
 
 
 def _runner(trainer: Trainer, examples: Examples, stream: Stream, block: int) -> Callable[[int, int], Tensor]:
-    """A function (first step, count) → losses `(count,)`; on a GPU the step is captured once and replayed."""
+    """A function (first step, count) → losses `(count,)`; on a GPU the step is captured once and replayed.
+
+    Asked to stop within a block, it returns fewer losses.
+    """
     processes = trainer.processes
     dropout = Stream(stream.seed, f"dropout {processes.rank}" if processes.rank else "dropout", stream.lap)
 
@@ -177,6 +190,8 @@ def _runner(trainer: Trainer, examples: Examples, stream: Stream, block: int) ->
         for i in range(count):
             x = examples.augment(examples.draws[rows[i]], u[i])
             losses.append(trainer.step(start + i, x, log_sigma[i], z[i], rows[i], u[i]))
+            if trainer.stop:
+                break
         return torch.stack(losses)
 
     if trainer.device.type != "cuda" or processes.count > 1:

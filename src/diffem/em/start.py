@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,38 +16,49 @@ from ..priors.files import load_with_description
 from ..randomness import Stream
 from ..runs.rundir import RunDir
 from ..samplers.schedule import lowest_level
+from .checkpoint import StartCheckpoint
 
 if TYPE_CHECKING:
     from ..runs.recipe import Recipe
 
 
 def gaussian_start(
-    recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None = None
+    recipe: Recipe,
+    obs: Observations,
+    device: torch.device,
+    progress: bool | None = None,
+    state_file: Path | None = None,
 ) -> tuple[GaussianPrior, dict[str, Any]]:
-    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached."""
+    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached.
+
+    state_file: where the state of an interrupted fit is read from and written to.
+    """
     options, history = recipe.gaussian, FitHistory()
     some = options.observations or len(obs)
-
-    def fitted(obs: Observations, rounds: int, start: GaussianPrior | None = None) -> GaussianPrior:
-        return fit_gaussian(
-            obs.to(device),
-            options.rank,
-            rounds=rounds,
-            tolerance=options.tolerance,
-            start=start,
-            seed=recipe.seed,
-            history=history,
-            progress=progress,
-        )
-
+    stages = [(obs, options.rounds)]
     if some < len(obs):
         pick = Stream(recipe.seed, "gaussian subset").permutation(len(obs))[:some]
-        prior = fitted(obs[pick.sort().values], options.rounds)
+        stages = [(obs[pick.sort().values], options.rounds)]
         if options.final_rounds:
+            stages.append((obs, options.final_rounds))
+    prior: GaussianPrior | None = None
+    with StartCheckpoint(state_file, recipe.train.checkpoint_seconds) as saved:
+        for stage in range(saved.stage, len(stages)):
+            part, rounds = stages[stage]
             history.log_likelihood.clear()
-            prior = fitted(obs, options.final_rounds, prior)
-    else:
-        prior = fitted(obs, options.rounds)
+            prior = fit_gaussian(
+                part.to(device),
+                options.rank,
+                rounds=rounds,
+                tolerance=options.tolerance,
+                start=prior,
+                seed=recipe.seed,
+                history=history,
+                progress=progress,
+                checkpoint=partial(saved.keep, stage),
+                resume=saved.state if stage == saved.stage else None,
+            )
+    assert prior is not None
     set_noise_range(prior, recipe, obs)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs

@@ -10,6 +10,7 @@ which is what is computed: no large weights, no cancellation at small σ.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,11 +50,14 @@ class Trainer:
         precision: str = "float32",
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
+        asked: Callable[[], bool] = lambda: False,
     ) -> None:
         self.network: nn.Module = prior.network
         self.scale = prior.scale
         self.measured = measured
         self.processes = processes
+        self.asked = asked
+        self.stop = False  # whether a process had been asked to stop at the last step; all agree, see `_sum_gradients`
         self._tried_again = False
         self.parts = 1  # pieces a batch is worked through in, when it does not fit the device at once
         self.options, self.device = options, prior.mean.device
@@ -95,6 +99,8 @@ class Trainer:
             loss = loss + part.detach()
         if self.processes.count > 1:
             loss = self._sum_gradients(loss)
+        elif self.device.type == "cpu":
+            self.stop = self.asked()
         nn.utils.clip_grad_norm_(self.parameters, self.options.clip, foreach=True)
         self.optimizer.step()
         if self.average:
@@ -113,14 +119,17 @@ class Trainer:
         return error.square().sum() if self.measured is None else self.measured(error, *source)
 
     def _sum_gradients(self, loss: Tensor) -> Tensor:
-        """Gradients and loss over all processes, in one message."""
+        """Gradients and loss over all processes, in one message, with the number of processes that were asked to stop."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        message = torch.cat([loss.reshape(1), *(g.flatten() for g in gradients)])
+        head = torch.stack([loss, torch.full_like(loss, float(self.asked()))])
+        message = torch.cat([head, *(g.flatten() for g in gradients)])
         self.processes.add_(message)
-        total, *sums = message.split([1, *(g.numel() for g in gradients)])
+        head, *sums = message.split([2, *(g.numel() for g in gradients)])
         for gradient, summed in zip(gradients, sums, strict=True):
             gradient.copy_(summed.reshape(gradient.shape))
-        return total[0]
+        if self.device.type == "cpu":  # reading it from a GPU at every step would stall it
+            self.stop = bool(head[1] > 0)
+        return head[0]
 
     def is_finite(self) -> bool:
         """Whether every weight is a number."""

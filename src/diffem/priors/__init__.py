@@ -2,8 +2,8 @@
 
 from .base import Prior
 from .diffusion import DiffusionPrior
-from .fit import FitHistory, fit_gaussian
+from .fit import FitHistory, FitState, fit_gaussian
 from .gaussian import GaussianPrior
 from .mixture import MixturePrior
 
-__all__ = ["DiffusionPrior", "FitHistory", "GaussianPrior", "MixturePrior", "Prior", "fit_gaussian"]
+__all__ = ["DiffusionPrior", "FitHistory", "FitState", "GaussianPrior", "MixturePrior", "Prior", "fit_gaussian"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -36,6 +37,14 @@ class FitHistory:
     log_likelihood: list[float] = field(default_factory=list)
 
 
+@dataclass
+class FitState:
+    """A fit between two rounds: the model's parameters, and the log-likelihoods so far."""
+
+    tensors: dict[str, Tensor]
+    log_likelihood: list[float]
+
+
 @torch.no_grad()
 def fit_gaussian(
     obs: Observations,
@@ -50,6 +59,8 @@ def fit_gaussian(
     sigma_max: float | None = None,
     history: FitHistory | None = None,
     progress: bool | None = None,
+    checkpoint: Callable[[FitState], None] | None = None,
+    resume: FitState | None = None,
 ) -> GaussianPrior:
     """Fit N(μ, Σ) to observations.
 
@@ -59,6 +70,8 @@ def fit_gaussian(
     batch_size: observations handled at a time; chosen to need about a quarter of a gigabyte when not given.
     start: a Gaussian with full covariance to go on from, say of a fit to some of the observations.
     history: filled with the log-likelihood of every round.
+    checkpoint: called before every extrapolated step (three rounds) with the state of the fit; resume: such a state, of a
+        fit with the same arguments, which then continues to the same bits.
     """
     size = math.prod(obs.x_shape)
     if rank is None and size > MAX_DENSE:
@@ -110,9 +123,15 @@ def fit_gaussian(
         def keep(log_likelihood: float) -> None:
             history.log_likelihood.append(log_likelihood - per_value)
 
-        current = expect()
-        keep(current)
+        if resume is not None:
+            model.restore(resume.tensors)
+            history.log_likelihood[:] = resume.log_likelihood
+        current = expect()  # a resumed fit needs the sums of its last round again
+        if resume is None:
+            keep(current)
         while len(history.log_likelihood) < rounds:
+            if checkpoint is not None:
+                checkpoint(FitState(model.state(), list(history.log_likelihood)))
             before, path = current, [model.parameters()]
             for _ in range(2):
                 model.maximise()

@@ -58,7 +58,15 @@ class Full:
         self.mean = mean.flatten().to(self.mean)
         size = len(self.mean)
         eye = torch.eye(size, dtype=self.mean.dtype, device=self.mean.device).reshape(size, *mean.shape)
-        self.cov = cov.to(self.mean).matvec(eye).flatten(1)
+        self.cov = cov.to(self.mean).matvec(eye).flatten(1).contiguous()
+        self._reset()
+
+    def state(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "cov": self.cov}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state()`: Σ itself, since `set_parameters` would round it on the way through its logarithm."""
+        self.mean, self.cov = state["mean"].to(self.mean), state["cov"].to(self.cov)
         self._reset()
 
     def _reset(self) -> None:

@@ -51,6 +51,14 @@ class LowRankModel:
         left = (x.square().sum() / len(x) - top.sum()) / self.size
         return mean, u, left.clamp(min=1e-3 * x.square().mean() + 1e-12)
 
+    def state(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "u": self.u, "d": self.d}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state()`."""
+        self.mean, self.u, self.d = (state[name].to(self.mean) for name in ("mean", "u", "d"))
+        self._reset()
+
     def _reset(self) -> None:
         r = self.rank + 1
         self.count = 0

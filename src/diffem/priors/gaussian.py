@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..interruption import poll
 from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..operators import Identity
@@ -65,6 +66,7 @@ class GaussianPrior(Prior):
 
         x + ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ (y − Ax − e),  x ~ N(μ, Σ),  e ~ N(0, Σ_y).
         """
+        poll()
         index = torch.arange(len(obs)) if index is None else index
         index = index.to(self.mean.device)
         # In float64: the directions with the least variance decide whether a draw explains a precise measurement.

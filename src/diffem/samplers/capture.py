@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..interruption import poll
 from ..progress import Progress
 from .base import State
 
@@ -79,6 +80,7 @@ def replay(
     n = len(static[0])
     for k in range(len(table)):
         graph.replay()
+        poll()
         if progress is not None and progress.show and k % 64 == 0:
             torch.cuda.synchronize()  # launches run far ahead of the work; only a bar needs to know
             progress.advance(64 * n)
