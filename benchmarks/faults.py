@@ -1,6 +1,6 @@
 """Faults at random instants, and what becomes of the run (`benchmarks.chaos` counts them).
 
-A small run is disturbed again and again: killed, asked to stop, one of two processes killed, the disk full, memory short in E or in M, a
+A small run is disturbed again and again: killed, asked to stop, one of two processes killed or ended by its own error, the disk full, memory short in E or in M, a
 file truncated, a bit flipped. Each time the same command is given again, until the run ends. It must end with every weight and draw
 bit-identical to the undisturbed run, or be refused with a message that names what is wrong; anything else is counted as lost (no way
 to go on) or silently wrong.
@@ -32,6 +32,8 @@ from diffem.em import loop, trainer
 from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
 from diffem.runs import files
 
+from . import rank_faults
+
 RECIPE = {
     "name": "chaos",
     "data": {"source": "given"},
@@ -61,7 +63,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     os.environ.update(environment)
     torch.set_num_threads(1)
     lay(fault)
-    processes.BEAT, processes.PATIENCE, processes.GRACE = 0.25, 6.0, 2.0
+    processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 6.0, 2.0, 2.0
     Path(f"{out}.begun").touch()
     with Interruption().listening() as interruption:
         us = processes.join()
@@ -102,6 +104,8 @@ def lay(fault: dict[str, Any]) -> None:
         file.with_name(f".{file.name}.0.partial").write_bytes(data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device", str(file))
 
+    if fault["kind"] == "event":
+        rank_faults.lay(fault["phase"], fault["call"], fault["action"])
     if fault["kind"] == "memory-e":
         loop.draw_shard = at_call(loop.draw_shard, no_memory)
     if fault["kind"] == "memory-m":
@@ -140,7 +144,10 @@ class Child:
         return code, self.errors.read_text() if self.errors.exists() else ""
 
 
-KINDS = ("kill", "stop", "kill-rank", "disk-full", "memory-e", "memory-m", "truncate", "flip")
+KINDS = (
+    "kill", "stop", "kill-rank", "disk-full", "memory-e", "memory-m", "truncate", "flip", "stop-event", "stop-rank", "rank-error",
+)  # fmt: skip
+PAIRS = ("kill-rank", "stop-rank", "rank-error")  # faults in one of two processes
 NONE = {"kind": "none"}
 TRIES = 8
 
@@ -186,6 +193,12 @@ def inject(kind: str, out: Path, seconds: float, rng: random.Random) -> str:
         return errors if code in (0, 2) else f"UNCLEAR exit {code}: {errors[-500:]}"
     if kind == "kill-rank":
         return _kill_rank(out, seconds, rng)
+    if kind in ("stop-rank", "rank-error"):
+        return _one_of_two(kind, out, rng)
+    if kind == "stop-event":
+        _, fault = rank_faults.choose(rng, rank_faults.SIGNALS)
+        code, errors = Child(out, fault).end()
+        return errors if code in (0, EXIT_PREEMPTED) else f"UNCLEAR exit {code}: {errors[-500:]}"
     child = Child(out, NONE)
     _wait_until_begun(out, child)
     if not child.wait(rng.uniform(0.0, 1.05) * seconds):
@@ -205,36 +218,56 @@ def _wait_until_begun(out: Path, child: Child) -> None:
     flag.unlink(missing_ok=True)
 
 
-def _pair(out: Path) -> list[Child]:
-    """Two processes on one run."""
+def ranks(out: Path, faults: dict[int, dict[str, Any]] | None = None, count: int = 2) -> list[Child]:
+    """Several processes on one run; faults: of some of them, by their rank."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [Child(out, NONE, {**shared, "RANK": str(r)}) for r in range(2)]
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [Child(out, (faults or {}).get(r, NONE), {**shared, "RANK": str(r)}) for r in range(count)]
 
 
 def undisturbed(kind: str, out: Path) -> tuple[int, str]:
     """Run or resume without a fault, on as many processes as this kind of fault is about: sums over two round differently."""
-    children = _pair(out) if kind == "kill-rank" else [Child(out, NONE)]
+    children = ranks(out) if kind in PAIRS else [Child(out, NONE)]
     ends = [child.end() for child in children]
     Path(f"{out}.begun").unlink(missing_ok=True)
     return max(ends)
 
 
 def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
-    ranks = _pair(out)
-    _wait_until_begun(out, ranks[0])
+    pair = ranks(out)
+    _wait_until_begun(out, pair[0])
     time.sleep(rng.uniform(0.0, 1.5) * seconds)
     victim = rng.randrange(2)
-    ranks[victim].process.kill()
+    pair[victim].process.kill()
     killed = time.monotonic()
-    code, errors = ranks[1 - victim].end()
-    ranks[victim].end()
+    code, errors = pair[1 - victim].end()
+    pair[victim].end()
     waited = time.monotonic() - killed
     if code in (0, EXIT_LOST) and waited < 60:
         return errors
     return f"UNCLEAR exit {code} after {waited:.0f} s: {errors[-500:]}"
+
+
+def _one_of_two(kind: str, out: Path, rng: random.Random) -> str:
+    """A signal to one of two processes, on which both stop; or an error in one, which the other names."""
+    actions = rank_faults.SIGNALS if kind == "stop-rank" else rank_faults.ERRORS
+    faulty, fault = rank_faults.choose(rng, actions, ranks=2)
+    ends = [child.end() for child in ranks(out, {faulty: fault})]
+    codes, (code, errors) = [code for code, _ in ends], ends[1 - faulty]
+    if codes == [0, 0]:  # a resumed or finished run has fewer events
+        return ""
+    if kind == "stop-rank" and codes == [EXIT_PREEMPTED, EXIT_PREEMPTED]:
+        return errors
+    if (
+        kind == "rank-error"
+        and code == EXIT_LOST
+        and f"process {faulty} of 2 failed" in errors
+        and "(simulated)" in errors
+    ):
+        return errors
+    return f"UNCLEAR exits {codes} after {fault} in {faulty}: {ends[0][1][-300:]} / {ends[1][1][-300:]}"
 
 
 def _damage(kind: str, out: Path, rng: random.Random) -> str:
@@ -269,7 +302,7 @@ def go_through(
     for _ in range(TRIES):
         code, errors = undisturbed(kind, out)
         if code == 0:
-            row["outcome"] = compare(out, references.get(kind, references[""]), damaged)
+            row["outcome"] = compare(out, references["pair" if kind in PAIRS else "one"], damaged)
             break
         if code == 2 and damaged and Path(damaged).name in errors:
             row["outcome"] = "refused"
@@ -290,9 +323,9 @@ def chaos(faults: int, seed: int, workers: int, folder: Path) -> list[dict[str, 
     code, errors = child.end()
     assert code == 0, errors
     seconds = time.monotonic() - begun
-    references = {"": contents(folder / "undisturbed")[0]}
+    references = {"one": contents(folder / "undisturbed")[0]}
     assert undisturbed("kill-rank", folder / "pair")[0] == 0
-    references["kill-rank"] = contents(folder / "pair")[0]
+    references["pair"] = contents(folder / "pair")[0]
     print(f"undisturbed: {seconds:.1f} s and {begun - began:.1f} s to start", flush=True)
     rows = []
     with ThreadPoolExecutor(workers) as pool:

@@ -70,7 +70,7 @@ def fit(
     and end within seconds, with exit code 75 (130 after Ctrl-C); the same command resumes.
     """
     from .em.fit import carry_out
-    from .interruption import Interruption, Preempted
+    from .interruption import EXIT_CTRL_C, Interruption, Preempted
     from .processes import ALONE, join
     from .report.page import write_report
     from .runs.recipe import load_recipe, parse_change
@@ -91,9 +91,9 @@ def fit(
             run = carry_out(resolved, problem.obs, folder, say=teller, processes=processes, interruption=interruption)
             if processes.is_first:
                 teller.close(run.path, write_report(run.path, problem.obs, problem.reference))
-    except Preempted:
+    except Preempted as stopped:
         if interruption.signal == signal.SIGINT:
-            raise KeyboardInterrupt from None
+            stopped.exit_code = EXIT_CTRL_C
         raise
     finally:
         processes.leave()
@@ -283,7 +283,7 @@ register_mri(app)
 def main() -> None:
     """The entry point: bad input ends with one clear message and exit code 2, storage that fails with exit code 74."""
     from .errors import InputError, StorageError
-    from .interruption import EXIT_LOST, EXIT_PREEMPTED, Lost, Preempted
+    from .interruption import EXIT_LOST, Lost, Preempted
 
     try:
         app()
@@ -292,16 +292,13 @@ def main() -> None:
         sys.exit(2)
     except Preempted as where:
         print(f"diffem: stopped as asked ({where}); the same command resumes", file=sys.stderr)
-        sys.exit(EXIT_PREEMPTED)
+        sys.exit(where.exit_code)
     except Lost as error:
         print(f"diffem: {error}; this one stops too. Nothing is lost: the same command resumes.", file=sys.stderr)
         sys.exit(EXIT_LOST)
     except StorageError as error:
         _complain(f"{error}; once it can be, the same command goes on")
         sys.exit(74)  # EX_IOERR
-    except KeyboardInterrupt:
-        print("diffem: interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(130)
 
 
 @contextmanager

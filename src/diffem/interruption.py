@@ -26,6 +26,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 class Preempted(Exception):  # noqa: N818 (nothing went wrong)
     """A run stopped because it was asked to; the same command resumes it."""
 
+    exit_code = EXIT_PREEMPTED  # of the command line
+
 
 class Lost(Exception):  # noqa: N818 (the error is another process's)
     """Another process of the run failed or is gone; the same command resumes."""

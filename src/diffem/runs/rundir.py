@@ -1,7 +1,7 @@
 """A run's folder: what is in it, and how a run is opened, locked and continued.
 
     recipe.yaml  run.json  metrics.jsonl  report.html
-    laps/000/    prior.safetensors (the start)  metrics.json
+    laps/000/    prior.safetensors (the start)  metrics.json  start.safetensors (while the start is fitted)
     laps/KKK/    prior.safetensors  draws/NNNNN.npy (+ .json)  metrics.json  samples.npy  posterior.npy  *.png
 
 A lap is done when its `metrics.json` is there. Everything else is made again if it is missing. Every file of it is inside the folder: links

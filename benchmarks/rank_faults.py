@@ -1,0 +1,96 @@
+"""Errors and signals at chosen events of a run, in one of its processes.
+
+An event is the n-th call of a function that every phase goes through: a round of the Gaussian start, a shard of E, a training step, the
+measures after a lap. There the process raises an error of its own (a full disk, no memory) or sends itself a signal, so the fault falls
+into the same place however fast the machine is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from diffem.em import loop
+from diffem.em.trainer import Trainer
+from diffem.priors.fit_full import Selected
+from diffem.processes import Processes
+
+PHASES: dict[
+    str, tuple[Any, str, int]
+] = {  # the function called, and how often an undisturbed run of `benchmarks.faults` calls it
+    "start": (Selected, "expect", 8),
+    "E": (loop, "draw_shard", 12),
+    "M": (Trainer, "_loss", 1000),
+    "watch": (loop, "watch", 3),
+    "wait": (Processes, "_wait", 3),
+}
+FIRST_ONLY = ("start", "watch")  # phases of the first process, while the others wait or draw
+
+
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device (simulated)")
+
+
+def no_memory() -> None:
+    raise torch.OutOfMemoryError("out of memory (simulated)")
+
+
+def bad_input() -> None:
+    from diffem import InputError
+
+    raise InputError("this node's data are others (simulated)")
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def hang() -> None:
+    threading.Event().wait()
+
+
+ACTIONS: dict[str, Callable[[], None]] = {
+    action.__name__: action for action in (no_space, no_memory, bad_input, terminate, interrupt, hang)
+}
+ERRORS, SIGNALS = ("no_space", "bad_input", "no_memory"), ("terminate", "interrupt")
+
+
+def event(phase: str, call: int, action: str) -> dict[str, Any]:
+    """The action at the n-th call of a phase's function, as a fault of `benchmarks.faults`."""
+    return {"kind": "event", "phase": phase, "call": call, "action": action}
+
+
+def lay(phase: str, call: int, action: str) -> None:
+    """Patch this process: at the n-th call of a phase's function the action happens first."""
+    owner, name, _ = PHASES[phase]
+    function, calls = getattr(owner, name), 0
+
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            ACTIONS[action]()
+        return function(*arguments, **options)
+
+    setattr(owner, name, wrapped)
+
+
+def choose(rng: random.Random, actions: tuple[str, ...], ranks: int = 1) -> tuple[int, dict[str, Any]]:
+    """A random fault, and the process it happens in."""
+    phase, action = rng.choice(["start", "E", "M", "watch"]), rng.choice(actions)
+    if action == "no_memory" and (ranks == 1 or phase != "M"):
+        action = "no_space"  # alone, and outside M, a run recovers from missing memory by smaller batches
+    rank = 0 if phase in FIRST_ONLY else rng.randrange(ranks)
+    call = rng.randint(1, PHASES[phase][2] // (ranks if phase == "E" else 1))
+    return rank, event(phase, call, action)
