@@ -18,8 +18,7 @@ from torch import Tensor
 from ..data import Observations
 from ..data.scale import smallest_noise
 from ..errors import InputError
-from ..linalg import SOLVERS, Solution, System
-from ..linalg.tiny import CLOSED_FORM
+from ..linalg import Solution, System
 from ..priors.base import Prior, evaluation_mode
 from ..progress import Progress
 from ..randomness import Stream
@@ -136,7 +135,7 @@ class Posterior:
     def __post_init__(self) -> None:
         require_event(self.obs.y.new_zeros(1, *self.obs.x_shape), self.prior.event_shape, type(self.prior).__name__)
         require_same_dtype(self.obs.y, "y", self.prior.mean, f"the {type(self.prior).__name__}")
-        self.noise = self.obs.noise
+        self.observe(self.obs)
         self.sigma_min = lowest_level(self.prior.sigma_min, smallest_noise(self.obs))
 
     def sigmas(self, steps: int) -> Tensor:
@@ -176,9 +175,12 @@ class Posterior:
     def __getitem__(self, index: Any) -> Self:
         """The same method for some of the observations."""
         new = copy.copy(self)
-        new.obs = self.obs[index]
-        new.noise = new.obs.noise
+        new.observe(self.obs[index])
         return new
+
+    def observe(self, obs: Observations) -> None:
+        """Set the observations and what is derived from them."""
+        self.obs, self.noise = obs, obs.noise
 
     @overload
     def sample(
@@ -274,41 +276,3 @@ class Posterior:
             x = x.reshape(k, n, *x.shape[1:])
             total = total.map(lambda t: t.reshape(k, n))
         return (x, total) if return_stats else x
-
-
-@dataclass
-class SolvingPosterior(Posterior):
-    """A method that solves (Σ_y + A V Aᵀ) u = y − A x̂, with the observations reduced (see `Observations.reduced`) where they can be.
-
-    solver: a name of `linalg.SOLVERS`; it stops after `iterations`, or earlier at a relative residual of `tolerance`;
-    guard: whether the curvature guard is on.
-    """
-
-    solver: str = "cg"
-    iterations: int = 3
-    tolerance: float | None = None
-    guard: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.obs = self.obs.reduced()
-        self.noise = self.obs.noise
-        if self.solver not in SOLVERS:
-            raise InputError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")
-        if not isinstance(self.iterations, int) or self.iterations < 1:
-            raise InputError(f"iterations must be a positive integer, got {self.iterations!r}")
-        if self.tolerance is not None and not 0 < self.tolerance < 1:
-            raise InputError(f"tolerance must lie in (0, 1), got {self.tolerance}")
-
-    def solve(self, signal: Callable[[Tensor], tuple[Tensor, Tensor]], residual: Tensor) -> Solution:
-        solver, system = SOLVERS[self.solver], System(signal, self.noise)
-        return solver(system, residual, iterations=self.iterations, tolerance=self.tolerance, guard=self.guard)
-
-    def capturable(self, sampler: Sampler) -> bool:
-        # a tolerance asks how far the solve is; small least squares and larger eigenvalue problems ask whether they succeeded
-        measured, decomposed = self.obs.y[0].numel(), 0
-        if self.solver == "direct":
-            decomposed = measured
-        elif isinstance(sampler, TDS):  # for log |M|
-            decomposed = min(measured, self.iterations)
-        return self.tolerance is None and self.solver != "gmres" and decomposed <= CLOSED_FORM

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linalg import System
 from ..shapes import per_sample
-from .base import Evaluation, Linearised, SolvingPosterior
+from .base import Evaluation, Linearised
+from .solving import SolvingPosterior
 
 
 @dataclass
@@ -48,7 +48,7 @@ class ExplicitCovariance(SolvingPosterior):
             pullback = A.adjoint(p)
             return A(covariance(pullback)), pullback
 
-        solution = self.solve(signal, self.obs.residual(prior.x_hat))
+        system = self.system(signal, sigma)
+        solution = self.solve(system, self.obs.residual(prior.x_hat))
         x_hat = prior.x_hat + self.correction(prior, solution.pullback, sigma)
-        system = System(signal, self.noise)
         return Evaluation(x_hat, solution, vjps=prior.vjps, prior=prior.x_hat, system=system)

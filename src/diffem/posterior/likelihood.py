@@ -1,20 +1,22 @@
-r"""log q(y | x_t) of a posterior method: the twist of `samplers/tds.py`.
+r"""log q(y | x_t) of a posterior method: the twist of `samplers/tds.py` before the last level.
 
 A method that estimates V[x | x_t] by V takes y | x_t for N(A x̂, M) with M = Σ_y + A V Aᵀ, so with e = y − A x̂ and M u = e
 
     log q(y | x_t) = −½ (eᵀu + log |M|) + constant,
 
-and u is there already. A method without a covariance takes M = Σ_y. As σ_t → 0, V → 0 and x̂ → x_t: every one of these becomes the
-likelihood, which is what makes weights built from them right in the end.
+and u is there already. A method without a covariance takes M = Σ_y.
 
 Energy and determinant are exact where M can be formed: by the solver `direct`, or when there are no more measured values than the solver has
-iterations. Otherwise log |M| = tr log M is estimated by zᵀ log(M) z with one probe z of random signs and as many Lanczos steps as
-the solver has iterations (Ubaru et al. 2017); that is exact for M = cI and close when M is nearly diagonal, as for masks. The probe
-belongs to the draw: all its particles use the same one at every noise level, so the estimate is a fixed function of x_t and
-an inexact determinant makes weights less equal but not wrong.
+iterations. Otherwise eᵀu is as far from eᵀM⁻¹e as the solve is from convergence, and log |M| = tr log M is estimated by zᵀ log(M) z with one probe
+z of random signs and as many Lanczos steps as the solver has iterations (Ubaru et al. 2017); that is exact for M = cI and close when M is
+nearly diagonal, as for masks. A system that is scaled (`solving.py`) has log |M| = log |SMS| − 2 log |S|, and the probe sees SMS, which is
+closer to I. The probe belongs to the draw: all its particles use the same one at every noise level, so the twist is a fixed function of
+x_t. It only guides: an error in it makes the weights less equal, and the likelihood in the last weight, which needs no solve, corrects for it.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -41,7 +43,7 @@ def log_likelihood(evaluation: Evaluation, obs: Observations, probe: Tensor, ite
         return -0.5 * obs.noise.mahalanobis(residual)
     size = residual[0].numel()
     if solution.logdet is None and size <= iterations:
-        solution = direct(system, residual)
+        solution = direct(replace(system, scale=None), residual)
         evaluation.vjps += size * evaluation.vjps_per_product
     if solution.logdet is not None and solution.energy is not None:
         return -0.5 * (solution.energy + solution.logdet)
@@ -51,7 +53,7 @@ def log_likelihood(evaluation: Evaluation, obs: Observations, probe: Tensor, ite
 
 
 def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations: int) -> Tensor:
-    """zᵀ log(M) z by Gauss quadrature: k steps of Lanczos from z, then Σ (first components)² · log(Ritz values), `(n,)`."""
+    """log |M|, `(n,)`, from zᵀ log(SMS) z by Gauss quadrature: k steps of Lanczos from z, then Σ (first components)² · log(Ritz values)."""
     measured = obs.measured
     z = probe if measured is None else torch.where(measured, probe, 0)
     dtype = accumulate_dtype(z.device)
@@ -62,8 +64,8 @@ def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations:
     basis = [v]
     alive = norm > 0
     for j in range(iterations):
-        signal, _ = system.signal(v)
-        w = signal + system.noise_matvec(v)
+        signal, noise, _ = system.product(v)
+        w = signal + noise
         diagonal = dot(v, w)
         # a step past the end of the space: unit rows, coupled to nothing
         tridiagonal[:, j, j] = torch.where(alive, diagonal, 1)
@@ -80,6 +82,9 @@ def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations:
             basis.append(v)
     values, vectors = eigh(torch.nan_to_num(tridiagonal))
     # M ⪰ Σ_y; a learned Jacobian may say otherwise, a variance may not
-    floor = obs.noise.eigenvalue_floor()
-    log_values = torch.maximum(values, floor.to(dtype).reshape(-1, 1)).log()
-    return norm**2 * (vectors[:, 0] ** 2 * log_values).sum(-1)
+    scale = torch.ones_like(z[:1]) if system.scale is None else system.scale
+    floor = obs.noise.eigenvalue_floor().to(dtype) * scale.flatten(1).to(dtype).square().amin(-1)
+    log_values = torch.maximum(values, floor.reshape(-1, 1)).log()
+    log_scale = scale.to(dtype).log()
+    log_scale = (log_scale if measured is None else torch.where(measured, log_scale, 0)).flatten(1).sum(1)
+    return norm**2 * (vectors[:, 0] ** 2 * log_values).sum(-1) - 2 * log_scale

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..linalg import System
 from ..shapes import per_sample
-from .base import Evaluation, Linearised, SolvingPosterior
+from .base import Evaluation, Linearised
+from .solving import SolvingPosterior
 
 
 @dataclass
@@ -35,12 +35,13 @@ class MMPS(SolvingPosterior):
             pullback = prior.vjp(A.adjoint(p))
             return A(variance * pullback), pullback
 
-        solution = self.solve(signal, self.obs.residual(prior.x_hat))
+        system = self.system(signal, sigma)
+        solution = self.solve(system, self.obs.residual(prior.x_hat))
         return Evaluation(
             prior.x_hat + variance * solution.pullback,
             solution,
             vjps=prior.vjps,
             prior=prior.x_hat,
-            system=System(signal, self.noise),
+            system=system,
             vjps_per_product=1,
         )

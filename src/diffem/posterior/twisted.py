@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from ..priors.base import evaluation_mode
 from ..progress import Progress
 from ..randomness import Stream
-from ..samplers.tds import TDS, Guide, draw_weighted
-from .base import Posterior, SolvingPosterior, Statistics
+from ..samplers.tds import TDS, Ended, Guide, draw_weighted
+from .base import Evaluation, Posterior, Statistics
 from .likelihood import log_likelihood
+from .solving import SolvingPosterior
+
+
+@dataclass
+class Twisted:
+    """A posterior method as the guide of a draw; everything has one row per particle.
+
+    counted: takes the statistics. probe: `(n·P, *measurement)` of ±1, and iterations: see `likelihood.py`.
+    """
+
+    posterior: Posterior
+    counted: Statistics
+    probe: Tensor
+    iterations: int
+
+    def guide(self, x_t: Tensor, sigma: Tensor) -> Guide:
+        evaluation = self.posterior.evaluate(x_t, sigma)
+        log_twist = log_likelihood(evaluation, self.posterior.obs, self.probe, self.iterations)
+        self.counted.add(evaluation)
+        assert evaluation.prior is not None
+        return Guide(evaluation.prior, evaluation.x_hat, log_twist)
+
+    def finish(self, x_t: Tensor, sigma: Tensor) -> Ended:
+        """The prior's last denoising, and the likelihood of where it ends: see `samplers/tds.py` for why it is the prior's."""
+        obs, x = self.posterior.obs, self.posterior.prior(x_t, sigma)
+        self.counted.add(Evaluation(x))
+        return Ended(x, -0.5 * obs.noise.mahalanobis(obs.residual(x)))
 
 
 def sample_twisted(
@@ -51,18 +80,10 @@ def sample_twisted(
             address, number = index[row % n].to(prior.mean.device), (first_set + row // n).to(prior.mean.device)
             u = Stream(seed, "posterior probe", lap).uniform(address, measurement, draw=number)
             probe = torch.where(u < 0.5, -1, 1).to(prior.mean).repeat_interleave(count, 0)
-
-            def twist(
-                x_t: Tensor, sigma: Tensor, some: Posterior = some, counted: Statistics = counted, probe: Tensor = probe
-            ) -> Guide:
-                evaluation = some.evaluate(x_t, sigma)
-                log_twist = log_likelihood(evaluation, some.obs, probe, iterations)
-                counted.add(evaluation)
-                assert evaluation.prior is not None
-                return Guide(evaluation.prior, evaluation.x_hat, log_twist)
-
+            twisted = Twisted(some, counted, probe, iterations)
             weighted = draw_weighted(
-                twist,
+                twisted.guide,
+                twisted.finish,
                 prior.mean,
                 address,
                 sigmas,

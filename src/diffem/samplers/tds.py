@@ -5,10 +5,21 @@ P particles start at x₁ and move by the guided DDPM kernel q(x_s | x_t, y) ins
 
     w ← w · p(x_s | x_t) q(y | x_s) / (q(x_s | x_t, y) q(y | x_t)),
 
-which makes the weighted particles follow p(x_s) q(y | x_s) whatever the twist was before. At σ_min the twist is the likelihood (see
-`posterior/likelihood.py`), so with many particles and steps the draw is exact; with few, the better the twist the more equal
-the weights. When their effective number 1/Σw² falls below `threshold`·P, the particles are resampled (systematically) and start
-again with equal weights. A twist need not be normalised: a wrong factor costs particles, not correctness.
+which makes the weighted particles follow p(x_s) q(y | x_s) whatever the twist was before: the twists of a path cancel, except the
+last. When the effective number of particles 1/Σw² falls below `threshold`·P, they are resampled (systematically) and start again with
+equal weights.
+
+The last factor is therefore the only one that must be right. A path of the prior ends at x_t ~ p(x_t), t = σ_min, and its draw is
+x = D(x_t), D being the prior's denoiser. Let π be the law of that x, the law `prior.sample` draws from, which differs from the prior's by
+less than σ_min. With the likelihood of *the point that is returned* in the place of the last twist, the mean of any f over the particles tends to
+
+    ∫ f(D(x_t)) p(y | D(x_t)) p(x_t) dx_t / ∫ p(y | D(x_t)) p(x_t) dx_t = ∫ f(x) p(y | x) π(dx) / ∫ p(y | x) π(dx),
+
+which is the posterior of π, for every noise level and every twist. So −½ (y − A x)ᵀ Σ_y⁻¹ (y − A x) is computed at x = D(x_t), without
+any solve, and x is what a draw returns. (With E[x | x_t, y] in the place of D(x_t), y would count twice.) Before that, a twist may be any
+positive function: the better it is, the more equal the weights; a solve that has not converged, an inexact determinant or a wrong
+factor costs particles. So does noise below σ_min: the last weights then select particles from a spread of σ_min with a likelihood of
+width σ_y, and m values cost about a factor (1 + σ_min²/σ_y²)^{m/2}.
 
 A draw is **one** particle, picked by its final weight. Particles share ancestors and are not independent draws, so one is all that is taken,
 unless `picks` says otherwise: EM, which averages over draws, gets more out of the same particles.
@@ -45,7 +56,15 @@ class Guide(NamedTuple):
     log_twist: Tensor  # (n·P,) log q(y | x_t), up to a constant per observation
 
 
+class Ended(NamedTuple):
+    """Where the particles end, one row per particle."""
+
+    x: Tensor  # (n·P, *event) what a draw returns, D(x_t)
+    log_likelihood: Tensor  # (n·P,) log p(y | x), up to a constant per observation
+
+
 Twist: TypeAlias = Callable[[Tensor, Tensor], Guide]  # x_t (n·P, *event), sigma ()
+Finish: TypeAlias = Callable[[Tensor, Tensor], Ended]
 
 
 class TDS(DDIM):
@@ -93,6 +112,7 @@ def systematic(w: Tensor, u: Tensor, count: int) -> Tensor:
 @torch.no_grad()
 def draw_weighted(
     twist: Twist,
+    finish: Finish,
     mean: Tensor,
     index: Tensor,
     sigmas: Tensor,
@@ -106,7 +126,7 @@ def draw_weighted(
 ) -> Weighted:
     """One micro-batch of n sets of P particles, the rows of a set next to each other.
 
-    twist: the prior and the twist for all n·P rows. mean, sigmas, stream, progress, captured and bookmark: as in `run.draw`.
+    twist: the prior and the twist for all n·P rows. finish: the last denoising and the likelihood, likewise. mean, sigmas, stream, progress, captured and bookmark: as in `run.draw`.
     index, draws: `(n,)` the address of each set; particle p of set d has the normal numbers of draw dP + p.
     """
     count, n, shape = sampler.particles, len(index), tuple(mean.shape)
@@ -120,15 +140,15 @@ def draw_weighted(
     def normal(step: int | Tensor) -> Tensor:
         return stream.normal(row_index, shape, step=step, draw=row_draw, dtype=mean.dtype)
 
-    def reweighted(state: State, guide: Guide) -> Tensor:
-        """log w `(n, P)` once the twist at the place reached is known."""
-        return state[2] + (guide.log_twist.to(dtype).reshape(n, count) - state[3])
+    def reweighted(state: State, log_twist: Tensor) -> Tensor:
+        """log w `(n, P)` once the twist `(n·P,)` at the place reached is known."""
+        return state[2] + (log_twist.to(dtype).reshape(n, count) - state[3])
 
     def step(state: State, i: int | Tensor, row: Tensor) -> State:
         sigma_t, keep, move, fresh, ahead = row
         x_t, last_prior, _, _, smallest, resamplings = state
         guide = twist(x_t, sigma_t)
-        log_w = reweighted(state, guide)
+        log_w = reweighted(state, guide.log_twist)
         w = normalised(log_w)
         effective = 1 / w.square().sum(-1)
         poor = effective < sampler.threshold * count
@@ -155,8 +175,8 @@ def draw_weighted(
     state: State = (x, torch.zeros_like(x), nothing, nothing, smallest, torch.zeros_like(index))
     state = walk(step, state, table, n * count, captured=captured, progress=progress, bookmark=bookmark)
 
-    guide = twist(state[0], sigmas[-1].to(mean))
-    w = normalised(reweighted(state, guide))
+    ended = finish(state[0], sigmas[-1].to(mean))
+    w = normalised(reweighted(state, ended.log_likelihood))
     u = chances.uniform(index, (), step=len(table), draw=draws, dtype=dtype)
-    x = guide.guided[first_row + systematic(w, u, sampler.picks)]
+    x = ended.x[first_row + systematic(w, u, sampler.picks)]
     return Weighted(x, torch.minimum(state[4], 1 / w.square().sum(-1)), state[5])

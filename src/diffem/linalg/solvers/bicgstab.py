@@ -68,8 +68,7 @@ def bicgstab(
 
 def _product(system: System, p: Tensor, status: Tensor, guard: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Mp, the pullback of p, and the status after the guard has looked at p."""
-    signal, pull = system.signal(p)
-    noise = system.noise_matvec(p)
+    signal, noise, pull = system.product(p)
     if guard:
         status = _stop(status, violates(dot(p, signal), dot(p, noise)), Status.GUARDED)
     return signal + noise, pull, status

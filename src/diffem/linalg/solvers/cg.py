@@ -28,8 +28,7 @@ def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = 
     for _ in range(iterations):
         if tolerance is not None and products and not (status == Status.ITERATIONS).any():
             break
-        signal, pull = system.signal(p)
-        noise = system.noise_matvec(p)
+        signal, noise, pull = system.product(p)
         products += 1
         pullback = torch.zeros_like(pull) if pullback is None else pullback
         u, pullback, r, p, rr, status, count = _update(

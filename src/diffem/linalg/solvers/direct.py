@@ -34,9 +34,9 @@ def direct(
         e = torch.zeros_like(b[:1]).flatten(1)
         e[:, j] = 1
         e = e.reshape(1, *b.shape[1:]).expand_as(b)
-        signal, pull = system.signal(e)
+        signal, noise_column, pull = system.product(e)
         signal_columns.append(signal.flatten(1))
-        noise_columns.append(system.noise_matvec(e).flatten(1))
+        noise_columns.append(noise_column.flatten(1))
         pulls.append(pull)
     gram = torch.stack(signal_columns, -1).to(dtype)  # (n, m, m)
     noise = torch.stack(noise_columns, -1).to(dtype)

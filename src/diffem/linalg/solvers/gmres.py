@@ -36,8 +36,7 @@ def gmres(
         if tolerance is not None and j and not active.any():
             break
         v = basis[j]
-        signal, pull = system.signal(v)
-        noise = system.noise_matvec(v)
+        signal, noise, pull = system.product(v)
         pulls.append(pull)
         v_signal, v_noise = dot(v, signal), dot(v, noise)
         if guard:

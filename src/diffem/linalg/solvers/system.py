@@ -7,6 +7,9 @@ JᵀAᵀu = Σ αᵢ JᵀAᵀpᵢ for free: k iterations cost k vector–Jacobia
 V is a covariance, so the true M satisfies pᵀMp ≥ pᵀΣ_y p. A learned Jacobian need not; where a direction violates it the
 system is wrong along that direction, and solving on would send the sample away. That is the *curvature guard*: such a
 sample stops with what it has, alone, and the guard is counted.
+
+Measured values whose noise differs by orders of magnitude give M as many different eigenvalues, and a few iterations resolve few of
+them. A diagonal S close to M^-½ removes most of that difference: M u = b is S M S w = S b with u = S w, and the guard is the same.
 """
 
 from __future__ import annotations
@@ -36,17 +39,29 @@ class Status(IntEnum):
 
 @dataclass(frozen=True)
 class System:
-    """M = Σ_y + A V Aᵀ for a batch.
+    """M = Σ_y + A V Aᵀ for a batch, or S M S.
 
     signal: p `(n, *m)` → (A V Aᵀ p `(n, *m)`, pullback of p `(n, *event)`); called once per product.
     noise: Σ_y, or None for a system that is all signal (then there is nothing to guard against).
+    measured: bool, broadcastable to p, which entries the system is about; None: all of them.
+    scale: the diagonal of S, positive, `(1 or n, *m)`; None: S = I.
     """
 
     signal: Callable[[Tensor], tuple[Tensor, Tensor]]
     noise: Covariance | None = None
+    measured: Tensor | None = None
+    scale: Tensor | None = None
 
-    def noise_matvec(self, p: Tensor) -> Tensor:
-        return torch.zeros_like(p) if self.noise is None else self.noise.matvec(p)
+    def product(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """S A V Aᵀ S p and S Σ_y S p, `(n, *m)`, whose sum is the product with the matrix, and the pullback of S p."""
+        p = self.scaled(p)
+        signal, pullback = self.signal(p)
+        noise = torch.zeros_like(p) if self.noise is None else self.noise.matvec(p)
+        return self.scaled(signal), self.scaled(noise), pullback
+
+    def scaled(self, v: Tensor) -> Tensor:
+        """S v."""
+        return v if self.scale is None else self.scale * v
 
 
 @dataclass
