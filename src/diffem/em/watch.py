@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WATCH_LAP = 1 << 20
 WATCH_STEPS = 64
 EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's predictions are computed in closed form
+PICTURED = 8  # observations the report shows
 
 
 @dataclass
@@ -47,39 +48,52 @@ def watch(
     prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, batch: int | None = None
 ) -> Watched:
     """Measure a prior on held-out observations (None: on none) and draw what the report shows, `batch` samples at a time."""
-    # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler.
-    steps = min(WATCH_STEPS, recipe.e_step.steps)
-    e_step = recipe.e_step
     seed, metrics = recipe.seed, {}
-    count = recipe.watch.samples
-
-    def draws(obs: Observations) -> Tensor:
-        k = recipe.watch.draws
-        if isinstance(prior, GaussianPrior):
-            return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
-        posterior = condition_like(prior, obs, e_step)
-        return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=batch, progress=False)
-
-    if isinstance(prior, GaussianPrior):
-        z = torch.randn(count, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
-        samples = prior.exact_sample(z.to(prior.mean))
-    else:
-        samples = prior.sample(count, steps=WATCH_STEPS, seed=seed, batch_size=batch, progress=False)
+    samples = prior_samples(prior, recipe, batch)
     if held_out is not None:
-        x = draws(held_out)
+        x = posterior_draws(prior, held_out, recipe, batch)
         metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())
         metrics["expected_chi2"] = 1.0 if isinstance(prior, GaussianPrior) else expected_chi2(held_out, prior.sigma_min)
         partial, hidden = hide(held_out, recipe.watch.hidden, seed)
         if isinstance(prior, GaussianPrior) and int(held_out.counts().max()) <= EXACT_VALUES:
             predicted = exact_predictive_log_likelihood(prior, held_out, hidden)
         else:
-            predicted = predictive_log_likelihood(draws(partial), held_out, hidden)
+            drawn = posterior_draws(prior, partial, recipe, batch)
+            predicted = predictive_log_likelihood(drawn, held_out, hidden)
         metrics["predictive_log_likelihood"] = float(predicted)
         metrics["predictive_error"] = predicted.standard_error
     compared = held_out if held_out is not None and len(held_out) >= 64 else shown
-    some = compared[: min(count, len(compared))]
+    some = compared[: min(len(samples), len(compared))]
     metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
-    return Watched(metrics, samples, draws(shown[: min(8, len(shown))]))
+    return Watched(metrics, samples, posterior_draws(prior, shown[: min(PICTURED, len(shown))], recipe, batch))
+
+
+@torch.no_grad()
+def prior_samples(prior: Prior, recipe: Recipe, batch: int | None = None) -> Tensor:
+    """The samples of a lap's prior that the report shows, `(samples, *event)`."""
+    count, seed = recipe.watch.samples, recipe.seed
+    if isinstance(prior, GaussianPrior):
+        z = torch.randn(count, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
+        return prior.exact_sample(z.to(prior.mean))
+    return prior.sample(count, steps=WATCH_STEPS, seed=seed, batch_size=batch, progress=False)
+
+
+@torch.no_grad()
+def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int | None = None) -> Tensor:
+    """Posterior draws for every observation, `(draws, n, *event)`, with random numbers that are the same in every lap."""
+    k, seed = recipe.watch.draws, recipe.seed
+    if isinstance(prior, GaussianPrior):
+        return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
+    # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler.
+    steps = min(WATCH_STEPS, recipe.e_step.steps)
+    posterior = condition_like(prior, obs, recipe.e_step)
+    return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=batch, progress=False)
+
+
+def in_pictures(n: int, held_out: int) -> Tensor:
+    """Which of n observations the report shows, up to eight: held-out ones if there are any."""
+    train, held = split(n, held_out)
+    return (held if len(held) else train)[:PICTURED]
 
 
 def expected_chi2(obs: Observations, sigma_min: float) -> float:
