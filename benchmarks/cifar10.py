@@ -87,7 +87,7 @@ def main() -> None:
         print({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}, flush=True)
         rows.append(row)
     last = len(laps) - 1
-    store = DrawStore(folder.lap(last) / "draws", measured.count, recipe.e_step.shard)
+    store = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard)
     pooled = image_quality(cifar10.to_uint8(store.all()), reference, extractor)
     figures = {
         f"fid_{arguments.samples // 1000}k": rows[-1]["fid"],  # lower with more samples, so these are part of its name

@@ -61,7 +61,7 @@ def measure(name: str, share: float, out: Path) -> list[dict[str, Any]]:
 
 def _error(recipe: Recipe, problem: Problem, out: Path, lap: int) -> float:
     index, _ = split(len(problem.obs), recipe.watch.held_out)
-    store = DrawStore(RunDir(out).lap(lap) / "draws", len(index), recipe.e_step.shard)
+    store = DrawStore.of_lap(RunDir(out), lap, len(index), recipe.e_step.shard)
     draws = store.all()[: len(index)]
     assert problem.reference is not None
     if recipe.data.source == "manifold":

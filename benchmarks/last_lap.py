@@ -34,7 +34,7 @@ def trained_again(share: float, stream: int, arguments: argparse.Namespace) -> d
     recipe = run.recipe()
     last, problem = recipe.laps, recipe.problem()
     obs = problem.obs[split(len(problem.obs), recipe.watch.held_out)[0]]
-    store = DrawStore(run.lap(last) / "draws", len(obs), recipe.e_step.shard)
+    store = DrawStore.of_lap(run, last, len(obs), recipe.e_step.shard)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     prior, draws = load_prior(run.prior_file(last - 1), device), store.all().to(device)
     assert isinstance(prior, DiffusionPrior)

@@ -121,7 +121,7 @@ def main(words: list[str] | None = None) -> None:
             if k in (0, 1, 2, 4, 8, 16) or k == arguments.laps:
                 pictures[f"lap {k}"] = samples[:n].cpu().numpy()
         if k:
-            store = DrawStore(folder.lap(k) / "draws", len(obs), recipe.e_step.shard)
+            store = DrawStore.of_lap(folder, k, len(obs), recipe.e_step.shard)
             draws = store.all().to(device)
             row |= {f"sinkhorn_{key}": v for key, v in divergences(draws).items()}
             row |= without_floor(draws, reference[store.owners(recipe.e_step.draws)], seed)

@@ -69,7 +69,7 @@ def measure(sampler: str, laps: int, out: Path) -> list[dict[str, Any]]:
     carry_out(recipe, problem.obs, out, progress=False)
     rows: list[dict[str, Any]] = []
     for metrics in RunDir(out).metrics()[1:]:
-        store = DrawStore(RunDir(out).lap(metrics["lap"]) / "draws", len(index), recipe.e_step.shard)
+        store = DrawStore.of_lap(RunDir(out), metrics["lap"], len(index), recipe.e_step.shard)
         behind = truths[store.owners(recipe.e_step.draws)]
         kept = {key: metrics[key] for key in ("lap", "rejected", "guards", "chi2", "e_seconds")}
         rows.append({"sampler": sampler, **kept, **without_floor(store.all(), behind, recipe.seed)})

@@ -236,7 +236,8 @@ class TestBadInput:
         prior.write_bytes(prior.read_bytes()[:-100])
         self.refused("prior.safetensors cannot be read", "sample", copy)
         (copy / "laps/001/samples.npy").write_bytes(b"nonsense")
-        self.refused("samples.npy cannot be read", "report", copy)
+        # made again from the lap's prior, which cannot be read either
+        self.refused("prior.safetensors cannot be read", "report", copy)
         (copy / "run.json").write_text("{")
         self.refused("run.json cannot be read", "report", copy)
         self.refused("obs.safetensors cannot be read", "posterior", folder, tmp_path / "obs.safetensors", "-o", "p.npz")

@@ -90,7 +90,7 @@ def fit(
                 teller.console.print(problem.about)
             run = carry_out(resolved, problem.obs, folder, say=teller, processes=processes, interruption=interruption)
             if processes.is_first:
-                teller.close(run.path, write_report(run.path, problem.obs, problem.reference))
+                teller.close(run.path, write_report(run.path, problem.obs, problem.reference, processes.device()))
     except Preempted as stopped:
         if interruption.signal == signal.SIGINT:
             stopped.exit_code = EXIT_CTRL_C
@@ -214,7 +214,8 @@ def report(run: RunArgument) -> None:
     problem = None
     if recipe.data.source != "given":
         problem = recipe.problem()
-    typer.echo(write_report(run, problem.obs if problem else None, problem.reference if problem else None))
+    obs, reference = (problem.obs, problem.reference) if problem else (None, None)
+    typer.echo(write_report(run, obs, reference, device()))
 
 
 @app.command()
@@ -228,11 +229,8 @@ def export(
     from .interop import hub
     from .runs.rundir import RunDir
 
-    recipe = RunDir(run).recipe()
-    obs, pixel_range = None, None
-    if recipe.data.source != "given":
-        problem = recipe.problem()
-        obs, pixel_range = problem.obs, problem.range
+    problem = RunDir(run).problem()
+    obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
     typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
 
 

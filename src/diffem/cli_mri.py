@@ -43,9 +43,12 @@ def observe(
     from .data.sources import Problem
     from .em.reconstruction import spread
     from .runs.files import write_array
+    from .runs.rundir import RunDir
 
     resolved = _recipe(recipe, change)
     problem: Problem = resolved.problem()
+    if Path(recipe).is_dir() and not change:
+        RunDir(recipe).require_observations(problem.obs, f"those of the data source {resolved.data.source!r}")
     problem = problem if n is None else spread(problem, n)
     problem.obs.save(out)
     if truth is not None:

@@ -1,8 +1,12 @@
-"""The exceptions with a message for people: bad input, and storage that does not take what is written to it."""
+"""The exceptions with a message for people: bad input, files of other runs, and storage that does not take what is written to it."""
 
 
 class InputError(ValueError):
     """Something a caller gave cannot be used; the message names both sides."""
+
+
+class ForeignFileError(InputError):
+    """A file that is whole but belongs to another run, seed, lap or range of observations."""
 
 
 class StorageError(OSError):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import diffem
-from diffem import InputError, Observations, operators
+from diffem import InputError, operators
 from diffem.app import drawing, observing, panels, standing, upload
 from diffem.app.viewer import Viewer
 from diffem.runs.recipe import load_recipe
@@ -203,15 +203,18 @@ class TestRuns:
     def test_a_run_that_was_given_its_observations(self, run, tmp_path):
         copy = tmp_path / "given"
         shutil.copytree(run, copy)
+        obs = RunDir(run).recipe().problem().obs
         recipe = load_recipe(RunDir(copy).recipe(), {"data": {"source": "given"}})
-        (copy / "recipe.yaml").write_text(recipe.to_file())
+        (copy / "recipe.yaml").write_text(recipe.to_file(RunDir(copy).info()["name"]))
         with pytest.raises(InputError, match="--observations"):
             observing.observation(Viewer(copy), 0)
-        obs = Observations(torch.randn(5, 8, 8), operators.Mask(torch.rand(5, 8, 8) < 0.5), sigma=0.1)
+        obs[:5].save(tmp_path / "other.safetensors")
+        with pytest.raises(InputError, match=r"the observations have changed: those in .*other.safetensors"):
+            observing.observation(Viewer(copy, tmp_path / "other.safetensors", device="cpu"), 0)
         obs.save(tmp_path / "obs.safetensors")
         viewer = Viewer(copy, tmp_path / "obs.safetensors", device="cpu")
-        assert torch.equal(observing.observation(viewer, 4).obs.y, obs.y[4:])
-        assert sorted(viewer.shown()) == [0, 1, 2, 3, 4]
+        assert torch.equal(observing.observation(viewer, 4).obs.y, obs.y[4:5])
+        assert sorted(viewer.shown())[:5] == [0, 1, 2, 3, 4]
         low, high = viewer.range  # taken from what the run drew
         assert low < high
 

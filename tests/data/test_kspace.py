@@ -19,7 +19,7 @@ from diffem.data.kspace import (
     take_columns,
 )
 from diffem.data.shelf import Slices, in_memory, on_disk
-from diffem.runs.rundir import fingerprint
+from diffem.runs.origin import fingerprint
 
 
 class TestMasks:

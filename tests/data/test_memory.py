@@ -11,7 +11,7 @@ SCRIPT = """
 import resource, sys
 import numpy as np, torch
 from diffem.data.sources import make_problem
-from diffem.runs.rundir import fingerprint
+from diffem.runs.origin import fingerprint
 import diffem.data.fastmri, h5py
 
 torch.set_num_threads(1)

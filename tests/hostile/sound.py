@@ -16,7 +16,8 @@ from diffem.nn.networks import make_network
 from diffem.priors.files import pack, save_prior
 from diffem.runs.files import write_array, write_json
 from diffem.runs.recipe import load_recipe
-from diffem.runs.rundir import RunDir, fingerprint
+from diffem.runs.rundir import RunDir
+from diffem.runs.shown import write_shown
 
 from ..data.volumes import write_volume
 
@@ -63,13 +64,12 @@ def write_run(folder: Path) -> Path:
 
     recipe = load_recipe(RECIPE)
     run = RunDir(folder)
-    obs = recipe.problem().obs
-    run.open(recipe, fingerprint(obs.tensors()))
-    save_prior(prior("gaussian"), run.prior_file(0), lap=0)
-    write_array(run.file(0, "samples.npy"), numbers(8, *EVENT).numpy())
-    write_array(run.file(0, "posterior.npy"), numbers(2, 4, *EVENT).numpy())
+    run.open(recipe, recipe.problem().obs)
+    save_prior(prior("gaussian"), run.prior_file(0), run.origin("prior", 0), lap=0)
+    shown = {"samples.npy": numbers(8, *EVENT).numpy(), "posterior.npy": numbers(2, 4, *EVENT).numpy()}
+    files = write_shown(run, 0, shown)
     write_json(run.file(0, "losses.json"), [[1, 0.5], [2, 0.25]])
-    run.finish_lap(0, {"lap": 0, "seconds": 0.1, "heldout_chi2": 1.0, "warnings": []})
+    run.finish_lap(0, {"lap": 0, "seconds": 0.1, "heldout_chi2": 1.0, "warnings": [], "files": files})
     run.unlock()
     return folder
 

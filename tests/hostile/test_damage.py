@@ -185,11 +185,11 @@ class TestShards:
 class TestRuns:
     def test_a_damaged_file_of_the_last_lap_is_set_aside(self, tmp_path, capsys):
         run = write_run(tmp_path / "run")
-        recipe, info = RunDir(run).recipe(), RunDir(run).info()
+        recipe = RunDir(run).recipe()
         file = run / "laps/000/prior.safetensors"
         file.write_bytes(file.read_bytes()[:-1])
         again = RunDir(run)
-        again.open(recipe, info["observations"])
+        again.open(recipe, recipe.problem().obs)
         again.unlock()
         assert "prior.safetensors cannot be read" in capsys.readouterr().err
         assert (run / "laps/000/prior.safetensors.damaged").exists()
@@ -221,12 +221,12 @@ class TestRuns:
 
     def test_a_run_stopped_while_it_began_goes_on(self, tmp_path):
         run = write_run(tmp_path / "run")
-        recipe, info = RunDir(run).recipe(), RunDir(run).info()
+        recipe = RunDir(run).recipe()
         for name in ("recipe.yaml", "metrics.jsonl", "laps"):
             shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
         (run / ".recipe.yaml.77.partial").write_text("name: so")
         again = RunDir(run)
-        assert again.open(recipe, info["observations"]) == recipe
+        assert again.open(recipe, recipe.problem().obs) == recipe
         again.unlock()
         assert not list(run.glob(".*.partial"))
 

@@ -18,8 +18,8 @@ from ..em.watch import split
 from ..errors import InputError
 from ..priors import Prior
 from ..report import pictures
-from ..runs.files import read_array
 from ..runs.rundir import RunDir
+from ..runs.shown import read_shown
 from .asked import whole
 
 
@@ -58,9 +58,11 @@ class Viewer:
     def problem(self) -> Problem | None:
         """The observations, from the file or the recipe's source; None where the run was given them and they are not here."""
         if self._problem is None and self._file is not None:
-            self._problem = Problem(Observations.load(self._file))
-        elif self._problem is None and self.recipe.data.source != "given":
-            self._problem = self.recipe.problem()
+            obs = Observations.load(self._file)
+            self.run.require_observations(obs, f"those in {self._file}")
+            self._problem = Problem(obs)
+        elif self._problem is None:
+            self._problem = self.run.problem()
         return self._problem
 
     def shown(self) -> list[int]:
@@ -87,4 +89,4 @@ class Viewer:
         """What the run itself drew after a lap: `samples` `(n, *event)` or `posterior` `(draws, observations, *event)`."""
         if name not in ("samples", "posterior"):
             raise InputError(f"a lap keeps samples and posterior, not {name!r}")
-        return read_array(self.run.lap(self.check_lap(lap)) / f"{name}.npy")
+        return read_shown(self.run, self.check_lap(lap), f"{name}.npy")

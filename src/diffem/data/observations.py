@@ -196,6 +196,10 @@ class Observations:
         _gather(self.A, "A", tensors)
         return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
 
+    def structure(self) -> dict[str, Any]:
+        """What tells observations with the same tensors apart, as JSON values: kinds and settings of operator and noise."""
+        return {"A": _structure(self.A), "cov": type(self.cov).__name__, "x_shape": list(self.x_shape)}
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observations:
         """Read what `save` wrote; nothing in the file is executed."""
@@ -250,6 +254,10 @@ def _gather(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> None:
         tensors[f"{prefix}.{name}"] = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     for i, child in enumerate(A.children()):
         _gather(child, f"{prefix}.{i}", tensors)
+
+
+def _structure(A: Operator) -> dict[str, Any]:
+    return {"kind": type(A).__name__, "config": A.config(), "children": [_structure(child) for child in A.children()]}
 
 
 def _describe(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:

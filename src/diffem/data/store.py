@@ -1,35 +1,54 @@
-"""The draws of a lap on disk: one `.npy` per shard, with what making it took and its checksum in a `.json` beside it.
+"""The draws of a lap on disk: one `.npy` per shard, and in a `.json` beside it what making it took, its checksum and its origin.
 
-Whatever is read is compared with its checksum first. A shard that is damaged counts as not made: `has` says so, names the file and why.
+Whatever is read is compared with its checksum and its place first. A shard that is damaged counts as not made: `has` says so, names the
+file and why. One that belongs to another lap or run is set aside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import ForeignFileError, InputError
 from ..runs.files import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
 from ..runs.reading import require_inside
+from ..runs.repair import set_aside
+
+if TYPE_CHECKING:
+    from ..runs.origin import Origin
+    from ..runs.rundir import RunDir
 
 NUMBERS = ("draws", "rejected", "redrawn", "kept", "replaced", "chi2", "guards", "evaluations")  # of a report
 
 
 class DrawStore:
-    """Shards of `shard` observations each; a shard's array is `(draws, observations in it, *event)`."""
+    """Shards of `shard` observations each; a shard's array is `(draws, observations in it, *event)`.
 
-    def __init__(self, folder: Path, observations: int, shard: int) -> None:
-        self.folder, self.observations, self.shard = folder, observations, shard
+    origin: what the shards name as theirs beside their range, `RunDir.origin("draws", lap)`; nothing is named or compared when absent.
+    """
+
+    def __init__(self, folder: Path, observations: int, shard: int, origin: Origin | None = None) -> None:
+        self.folder, self.observations, self.shard, self._origin = folder, observations, shard, origin
+
+    @classmethod
+    def of_lap(cls, run: RunDir, lap: int, observations: int, shard: int) -> DrawStore:
+        """The draws of a lap of a run, for `observations` training observations."""
+        return cls(run.lap(lap) / "draws", observations, shard, run.origin("draws", lap))
 
     def __len__(self) -> int:
         return -(-self.observations // self.shard)
 
     def range(self, k: int) -> tuple[int, int]:
         return k * self.shard, min((k + 1) * self.shard, self.observations)
+
+    def origin(self, k: int) -> Origin | None:
+        """What shard k names as its origin."""
+        return None if self._origin is None else replace(self._origin, observations=self.range(k))
 
     def _files(self, k: int) -> tuple[Path, Path]:
         """The array and the report; both lie in the lap's folder, whatever links may say."""
@@ -44,6 +63,9 @@ class DrawStore:
         try:
             if self.report(k)["sha256"] != file_digest(array):
                 raise InputError(f"{array} is damaged: its contents do not match their checksum")
+        except ForeignFileError as error:  # whole, and perhaps the only copy of another run's draws
+            set_aside(error, array, report)
+            return False
         except InputError as error:
             notice(f"{error}; the draws of observations {self.range(k)[0]} to {self.range(k)[1] - 1} are made again")
             return False
@@ -52,8 +74,9 @@ class DrawStore:
     def write(self, k: int, x: Tensor, report: dict[str, Any]) -> None:
         """The report goes first: a shard whose array is there has its checksum."""
         array_file, report_file = self._files(k)
-        data = array_bytes(x.detach().cpu().numpy())
-        write_json(report_file, {**report, "sha256": digest(data)})
+        data, origin = array_bytes(x.detach().cpu().numpy()), self.origin(k)
+        named = {} if origin is None else {"origin": origin.note()}
+        write_json(report_file, {**report, "sha256": digest(data), **named})
         write_bytes(array_file, data)
 
     def read(self, k: int) -> Tensor:
@@ -72,6 +95,8 @@ class DrawStore:
             raise InputError(f"{file} is not the report of a shard")
         if not all(isinstance(report.get(name, 0), int | float) for name in NUMBERS):
             raise InputError(f"{file} is not the report of a shard: {', '.join(NUMBERS)} should be numbers")
+        if (origin := self.origin(k)) is not None:
+            origin.require(report.get("origin"), file)
         return report
 
     def reports(self) -> Iterator[dict[str, Any]]:

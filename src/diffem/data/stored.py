@@ -92,6 +92,9 @@ class StoredObservations(Observations):
         digest = torch.tensor(list(bytes.fromhex(self._shelf.digest)), dtype=torch.uint8)
         return {"shelf": digest, "rows": self._rows}
 
+    def structure(self) -> dict[str, Any]:
+        return {"x_shape": list(self.x_shape)}  # the rest would have to be read
+
     def save(self, path: Any) -> None:
         self.read().save(path)
 

@@ -13,26 +13,38 @@ import torch
 from ..errors import InputError
 from ..priors import FitState
 from ..runs.files import notice, write_tensors
+from ..runs.origin import Origin
 from ..runs.tensors import read_tensors
 from .maximization import TrainingRecord
 
 
-def write_checkpoint(path: Path, done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
+def write_checkpoint(
+    path: Path, done: int, state: dict[str, torch.Tensor], record: TrainingRecord, origin: Origin | None = None
+) -> None:
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     notes = {"done": done, "seconds": record.seconds, "losses": record.losses, "rollbacks": record.rollbacks}
-    write_tensors(path, tensors, notes)
+    write_tensors(path, tensors, notes if origin is None else {**notes, "origin": origin.note()})
 
 
-def read_checkpoint(path: Path) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
+def read_checkpoint(
+    path: Path, origin: Origin | None = None
+) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
+    """Steps done, state and record of a training that was interrupted; None if there is none that can be used.
+
+    origin: what the file must name as its origin; not compared when absent.
+    """
     if not path.is_file():
         return None
     try:
         tensors, description = read_tensors(path, "a checkpoint of a training")
-    except InputError:  # the training begins again: nothing but time is lost
+        if origin is not None:
+            origin.require(description.get("origin"), path)
+        losses = [(int(step), float(loss)) for step, loss in description["losses"]]
+        done, seconds, rollbacks = description["done"], description["seconds"], description["rollbacks"]
+        record = TrainingRecord(int(done), float(seconds), losses, int(rollbacks))
+    except (InputError, KeyError, TypeError, ValueError):  # the training begins again: nothing but time is lost
         return None
-    losses = [(int(step), float(loss)) for step, loss in description["losses"]]
-    record = TrainingRecord(description["done"], description["seconds"], losses, description["rollbacks"])
-    return description["done"], tensors, record
+    return record.steps, tensors, record
 
 
 def recent_loss(record: TrainingRecord, share: float = 0.1) -> float:
@@ -48,14 +60,15 @@ class StartCheckpoint:
     Args:
         path: The file; None writes nothing.
         seconds: Time between two writes.
+        origin: What the file names as its origin; nothing is named or compared when absent.
 
     Attributes:
         stage: Which of the start's fits the state belongs to, 0 at the beginning.
         state: Where that fit is; None at its beginning.
     """
 
-    def __init__(self, path: Path | None, seconds: float) -> None:
-        self.path, self.seconds = path, seconds
+    def __init__(self, path: Path | None, seconds: float, origin: Origin | None = None) -> None:
+        self.path, self.seconds, self.origin = path, seconds, origin
         self.stage, self.state = self._read()
         self._written = time.monotonic()
 
@@ -64,10 +77,12 @@ class StartCheckpoint:
             return 0, None
         try:
             tensors, description = read_tensors(self.path, "the state of a Gaussian start")
-        except InputError as error:
+            if self.origin is not None:
+                self.origin.require(description.get("origin"), self.path)
+            return int(description["stage"]), FitState(tensors, tensors.pop("log_likelihood").tolist())
+        except (InputError, KeyError, TypeError, ValueError) as error:
             notice(f"{error}; the start begins again")
             return 0, None
-        return int(description["stage"]), FitState(tensors, tensors.pop("log_likelihood").tolist())
 
     def keep(self, stage: int, state: FitState) -> None:
         self.stage, self.state = stage, state
@@ -79,7 +94,8 @@ class StartCheckpoint:
             return
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.state.tensors.items()}
         tensors["log_likelihood"] = torch.tensor(self.state.log_likelihood, dtype=torch.float64)
-        write_tensors(self.path, tensors, {"stage": self.stage})
+        named = {} if self.origin is None else {"origin": self.origin.note()}
+        write_tensors(self.path, tensors, {"stage": self.stage, **named})
         self._written = time.monotonic()
 
     def __enter__(self) -> Self:

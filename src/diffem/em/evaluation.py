@@ -88,9 +88,7 @@ def evaluate(
     for key in ("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards"):
         if key in metrics:
             results[key] = metrics[key]
-    problem = None
-    if recipe.data.source != "given":
-        problem = recipe.problem()
+    problem = run.problem()
     if range is None and problem is not None:
         range = problem.range
     # what may be refused comes before what takes long

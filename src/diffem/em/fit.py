@@ -12,10 +12,11 @@ import torch
 from ..data import Observations
 from ..interruption import Interruption
 from ..priors import DiffusionPrior, Prior
-from ..priors.files import load_prior
+from ..priors.files import load_prior, pack
 from ..processes import ALONE, Processes
 from ..runs.recipe import Recipe, load_recipe
-from ..runs.rundir import RunDir, fingerprint
+from ..runs.rundir import RunDir
+from ..runs.tensors import tensors_checksum
 from .loop import Loop, Say
 from .validation import validate
 
@@ -55,8 +56,8 @@ def load(
         prior = load_prior(path, device)
     else:
         run = RunDir(path)
-        recipe = run.recipe()
-        prior = load_prior(run.finished_prior(lap), device)
+        recipe, lap = run.recipe(), run.finished_lap(lap)
+        prior = load_prior(run.prior_file(lap), device, run.origin("prior", lap))
     if precision == "recipe":
         precision = recipe.drawing_precision if recipe is not None and prior.mean.is_cuda else "float32"
     return prior.compute_in(precision) if isinstance(prior, DiffusionPrior) else prior
@@ -121,8 +122,8 @@ def carry_out(
     with processes.announcing():
         validate(recipe, obs, start)
         run = RunDir(out)
-        observations = fingerprint(obs.tensors())
-        processes.first(lambda: run.open(recipe, observations) and None)
+        given = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
+        processes.first(lambda: run.open(recipe, obs, given) and None)
         try:
             Loop(run, recipe, obs, device, progress, say, processes, interruption).run_all(start)
         finally:

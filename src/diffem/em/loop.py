@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,15 +34,17 @@ from ..priors.files import load_prior, load_with_description, save_prior
 from ..processes import Processes
 from ..progress import Progress
 from ..randomness import Stream
-from ..runs.files import write_array, write_json
+from ..runs.files import write_json
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
+from ..runs.shown import write_shown
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
 from .screening import largest_plausible
+from .shown import restore_pictures
 from .start import gaussian_start, given_start, set_noise_range
-from .watch import split, warnings, watch
+from .watch import PICTURED, split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
 
@@ -80,6 +83,7 @@ class Loop:
 
     def run_all(self, start: Prior | None) -> None:
         done = self.processes.share(self.run.laps_done())
+        missing = self.processes.share([k for k in range(self.recipe.laps + 1) if not self.run.done(k)])
         self.say(
             "start",
             {
@@ -90,7 +94,10 @@ class Loop:
                 "processes": self.processes.count,
             },
         )
-        if done >= self.recipe.laps:
+        if self.processes.is_first:
+            with self.interruptible("samples and draws for the report are made again"):
+                self.restore_pictures()
+        if not missing:
             self.set_status("finished")
             return
         self.set_status("running")
@@ -98,7 +105,9 @@ class Loop:
             self.lap_zero(start)
         else:
             self.laps_before = self.run.metrics()[0].get("laps_before", 0)
-        for lap in range(max(done, 0) + 1, self.recipe.laps + 1):
+        for lap in (k for k in missing if k > 0):  # a lap before finished ones is missing if its files were damaged
+            if lap - 1 not in missing:
+                self.prior = None
             self.lap(lap)
         self.set_status("finished")
 
@@ -147,28 +156,31 @@ class Loop:
                 )
             metrics |= {"start": "given", "laps_before": self.laps_before}
         else:
-            prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, self.start_file)
+            state = (self.start_file, self.run.origin("start", 0))
+            prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, *state)
             metrics |= notes
-        prior = prior.to(self.device)
-        save_prior(prior, self.run.prior_file(0), lap=self.laps_before)
-        return prior
+        save_prior(prior, self.run.prior_file(0), self.run.origin("prior", 0), lap=self.laps_before)
+        return self.saved_prior(0, self.device)  # as a resumed run reads it: products round by the layout in memory
 
     # lap k ---------------------------------------------------------------------------------------------------------------
 
     def lap(self, lap: int) -> None:
         began = time.monotonic()
-        before = self.prior if self.prior is not None else load_prior(self.run.prior_file(lap - 1), self.device)
+        before = self.prior if self.prior is not None else self.saved_prior(lap - 1, self.device)
         metrics: dict[str, Any] = {"lap": lap}
         with self.interruptible(f"lap {lap}: drawing"):
             store = self.expect(lap, before, metrics)
         prior = self.maximise(lap, before, store, metrics)
         self.finish(lap, prior, metrics, began)
 
+    def saved_prior(self, lap: int, device: torch.device | str = "cpu") -> Prior:
+        return load_prior(self.run.prior_file(lap), device, self.run.origin("prior", lap))
+
     def bound(self) -> float:
-        return largest_plausible(load_prior(self.run.prior_file(0)), self.recipe.e_step.bound)
+        return largest_plausible(self.saved_prior(0), self.recipe.e_step.bound)
 
     def store(self, lap: int) -> DrawStore:
-        return DrawStore(self.run.lap(lap) / "draws", len(self.train_obs), self.recipe.e_step.shard)
+        return DrawStore.of_lap(self.run, lap, len(self.train_obs), self.recipe.e_step.shard)
 
     def prepare(self, prior: Prior) -> int:
         """Settle the micro-batch, and make the network fast at it."""
@@ -187,8 +199,7 @@ class Loop:
 
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:
         began, options = time.monotonic(), self.recipe.e_step
-        store, last = self.store(lap), self.store(lap - 1)
-        bound = self.bound()
+        store, bound = self.store(lap), self.bound()
         total = fresh_count(len(self.train_obs), options.fresh_at(lap)) * options.draws // self.processes.count
         with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
             for k in self.processes.share_out(len(store)):
@@ -196,7 +207,7 @@ class Loop:
                     first, end = store.range(k)
                     bar.total -= fresh_count(end - first, options.fresh_at(lap)) * options.draws
                     continue
-                shard = self.draw(lap, prior, store, k, bound, (lambda k=k: last.read(k)) if lap > 1 else None, bar)  # type: ignore[misc]
+                shard = self.draw(lap, prior, store, k, bound, bar)
                 store.write(k, shard.x, shard.report)
         metrics["e_seconds"] = time.monotonic() - began
         self.processes.meet()  # all shards are written
@@ -219,7 +230,6 @@ class Loop:
         store: DrawStore,
         k: int,
         bound: float,
-        last: Callable[[], torch.Tensor] | None,
         bar: Progress,
     ) -> Shard:
         """Shard k."""
@@ -238,7 +248,7 @@ class Loop:
                 seed=self.recipe.seed,
                 lap=self.laps_before + lap,
                 bound=bound,
-                last=last,
+                last=(lambda: self.earlier_draws(lap - 1, k, bound)) if lap > 1 else None,
                 fresh=self.recipe.e_step.fresh_at(lap),
                 batch_size=batch,
                 captured=self.device.type == "cuda" and batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS,
@@ -246,6 +256,23 @@ class Loop:
             )
 
         return self.within_memory(prior, lap, shard)
+
+    def earlier_draws(self, lap: int, k: int, bound: float) -> torch.Tensor:
+        """The draws of shard k of an earlier lap, made again if they are damaged or were removed."""
+        store = self.store(lap)
+        try:
+            return store.read(k)
+        except InputError:
+            if store.has(k):
+                raise
+        first, end = store.range(k)
+        prior = self.saved_prior(lap - 1, self.device)
+        with Progress(
+            f"lap {lap} E, shard {k} again", (end - first) * self.recipe.e_step.draws, "draws", self.progress
+        ) as bar:
+            shard = self.draw(lap, prior, store, k, bound, bar)
+        store.write(k, shard.x, shard.report)
+        return store.read(k)
 
     def within_memory(self, prior: Prior, lap: int, make: Callable[[int], Made]) -> Made:
         """`make(batch)`, again with smaller micro-batches where the device runs out of memory; they change nothing in what is drawn."""
@@ -266,8 +293,9 @@ class Loop:
 
     def maximise(self, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
         file, state_file = self.run.prior_file(lap), self.run.lap(lap) / "training.safetensors"
+        origin, state_origin = (self.run.origin(kind, lap) for kind in ("prior", "training"))
         if self.processes.share(file.is_file()):  # trained, and interrupted before the lap was finished
-            prior, description = load_with_description(file)
+            prior, description = load_with_description(file, origin)
             metrics |= description["training"]
             assert isinstance(prior, DiffusionPrior)
             return prior.to(self.device)
@@ -280,7 +308,7 @@ class Loop:
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
             if self.processes.is_first:
-                write_checkpoint(state_file, done, state, record)
+                write_checkpoint(state_file, done, state, record, state_origin)
 
         record = maximization(
             prior,
@@ -291,7 +319,7 @@ class Loop:
             lap=self.laps_before + lap,
             measured_with=(self.train_obs.A, store.owners(len(draws) // len(self.train_obs))),
             precision=self.recipe.precision,
-            resume=read_checkpoint(state_file),
+            resume=read_checkpoint(state_file, state_origin),
             checkpoint=checkpoint,
             progress=self.progress,
             processes=self.processes,
@@ -301,7 +329,7 @@ class Loop:
         training["rollbacks"] = record.rollbacks
         if self.processes.is_first:
             write_json(losses_file, record.losses)
-            save_prior(prior, file, lap=self.laps_before + lap, training=training)
+            save_prior(prior, file, origin, lap=self.laps_before + lap, training=training)
             state_file.unlink(missing_ok=True)
         metrics |= training
         self.say("maximization", {"lap": lap, **training})
@@ -309,7 +337,7 @@ class Loop:
 
     def initial(self, before: Prior) -> DiffusionPrior:
         """The network this lap starts from: the last lap's weights, or new ones addressed by the seed."""
-        start = load_prior(self.run.prior_file(0), self.device)
+        start = self.saved_prior(0, self.device)
         settings: dict[str, Any] | None
         if isinstance(before, DiffusionPrior):
             network, settings = before.network, before.settings
@@ -346,14 +374,27 @@ class Loop:
             prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe, batch)
         )
         metrics |= watched.metrics
-        folder = self.run.lap(lap)
-        write_array(folder / "samples.npy", watched.samples.cpu().numpy())
-        write_array(folder / "posterior.npy", watched.posterior.cpu().numpy())
+        shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
+        metrics["files"] = write_shown(self.run, lap, {name: x.cpu().numpy() for name, x in shown.items()})
         metrics["seconds"] = time.monotonic() - began
         history = [*(self.run.metrics() if lap else []), metrics]
         metrics["warnings"] = warnings(history, self.recipe) if lap else []
         self.run.finish_lap(lap, metrics)
         keep = self.recipe.e_step.keep
-        if keep is not None and lap > keep:
-            shutil.rmtree(self.run.lap(lap - keep) / "draws", ignore_errors=True)
+        if keep is not None:
+            newest = max(k for k in range(self.recipe.laps + 1) if self.run.done(k))
+            for old in range(1, newest - keep + 1):
+                shutil.rmtree(self.run.lap(old) / "draws", ignore_errors=True)
         self.say("lap", metrics)
+
+    def restore_pictures(self) -> None:
+        """Make the samples and draws of finished laps again that are missing or damaged."""
+
+        def load(lap: int) -> tuple[Prior, int]:
+            prior = self.saved_prior(lap, self.device)
+            return prior, self.prepare(prior)
+
+        for lap in (k for k in range(self.recipe.laps + 1) if self.run.done(k)):
+            restore_pictures(
+                self.run, lap, self.recipe, partial(load, lap), self.shown[: min(PICTURED, len(self.shown))]
+            )

@@ -19,6 +19,7 @@ from ..samplers.schedule import lowest_level
 from .checkpoint import StartCheckpoint
 
 if TYPE_CHECKING:
+    from ..runs.origin import Origin
     from ..runs.recipe import Recipe
 
 
@@ -28,10 +29,11 @@ def gaussian_start(
     device: torch.device,
     progress: bool | None = None,
     state_file: Path | None = None,
+    origin: Origin | None = None,
 ) -> tuple[GaussianPrior, dict[str, Any]]:
     """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached.
 
-    state_file: where the state of an interrupted fit is read from and written to.
+    state_file: where the state of an interrupted fit is read from and written to; origin: what it names as its origin.
     """
     options, history = recipe.gaussian, FitHistory()
     some = options.observations or len(obs)
@@ -42,7 +44,7 @@ def gaussian_start(
         if options.final_rounds:
             stages.append((obs, options.final_rounds))
     prior: GaussianPrior | None = None
-    with StartCheckpoint(state_file, recipe.train.checkpoint_seconds) as saved:
+    with StartCheckpoint(state_file, recipe.train.checkpoint_seconds, origin) as saved:
         for stage in range(saved.stage, len(stages)):
             part, rounds = stages[stage]
             history.log_likelihood.clear()
@@ -75,10 +77,11 @@ def given_start(start: Prior | str) -> tuple[Prior, int]:
     """A prior, or the one a path names, a file's or a run's last; and how many laps are behind it."""
     if not isinstance(start, str):
         return copy.deepcopy(start), 0  # its network is trained in place
-    file = Path(start)
+    file, origin = Path(start), None
     if not file.is_file():
         run = RunDir(file)
         run.recipe()
-        file = run.finished_prior()
-    prior, description = load_with_description(file)
+        lap = run.finished_lap()
+        file, origin = run.prior_file(lap), run.origin("prior", lap)
+    prior, description = load_with_description(file, origin)
     return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0

@@ -24,7 +24,8 @@ from ..operators import Operator
 from ..priors.base import Prior
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
 from ..runs.files import digest, read_json, write_json, write_tensors, write_text
-from ..runs.rundir import RunDir, fingerprint
+from ..runs.origin import data_fingerprint, fingerprint
+from ..runs.rundir import RunDir
 
 CARD = "diffem-card-1"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -47,7 +48,7 @@ def describe_observations(obs: Observations) -> dict[str, Any]:
         "measurement_shape": list(obs.y.shape[1:]),
         "operators": describe_operator(obs.A),
         "noise": {"kind": type(obs.cov).__name__, "mean_variance": float(obs.cov.diagonal(obs.y.shape[1:]).mean())},
-        "fingerprint": fingerprint(obs.tensors()),
+        "fingerprint": data_fingerprint(obs),
     }
 
 
@@ -103,11 +104,8 @@ def export_run(
 ) -> Path:
     """The same for a lap of a run, the last when not given: the recipe, the seed and the hash of its observations go into the card."""
     directory = RunDir(run)
-    recipe, info, last = directory.recipe(), directory.info(), directory.laps_done()
-    lap = last if lap is None else lap
-    if not 0 <= lap <= last:
-        raise InputError(f"{run}: lap {lap} is not there; finished laps are 0 to {last}")
-    prior, description = load_with_description(directory.prior_file(lap))
+    recipe, info, lap = directory.recipe(), directory.info(), directory.finished_lap(lap)
+    prior, description = load_with_description(directory.prior_file(lap), directory.origin("prior", lap))
     training = {
         "recipe": recipe.model_dump(mode="json"),
         "seed": recipe.seed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from ..nn.networks import make_network
 from .base import Prior
 from .diffusion import DiffusionPrior
 from .gaussian import GaussianPrior
+
+if TYPE_CHECKING:
+    from ..runs.origin import Origin
 
 FORMAT = "diffem-prior-2"
 READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks see samples as they are
@@ -49,13 +52,14 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
     return {name: t.detach().cpu().contiguous() for name, t in tensors.items()}, description
 
 
-def load_prior(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Prior:
+def load_prior(path: str | os.PathLike[str], device: torch.device | str = "cpu", origin: Origin | None = None) -> Prior:
     """The prior a file describes, in evaluation mode and without gradients on its parameters."""
-    prior, _ = load_with_description(path)
+    prior, _ = load_with_description(path, origin)
     return prior.to(device)
 
 
-def load_with_description(path: str | os.PathLike[str]) -> tuple[Prior, dict[str, Any]]:
+def load_with_description(path: str | os.PathLike[str], origin: Origin | None = None) -> tuple[Prior, dict[str, Any]]:
+    """The prior and its description. origin: what the file must name as its origin in a run; not compared when absent."""
     from ..runs.tensors import explain, read_tensors, require_finite
 
     tensors, description = read_tensors(path, "a prior")
@@ -64,6 +68,8 @@ def load_with_description(path: str | os.PathLike[str]) -> tuple[Prior, dict[str
             f"{path} is not a prior of this library: it has format {description.get('format')!r}, "
             f"this version reads {' and '.join(READABLE)}"
         )
+    if origin is not None:
+        origin.require(description.get("origin"), path)
     require_finite(tensors, path)
     try:
         prior = _rebuild(description, tensors)
@@ -132,9 +138,9 @@ def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:
         raise InputError(f"missing tensors: {missing or 'none'}; unknown tensors: {further or 'none'}")
 
 
-def save_prior(prior: Prior, path: str | os.PathLike[str], **notes: Any) -> None:
+def save_prior(prior: Prior, path: str | os.PathLike[str], origin: Origin | None = None, **notes: Any) -> None:
     """Write a prior to one file, by way of a temporary name: an interruption never leaves half a file."""
     from ..runs.files import write_tensors
 
-    tensors, description = pack(prior, **notes)
+    tensors, description = pack(prior, **notes, **({} if origin is None else {"origin": origin.note()}))
     write_tensors(Path(path), tensors, description)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,28 @@ import torch
 
 from .. import __version__
 from ..data import Observations
-from ..em.watch import split
+from ..em.fit import load
+from ..em.shown import restore_pictures
+from ..em.watch import in_pictures
 from ..errors import InputError
-from ..runs.files import read_array, read_json, write_bytes, write_text
+from ..priors import Prior
+from ..runs.files import read_json, write_bytes, write_text
+from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
+from ..runs.shown import read_shown
 from . import pictures
 
 
-def write_report(path: str | Path, obs: Observations | None = None, reference: torch.Tensor | None = None) -> Path:
+def write_report(
+    path: str | Path,
+    obs: Observations | None = None,
+    reference: torch.Tensor | None = None,
+    device: torch.device | str = "cpu",
+) -> Path:
     """Write `report.html` (and the pictures beside their laps) of the run at `path`; returns the page's path.
 
-    obs, reference: the run's observations and the truth behind them, where the caller has them at hand.
+    obs, reference: the run's observations and the truth behind them, where the caller has them at hand. Samples and draws of a lap that
+        are missing or damaged are made again; draws need the observations.
     """
     from jinja2 import Environment
 
@@ -32,8 +44,12 @@ def write_report(path: str | Path, obs: Observations | None = None, reference: t
     if not metrics:
         raise InputError(f"{path}: no lap of this run is finished yet, there is nothing to report")
     page = Environment(autoescape=True).from_string((files("diffem.report") / "page.html").read_text())
-    shown = _shown(recipe, obs, reference)
-    last = metrics[-1]["lap"]
+    if obs is not None:
+        run.require_observations(obs, "those given to the report")
+    index = in_pictures(len(obs), recipe.watch.held_out) if obs is not None else torch.arange(0)
+    shown = _shown(obs, index, reference)
+    last, laps = metrics[-1]["lap"], [m["lap"] for m in _spread(metrics)]
+    _restore(run, recipe, laps, None if obs is None else obs[index], device)
     html = page.render(
         title=recipe.name,
         about=recipe.about,
@@ -43,7 +59,7 @@ def write_report(path: str | Path, obs: Observations | None = None, reference: t
         last=last,
         hero=_posterior(run, last, last, shown),
         first=_posterior(run, 0, last, shown, rows=4),
-        samples=_samples(run, [m["lap"] for m in _spread(metrics)]),
+        samples=_samples(run, laps),
         curves=_curves(run, metrics),
         columns=COLUMNS,
         show=_show,
@@ -103,27 +119,35 @@ def _inline(png: bytes) -> str:
 
 
 def _shown(
-    recipe: Any, obs: Observations | None, reference: torch.Tensor | None
+    obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None
 ) -> tuple[np.ndarray, np.ndarray | None] | None:
     """The observations the run's pictures condition on, as Aᵀy with NaN where nothing was measured, and their truth."""
     if obs is None:
         return None
-    train, held = split(len(obs), recipe.watch.held_out)
-    index = (held if len(held) else train)[:8]
     return obs[index].backprojected().numpy(), None if reference is None else reference[index].numpy()
+
+
+def _restore(
+    run: RunDir, recipe: Recipe, laps: list[int], shown: Observations | None, device: torch.device | str
+) -> None:
+    def prior(lap: int) -> tuple[Prior, None]:
+        return load(run.path, lap, device, "recipe"), None
+
+    for lap in laps:
+        restore_pictures(run, lap, recipe, partial(prior, lap), shown)
 
 
 def _posterior(
     run: RunDir, lap: int, last: int, shown: tuple[np.ndarray, np.ndarray | None] | None, rows: int = 8
 ) -> str | None:
-    draws = _array(run, lap, "posterior.npy", 3)
+    draws = read_shown(run, lap, "posterior.npy")
     if shown is None:
         seen, truth = np.full(draws.shape[1:], np.nan), None
     else:
         seen, truth = shown
     if not pictures.is_image(draws[0, 0]):
         return None
-    levels = pictures.limits(_array(run, last, "posterior.npy", 3))
+    levels = pictures.limits(read_shown(run, last, "posterior.npy"))
     png = pictures.posterior(seen, draws, truth, levels, rows)
     write_bytes(run.file(lap, "posterior.png"), png)
     return _inline(png)
@@ -131,7 +155,7 @@ def _posterior(
 
 def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
     """Captions and pictures of prior samples: one of each lap, or for points one of all laps, which share their axes."""
-    samples = {lap: _array(run, lap, "samples.npy", 2) for lap in laps}
+    samples = {lap: read_shown(run, lap, "samples.npy") for lap in laps}
     last = samples[laps[-1]]
     if not pictures.is_image(last[0]):
         png = pictures.marginals({f"lap {lap}": x for lap, x in samples.items()})
@@ -145,15 +169,6 @@ def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
         write_bytes(run.file(lap, "samples.png"), png)
         shown.append((f"Lap {lap}" + (" (Gaussian start)" if lap == 0 else ""), _inline(png)))
     return shown
-
-
-def _array(run: RunDir, lap: int, name: str, axes: int) -> np.ndarray:
-    """An array that a lap left for the report, with at least so many axes."""
-    file = run.file(lap, name)
-    array = read_array(file)
-    if array.dtype.kind != "f" or array.ndim < axes or 0 in array.shape:
-        raise InputError(f"{file} holds {array.dtype} {array.shape}; needed: numbers with {axes} axes or more")
-    return array
 
 
 def _is_point(entry: Any) -> bool:

@@ -18,8 +18,10 @@ from .reading import digest, read_text
 if TYPE_CHECKING:
     from ..data.sources import Problem
 
+LOCATIONS = {"path", "folder", "coils", "cache"}  # keys of `data` that name a place on disk, not what the data are
 MANY = 10_000_000  # more steps, draws or observations at a time than any machine takes: a slip of the pen, or malice
 CHECKSUM = "# sha256 of the lines above: "
+RUN = "# run: "
 
 
 class Section(BaseModel):
@@ -231,9 +233,9 @@ class Recipe(Section):
     def to_yaml(self) -> str:
         return yaml.dump(self.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
 
-    def to_file(self) -> str:
-        """The recipe as a run keeps it: with a last line that tells whether the others are still what was written."""
-        text = self.to_yaml()
+    def to_file(self, run: str = "") -> str:
+        """The recipe as a run keeps it: with the run's name, and a last line that tells whether the others are still what was written."""
+        text = self.to_yaml() + (f"{RUN}{run}\n" if run else "")
         return f"{text}{CHECKSUM}{digest(text.encode())}\n"
 
 
@@ -289,6 +291,12 @@ def has_checksum(path: Path) -> bool:
     return CHECKSUM in read_text(path, YAML_BYTES)
 
 
+def named_run(path: Path) -> str | None:
+    """The name of the run that a recipe's file was written for by `to_file`; None if it names none."""
+    lines = [line.removeprefix(RUN) for line in read_text(path, YAML_BYTES).splitlines() if line.startswith(RUN)]
+    return lines[-1] if lines else None
+
+
 def _is_file(recipe: str) -> bool:
     try:
         return Path(recipe).is_file()
@@ -341,6 +349,12 @@ def _explain(item: Any) -> str:
     if item["type"] == "missing":
         return f"{where!r} is missing"
     return f"{where}: {item['msg'].lower()}, got {_SHORT.repr(item['input'])}"
+
+
+def moved(old: Recipe, new: Recipe) -> Recipe:
+    """The old recipe with the places on disk that the new one names for its data."""
+    places = {name: value for name, value in new.data.options("source").items() if name in LOCATIONS}
+    return old.model_copy(update={"data": old.data.model_copy(update=places)})
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

@@ -5,7 +5,8 @@
     laps/KKK/    prior.safetensors  draws/NNNNN.npy (+ .json)  metrics.json  samples.npy  posterior.npy  *.png
 
 A lap is done when its `metrics.json` is there. Everything else is made again if it is missing. Every file of it is inside the folder: links
-that lead out are not followed, neither for reading nor for writing.
+that lead out are not followed, neither for reading nor for writing. Every file names the run and lap it belongs to (`origin.py`); in folders
+of format 2 and earlier none does, and they keep their format when they are continued.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import InputError
-from .files import clear_partials, digest, notice, read_json, read_tensors, write_json, write_text
+from .files import clear_partials, read_json, write_json, write_text
+from .origin import Origin, data_fingerprint, fingerprint, run_name
 from .reading import JSON_BYTES, parse_json, read_text, require_inside
-from .recipe import Recipe, differences, has_checksum, load_recipe
+from .recipe import Recipe, differences, has_checksum, load_recipe, moved, named_run
+from .repair import set_damaged_aside
 
-FORMAT = 2  # of the folder: 2 keeps checksums in its text files
+if TYPE_CHECKING:
+    from ..data import Observations
+    from ..data.sources import Problem
+
+FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
     "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
     "m_seconds", "seconds", "laps_before",
@@ -33,6 +40,7 @@ class RunDir:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock: int | None = None
+        self._name: tuple[str, int] | None = None  # name and seed of the run, once they were read
 
     # names ---------------------------------------------------------------------------------------------------------------
 
@@ -63,14 +71,22 @@ class RunDir:
             k += 1
         return k
 
-    def finished_prior(self, lap: int | None = None) -> Path:
-        """The file of a finished lap's prior, the last one's when no lap is named."""
+    def finished_lap(self, lap: int | None = None) -> int:
+        """The lap, checked for being finished; the last one when none is given."""
         last = self.laps_done()
         if last < 0:
             raise InputError(f"{self.path}: no lap of this run is finished yet")
         if lap is not None and not 0 <= lap <= last:
             raise InputError(f"{self.path}: lap {lap} is not there; finished laps are 0 to {last}")
-        return self.prior_file(last if lap is None else lap)
+        return last if lap is None else lap
+
+    def origin(self, kind: str, lap: int) -> Origin | None:
+        """What a file of lap `lap` must name as its origin; None for folders whose format has no such names."""
+        if self._name is None:
+            info = self.info()
+            self._name = (info["name"] if info.get("format", 1) >= 3 else "", info["seed"])
+        name, seed = self._name
+        return Origin(kind, name, seed, lap) if name else None
 
     # opening -------------------------------------------------------------------------------------------------------------
 
@@ -78,9 +94,37 @@ class RunDir:
         file = self.inside(self.path / "recipe.yaml")
         if not file.is_file():
             raise InputError(f"{self.path} is not a run: there is no recipe.yaml in it")
-        if self.info().get("format", 1) >= 2 and not has_checksum(file):
+        info = self.info()
+        if info.get("format", 1) >= 2 and not has_checksum(file):
             raise InputError(f"{file} is damaged: its last line, a checksum, is missing")
-        return load_recipe(str(file))
+        if info.get("format", 1) >= 3 and (named := named_run(file)) != info["name"]:
+            raise InputError(f"{file} belongs elsewhere: it names run {str(named)[:32]}, run.json names {info['name']}")
+        recipe = load_recipe(str(file))
+        if recipe.seed != info["seed"]:
+            raise InputError(f"{file} has seed {recipe.seed}, run.json has seed {info['seed']}")
+        return recipe
+
+    def problem(self) -> Problem | None:
+        """The run's observations, made again by its recipe's data source; None if they were passed from Python.
+
+        Raises:
+            InputError: If the source now makes other observations than those of the run.
+        """
+        recipe = self.recipe()
+        if recipe.data.source == "given":
+            return None
+        problem = recipe.problem()
+        self.require_observations(problem.obs, f"those of the data source {recipe.data.source!r}")
+        return problem
+
+    def require_observations(self, obs: Observations, source: str) -> None:
+        """Raise an `InputError` if `obs` are not the observations of this run; source: what the message calls them."""
+        info = self.info()
+        if (found := _fingerprint(obs, info)) != info["observations"]:
+            raise InputError(
+                f"{self.path}: the observations have changed: {source} have fingerprint {found[:8]}…, "
+                f"those of this run {info['observations'][:8]}…"
+            )
 
     def info(self) -> dict[str, Any]:
         file = self.inside(self.path / "run.json")
@@ -90,12 +134,19 @@ class RunDir:
             raise InputError(f"{file} does not describe a run: needed are {', '.join(kinds)}")
         if not isinstance(info.get("format", 1), int) or info.get("format", 1) > FORMAT:
             raise InputError(f"{file} has format {info['format']!r}, this version reads up to {FORMAT}")
+        if info.get("format", 1) >= 3 and not (isinstance(info.get("name"), str) and info["name"]):
+            raise InputError(f"{file} does not describe a run: it has no name")
         return info
 
-    def open(self, recipe: Recipe, observations: str) -> Recipe:
+    def open(self, recipe: Recipe, obs: Observations, start: str | None = None) -> Recipe:
         """Create the folder, or continue what is in it if it is the same run; returns the recipe to follow.
 
-        observations: the fingerprint of the data. More laps than the folder's recipe asks for is the one change accepted.
+        The recipe may ask for more laps than the folder's, and may name other places on disk for the same data.
+
+        Args:
+            recipe: The recipe to follow.
+            obs: The observations of the run.
+            start: The fingerprint of a prior passed from Python to start from.
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a folder")
@@ -109,31 +160,39 @@ class RunDir:
                 raise InputError(f"cannot create {self.path}: {error}") from None
         self.lock()
         try:
-            return self._continue(recipe, observations) if file.exists() else self._begin(recipe, observations)
+            return self._continue(recipe, obs, start) if file.exists() else self._begin(recipe, obs, start)
         except BaseException:
             self.unlock()
             raise
 
-    def _begin(self, recipe: Recipe, observations: str) -> Recipe:
+    def _begin(self, recipe: Recipe, obs: Observations, start: str | None) -> Recipe:
         clear_partials(self.path)
-        info = {"version": __version__, "format": FORMAT, "seed": recipe.seed, "observations": observations}
-        write_json(self.path / "run.json", {**info, "status": "running"})
-        write_text(self.path / "recipe.yaml", recipe.to_file())
+        observations = data_fingerprint(obs)
+        name = run_name(recipe, observations, start)
+        info = {"version": __version__, "format": FORMAT, "name": name, "seed": recipe.seed}
+        write_json(self.path / "run.json", {**info, "observations": observations, "start": start, "status": "running"})
+        write_text(self.path / "recipe.yaml", recipe.to_file(name))
         return recipe
 
-    def _continue(self, recipe: Recipe, observations: str) -> Recipe:
+    def _continue(self, recipe: Recipe, obs: Observations, start: str | None) -> Recipe:
         self._require_version()
         info, old = self.info(), self.recipe()
-        changed = differences(old.model_dump(mode="json"), recipe.model_dump(mode="json"))
+        there = moved(old, recipe)
+        changed = differences(there.model_dump(mode="json"), recipe.model_dump(mode="json"))
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:
             raise InputError(f"{self.path} holds a run of another recipe; it differs in {'; '.join(changed)}")
-        if info["observations"] != observations:
+        if info["observations"] != _fingerprint(obs, info):
             raise InputError(f"{self.path} holds a run on other observations; choose another folder")
+        # the start is in the folder once lap 0 is done, and need not be passed again
+        if info.get("format", 1) >= 3 and info.get("start") != start and not (start is None and self.done(0)):
+            if start is None:
+                raise InputError(f"{self.path} holds a run that starts from a prior passed from Python; pass it again")
+            raise InputError(f"{self.path} holds a run with another start; choose another folder")
         clear_partials(self.path)
-        if longer:
-            write_text(self.path / "recipe.yaml", recipe.to_file())
-        self.set_damaged_aside()
+        if recipe != old:
+            write_text(self.path / "recipe.yaml", recipe.to_file(info.get("name", "")))
+        set_damaged_aside(self)
         return recipe
 
     def _require_version(self) -> None:
@@ -145,23 +204,6 @@ class RunDir:
             raise InputError(
                 f"{self.path} was made by version {version[:40]}, this is {__version__}; choose another folder"
             )
-
-    def set_damaged_aside(self) -> list[Path]:
-        """Rename damaged files of the last laps, on which a run goes on, so that they are made again; says so, and returns them."""
-        aside = []
-        last = self.laps_done()
-        for k in (last, last + 1):
-            for name in ("metrics.json", "prior.safetensors", "training.safetensors") if k > 0 or last == 0 else ():
-                file = self.file(k, name)
-                if not file.exists():
-                    continue
-                try:
-                    read_json(file) if name == "metrics.json" else read_tensors(file)
-                except InputError as error:
-                    os.replace(file, file.with_name(f"{name}.damaged"))
-                    aside.append(file)
-                    notice(f"{error}; it was renamed to {name}.damaged and is made again")
-        return aside
 
     def lock(self) -> None:
         """Refuse a second process while the first lives; the operating system frees the lock with the process."""
@@ -190,37 +232,38 @@ class RunDir:
 
     def finish_lap(self, k: int, metrics: dict[str, Any]) -> None:
         """The lap's `metrics.json` is the last thing written in it; after it the lap counts."""
-        before = self.metrics()[:k]
-        write_text(self.path / "metrics.jsonl", "".join(json.dumps(m) + "\n" for m in [*before, metrics]))
+        origin = self.origin("metrics", k)
+        metrics = metrics if origin is None else {**metrics, "origin": origin.note()}
+        others = [self.lap_metrics(j) for j in range(self.recipe().laps + 1) if j != k and self.done(j)]
+        log = sorted([*others, metrics], key=lambda m: m["lap"])
+        write_text(self.path / "metrics.jsonl", "".join(json.dumps(m) + "\n" for m in log))
         write_json(self.metrics_file(k), metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
         """What every finished lap measured, the start first."""
-        return [_lap_metrics(self.metrics_file(k), k) for k in range(self.laps_done() + 1)]
+        return [self.lap_metrics(k) for k in range(self.laps_done() + 1)]
 
-
-def _lap_metrics(file: Path, k: int) -> dict[str, Any]:
-    metrics = read_json(file)
-    if not isinstance(metrics, dict) or metrics.get("lap") != k or isinstance(metrics["lap"], bool):
-        raise InputError(f"{file} does not hold the measures of lap {k}")
-    for name in NUMBERS & metrics.keys():
-        if not isinstance(metrics[name], int | float | None):
-            raise InputError(f"{file}: {name} should be a number, got {type(metrics[name]).__name__}")
-    notes = metrics.get("warnings", [])
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise InputError(f"{file}: warnings should be a list of texts")
-    return metrics
+    def lap_metrics(self, k: int) -> dict[str, Any]:
+        """What lap k measured."""
+        file, origin = self.metrics_file(k), self.origin("metrics", k)
+        metrics = read_json(file)
+        if not isinstance(metrics, dict) or metrics.get("lap") != k or isinstance(metrics["lap"], bool):
+            raise InputError(f"{file} does not hold the measures of lap {k}")
+        if origin is not None:
+            origin.require(metrics.get("origin"), file)
+        for name in NUMBERS & metrics.keys():
+            if not isinstance(metrics[name], int | float | None):
+                raise InputError(f"{file}: {name} should be a number, got {type(metrics[name]).__name__}")
+        notes = metrics.get("warnings", [])
+        if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+            raise InputError(f"{file}: warnings should be a list of texts")
+        return metrics
 
 
 def _begun(name: str) -> bool:
     return name in BEGUN or name.endswith(".partial")
 
 
-def fingerprint(tensors: dict[str, Any]) -> str:
-    """A hash of named tensors, the same whenever their bytes are."""
-    parts = []
-    for name in sorted(tensors):
-        array = tensors[name].detach().cpu().contiguous().numpy()
-        # the array's own memory, not a copy of it: observations may be large
-        parts.append(f"{name} {array.dtype} {array.shape} {digest(array.reshape(-1).view('u1').data)}")
-    return digest("\n".join(parts).encode())[:32]
+def _fingerprint(obs: Observations, info: dict[str, Any]) -> str:
+    """The fingerprint of observations as the run's format has it: until format 2 of the tensors alone."""
+    return data_fingerprint(obs) if info.get("format", 1) >= 3 else fingerprint(obs.tensors())

@@ -1,0 +1,49 @@
+"""Damaged and foreign files of a run, set aside so that `fit` makes them again: each step of a run makes the files that are missing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ForeignFileError, InputError
+from .files import notice, read_tensors
+
+if TYPE_CHECKING:
+    from .rundir import RunDir
+
+
+def set_damaged_aside(run: RunDir) -> list[Path]:
+    """Rename the damaged and foreign files of every lap that was begun, with a notice for each; returns their paths."""
+    aside = []
+    for lap in range(run.recipe().laps + 1):
+        for name in ("metrics.json", "prior.safetensors", "training.safetensors", "start.safetensors"):
+            file = run.file(lap, name)
+            if file.exists() and (error := _flaw(run, lap, file)) is not None:
+                set_aside(error, file)
+                aside.append(file)
+    return aside
+
+
+def set_aside(error: InputError, *files: Path) -> None:
+    """Rename files that cannot be used, and print why."""
+    suffix = "foreign" if isinstance(error, ForeignFileError) else "damaged"
+    for file in files:
+        os.replace(file, file.with_name(f"{file.name}.{suffix}"))
+    renamed = " and ".join(f"{file.name}.{suffix}" for file in files)
+    notice(f"{error}; renamed to {renamed} and made again")
+
+
+def _flaw(run: RunDir, lap: int, file: Path) -> InputError | None:
+    """Why a file cannot be used, None if it can."""
+    try:
+        if file.name == "metrics.json":
+            run.lap_metrics(lap)
+        else:
+            origin = run.origin(file.name.partition(".")[0], lap)
+            _, description = read_tensors(file)
+            if origin is not None:
+                origin.require(description.get("origin"), file)
+    except InputError as error:
+        return error
+    return None
