@@ -142,6 +142,8 @@ class _Teller:
             self.console.print(
                 "".join(f"{cell:>{width}}" for cell, (_, _, _, width) in zip(cells, self.columns, strict=True))
             )
+            for note in data.get("notes", []):
+                self.console.print(f"  note: {note}")
             for warning in data.get("warnings", []):
                 self.console.print(f"  warning: {warning}", style="yellow")
 

@@ -83,10 +83,12 @@ def posterior(
     obs = obs.to("cpu")
     bound = largest_plausible(prior, e_step.bound)
     refused = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
-    chi2 = torch.stack([obs.chi2(d) for d in x])
-    typer.echo(
-        f"{len(obs)} observations, {draws} draws each; residual χ² per measured value {float(chi2.median()):.2f} (median)"
-    )
+    chi2 = torch.stack([obs.chi2(d) for d in x])  # NaN where nothing was measured
+    empty = int(obs.empty().sum())
+    residual = f"residual χ² per measured value {float(chi2.nanmedian()):.2f} (median)" if empty < len(obs) else ""
+    typer.echo(f"{len(obs)} observations, {draws} draws each" + (f"; {residual}" if residual else ""))
+    if empty:
+        typer.echo(f"{empty} of them measure nothing: their draws are samples of the prior")
     if refused:
         typer.echo(
             f"warning: {refused} of {draws * len(obs)} draws are such as an E-step refuses (not finite, χ² above {e_step.chi2:g}, "

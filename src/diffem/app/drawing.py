@@ -37,7 +37,7 @@ class Conditioned:
     seen: Tensor  # (*event) or (*measurement), NaN where nothing was measured
     draws: Tensor  # (draws, *event)
     residual: Tensor  # (*measurement): y − A mean in standard deviations of the noise, NaN where nothing was measured
-    chi2: Tensor  # (draws,) residual of each draw per measured value
+    chi2: Tensor  # (draws,) residual of each draw per measured value; NaN if nothing was measured
     truth: Tensor | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -73,6 +73,8 @@ def condition(
     if measured is not None:
         residual = torch.where(measured.expand_as(obs.y)[0], residual, torch.nan)
     notes = []
+    if obs.empty().all():
+        notes.append("Nothing was measured here: the draws are samples of the prior.")
     if float(chi2.median()) > 2:
         notes.append(
             "The draws miss the observation: try more steps, or a noise level nearer to what the prior was trained with."

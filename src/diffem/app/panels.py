@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from html import escape
 from typing import Any
 
@@ -108,8 +109,12 @@ def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
 
 
 def _facts(c: Conditioned) -> str:
+    chi2 = float(c.chi2.median())
     cells = [
-        (f"{float(c.chi2.median()):.2f}", "χ² per measured value, about 1 when draws explain the observation"),
+        (
+            "–" if math.isnan(chi2) else f"{chi2:.2f}",
+            "χ² per measured value, about 1 when draws explain the observation",
+        ),
         (f"{int((~c.residual.isnan()).sum())}", "measured values"),
         (f"{float(c.std.mean()):.3f}", "mean standard deviation"),
     ]

@@ -162,9 +162,23 @@ class Observations:
 
     def counts(self) -> Tensor:
         """How many values each observation measures, `(n,)`."""
-        measured = self.measured
-        full = torch.ones((), dtype=torch.bool, device=self.y.device) if measured is None else measured
-        return full.expand_as(self.y).flatten(1).sum(1)
+        measured, size = self.measured, self.y[0].numel()
+        if measured is None:
+            return torch.full((len(self),), size, device=self.y.device)
+        # an axis of size 1 in the mask stands for all entries along it
+        rows = measured.reshape(len(measured), -1)
+        return (rows.sum(1) * (size // rows.shape[1])).expand(len(self))
+
+    def empty(self) -> Tensor:
+        """Which observations measure nothing, `(n,)` bool: their posterior is the prior, and measures leave them out."""
+        return self.counts() == 0
+
+    def informative(self) -> Observations | None:
+        """The observations that measure something, in the same order: self where all do, None where none does."""
+        empty = self.empty()
+        if not empty.any():
+            return self
+        return None if empty.all() else self[(~empty).nonzero().flatten()]
 
     def residual(self, x: Tensor) -> Tensor:
         """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`."""
@@ -173,8 +187,13 @@ class Observations:
         return residual if measured is None else torch.where(measured, residual, 0)
 
     def chi2(self, x: Tensor) -> Tensor:
-        """(y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws that explain their observation."""
-        return self.noise.mahalanobis(self.residual(x)) / self.counts()
+        """(y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws that explain their observation.
+
+        NaN for an observation that measures nothing: there is no residual to judge a draw by, and averages must skip it.
+        """
+        counts = self.counts()
+        chi2 = self.noise.mahalanobis(self.residual(x)) / counts.clamp(min=1)
+        return torch.where(counts > 0, chi2, torch.nan)
 
     def __repr__(self) -> str:
         return f"Observations({len(self)} of {tuple(self.y.shape[1:])}, x {self.x_shape}, A={self.A}, cov={self.cov})"

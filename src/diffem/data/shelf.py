@@ -81,6 +81,10 @@ class KspaceShelf:
         same = bool((sigma == sigma[0]).all())
         return Observations(y, operator(masks, maps, self.complex), sigma=float(sigma[0]) if same else sigma)
 
+    def counts(self, rows: Tensor) -> Tensor:
+        masks, columns = np.asarray(self.arrays["masks"])[rows.numpy()], self.arrays["columns"]
+        return torch.from_numpy(masks.sum(1, dtype=np.int64)) * math.prod(columns.shape[1:])
+
     def observations(self) -> Observations:
         """All of them: in memory if the shelf is, read as they are used otherwise."""
         return StoredObservations(self) if self.mapped else self.read(torch.arange(len(self)))

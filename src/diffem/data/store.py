@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from ..runs.origin import Origin
     from ..runs.rundir import RunDir
 
-NUMBERS = ("draws", "rejected", "redrawn", "kept", "replaced", "chi2", "guards", "evaluations")  # of a report
+NUMBERS = (
+    "draws",
+    "informed",
+    "rejected",
+    "redrawn",
+    "kept",
+    "replaced",
+    "chi2",
+    "guards",
+    "evaluations",
+)  # of a report
 
 
 class DrawStore:

@@ -30,6 +30,10 @@ class Shelf(Protocol):
         """The observations at `rows` `(m,)`, in that order."""
         ...
 
+    def counts(self, rows: Tensor) -> Tensor:
+        """How many values the observations at `rows` measure, `(m,)`, without reading the values."""
+        ...
+
 
 class ScaledShelf:
     """The observations of a shelf in other units, scaled as they are read."""
@@ -43,6 +47,9 @@ class ScaledShelf:
 
     def read(self, rows: Tensor) -> Observations:
         return self.shelf.read(rows).scaled(self.factor)
+
+    def counts(self, rows: Tensor) -> Tensor:
+        return self.shelf.counts(rows)
 
 
 class StoredObservations(Observations):
@@ -83,6 +90,9 @@ class StoredObservations(Observations):
         if self._read is not None:
             return self._read.scaled(factor)
         return StoredObservations(ScaledShelf(self._shelf, factor), self._rows)
+
+    def counts(self) -> Tensor:
+        return self._shelf.counts(self._rows)
 
     def reduced(self) -> Observations:
         return self.read().reduced()

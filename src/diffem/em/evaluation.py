@@ -76,7 +76,7 @@ def evaluate(
 
     reference: clean data. 'source' is the truth behind a simulated source's observations; a `.npy` holds samples `(n, *event)`; pixels
         are a `.npy` of uint8, a `.npz` with an array `images`, or a folder or batch of CIFAR-10.
-    observations: posterior draws are made for so many, the first ones.
+    observations: posterior draws are made for so many, the first ones; those that measure nothing are left out.
     extractor: adds FID and KID through this feature extractor (see `metrics.load_extractor`: it is executed, so it is named here or by
         the environment variable DIFFEM_INCEPTION and never by the run).
     range: the values of x that are pixel 0 and pixel 255, where the data source does not say.
@@ -100,8 +100,9 @@ def evaluate(
         )
     x = _samples(prior, samples, steps, sampler, batch)
     if problem is not None:
-        some = problem.obs[: min(samples, len(problem.obs), SIMULATED)]
-        results["observation_distance"] = observation_distance(x[: len(some)].cpu(), some)
+        some = problem.obs[: min(samples, len(problem.obs), SIMULATED)].informative()
+        if some is not None:
+            results["observation_distance"] = observation_distance(x[: len(some)].cpu(), some)
     if truth is None:
         return results
     real = truth.x.to(x)
@@ -113,10 +114,13 @@ def evaluate(
         results |= image_quality(to_uint8(x, range), make_reference(pixels, network), network)
         results |= {"samples": len(x), "reference_images": len(pixels)}
     if truth.paired and problem is not None and draws > 0:
+        rows = (~problem.obs[:observations].empty()).nonzero().flatten().cpu()
+        if len(rows) == 0:
+            return results
         bound = largest_plausible(load(path, 0), recipe.e_step.bound)
-        part = Problem(problem.obs[:observations])
+        part = Problem(problem.obs[rows])
         drawn = posterior_draws(prior, part, recipe, draws, bound)
-        first = truth.x[: len(part.obs)]
+        first = truth.x[rows]
         results["mse_draw"] = mse_unmeasured(drawn[0], first, part.obs)
         if draws > 1:
             results[f"mse_mean{draws}"] = mse_unmeasured(drawn.mean(0), first, part.obs)

@@ -114,11 +114,12 @@ def draw_shard(
 
     before = last() if last is not None and fresh < 1 else None
     count = len(obs) if before is None else fresh_count(len(obs), fresh)
-    draws, rejected, redrawn, kept, hopeless, chi2 = [], 0, 0, 0, 0, 0.0
+    draws, rejected, redrawn, kept, hopeless, chi2, informed = [], 0, 0, 0, 0, 0.0, 0
     for first in range(0, options.draws, together):
         turn = int(index[0]) * options.draws + first  # shards and draws take turns of their own
         rows = Stream(seed, "fresh", lap).permutation(len(obs), step=turn)[:count].sort().values
         some = obs if count == len(obs) else obs[rows]
+        empty = some.empty()
         x = attempt(rows, first, counted=True)
         good, limit = screened(x, rows)
         rejected += int((~good).sum())
@@ -141,16 +142,18 @@ def draw_shard(
             elif len(bad):
                 draw[bad] = _fallback(prior, some[bad])
                 hopeless += len(bad)
-            chi2 += float(some.chi2(draw).sum())
+            chi2 += float(torch.where(empty, 0, some.chi2(draw)).sum())
+            informed += int((~empty).sum())
             draws.append(draw if before is None else before[d].to(x).index_copy(0, rows.to(x.device), draw))
     report = {
         "observations": len(obs),
         "draws": count * options.draws,  # of this lap; the counts and χ² are theirs
+        "informed": informed,  # of those, the draws whose observation measures something: χ² is their mean
         "rejected": rejected,
         "redrawn": redrawn,
         "kept": kept,
         "replaced": hopeless,
-        "chi2": chi2 / (count * options.draws),
+        "chi2": chi2 / max(informed, 1),
         **totals,
     }
     return Shard(torch.stack(draws), report)
@@ -164,7 +167,7 @@ def fresh_count(n: int, fresh: float) -> int:
 def given_shard(obs: Observations) -> Shard:
     """The draws of clean observations: themselves."""
     none = dict.fromkeys(("rejected", "redrawn", "kept", "replaced", "chi2", "guards", "evaluations", "vjps"), 0.0)
-    return Shard(obs.y.unsqueeze(0), {"observations": len(obs), "draws": len(obs), **none})
+    return Shard(obs.y.unsqueeze(0), {"observations": len(obs), "draws": len(obs), "informed": len(obs), **none})
 
 
 def condition_like(prior: Prior, obs: Observations, options: EStep) -> Posterior:

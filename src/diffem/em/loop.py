@@ -44,6 +44,7 @@ from .maximization import TrainingRecord, maximization
 from .screening import largest_plausible
 from .shown import restore_pictures
 from .start import gaussian_start, given_start, set_noise_range
+from .validation import notes
 from .watch import PICTURED, split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
@@ -76,8 +77,8 @@ class Loop:
         self.most = 1 << 62  # of those, as many as fit the device, as far as is known
         self.index, held = split(len(obs), recipe.watch.held_out)
         self.train_obs = obs[self.index] if len(held) else obs
-        self.held_out = obs[held].to(device) if len(held) else None
-        self.shown = self.held_out if self.held_out is not None else obs[: min(256, len(obs))].to(device)
+        self.shown = (obs[held] if len(held) else obs[: min(256, len(obs))]).to(device)
+        self.held_out = self.shown.informative() if len(held) else None
         self.prior: Prior | None = None  # of the last lap, while it is in memory
         self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
 
@@ -133,7 +134,7 @@ class Loop:
     def lap_zero(self, start: Prior | None) -> None:
         """The first process makes the start; the others wait for it."""
         began = time.monotonic()
-        metrics: dict[str, Any] = {"lap": 0, "observations": len(self.train_obs)}
+        metrics: dict[str, Any] = {"lap": 0, "observations": len(self.train_obs), "notes": notes(self.train_obs)}
         with self.interruptible("lap 0: making the start"):
             prior = self.make_start(start, metrics) if self.processes.is_first else None
             self.laps_before = self.processes.share(self.laps_before)
@@ -217,7 +218,9 @@ class Loop:
         metrics["draws"] = count
         for name in ("rejected", "redrawn", "kept", "replaced"):
             metrics[name] = sum(r[name] for r in reports) / count
-        metrics["chi2"] = sum(r["chi2"] * r["draws"] for r in reports) / count
+        informed = [r.get("informed", r["draws"]) for r in reports]
+        if any(informed):
+            metrics["chi2"] = sum(r["chi2"] * n for r, n in zip(reports, informed, strict=True)) / sum(informed)
         evaluations = sum(r["evaluations"] for r in reports)
         metrics["guards"] = sum(r["guards"] for r in reports) / evaluations if evaluations else 0.0
         self.say("expectation", {"lap": lap, **metrics})

@@ -63,8 +63,8 @@ class Reconstruction:
 
     def measures(self) -> dict[str, Any]:
         """Residual χ² of the draws, and errors against the truth: PSNR and SSIM of intensities, averaged over slices."""
-        chi2 = torch.stack([self.obs.chi2(x) for x in self.draws]).double()
         counts = self.obs.counts().double()
+        chi2 = torch.stack([torch.where(counts > 0, self.obs.chi2(x), 0) for x in self.draws]).double()
         row: dict[str, Any] = {
             "measurement": self.name,
             "slices": len(self.obs),

@@ -2,7 +2,8 @@ r"""Which posterior draws may be trained on: finite, explaining their observatio
 
 Expectation–maximisation amplifies whatever is wrong with its draws, so a draw that does not explain its own observation is not one
 of the posterior. The residual χ² of m measured values is compared with a threshold per value, and never more tightly than five
-standard deviations of what pure noise gives (Wilson & Hilferty's approximation), which matters when m is small.
+standard deviations of what pure noise gives (Wilson & Hilferty's approximation), which matters when m is small. An observation that
+measures nothing has no residual: its draws are samples of the prior, and need only be finite and of plausible size.
 """
 
 from __future__ import annotations
@@ -42,5 +43,6 @@ def acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> 
     finite = torch.isfinite(flat).all(1)
     clean = torch.where(finite.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
     small = flat.nan_to_num(torch.inf).abs().amax(1) <= bound
-    fits = obs.chi2(clean) <= chi2_limit(obs.counts(), threshold)
+    counts = obs.counts()
+    fits = (counts == 0) | (obs.chi2(clean) <= chi2_limit(counts, threshold))
     return finite & small & fits

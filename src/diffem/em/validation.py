@@ -15,6 +15,7 @@ from ..runs.recipe import Recipe
 from ..samplers import get_sampler
 from .augment import Augment
 from .noise_law import noise_law
+from .watch import split
 
 CLEAN = 0.01  # noise that is no more than this share of the data's spread is none
 
@@ -31,11 +32,23 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
         )
+    if obs.empty()[split(len(obs), recipe.watch.held_out)[0]].all():
+        raise InputError("none of the observations to train on measures anything: there is nothing to learn from")
     if recipe.e_step.clean:
         _require_clean(obs)
     if recipe.start == "gaussian" and start is None:
         with torch.device("meta"):
             make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
+
+
+def notes(obs: Observations) -> list[str]:
+    """What the user should know about observations that are accepted."""
+    empty = int(obs.empty().sum())
+    if not empty:
+        return []
+    return [
+        f"{empty} of {len(obs)} observations measure nothing: their draws are samples of the prior, and measures leave them out"
+    ]
 
 
 def _require_clean(obs: Observations, samples: int = 1024) -> None:

@@ -62,9 +62,10 @@ def watch(
             predicted = predictive_log_likelihood(drawn, held_out, hidden)
         metrics["predictive_log_likelihood"] = float(predicted)
         metrics["predictive_error"] = predicted.standard_error
-    compared = held_out if held_out is not None and len(held_out) >= 64 else shown
-    some = compared[: min(len(samples), len(compared))]
-    metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
+    compared = held_out if held_out is not None and len(held_out) >= 64 else shown.informative()
+    if compared is not None and len(compared) > 1:
+        some = compared[: min(len(samples), len(compared))]
+        metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
     return Watched(metrics, samples, posterior_draws(prior, shown[: min(PICTURED, len(shown))], recipe, batch))
 
 

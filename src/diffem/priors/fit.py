@@ -82,6 +82,12 @@ def fit_gaussian(
     if rank is not None and not 1 <= rank < size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
     history = FitHistory() if history is None else history
+    informative = obs.informative()  # the others add nothing to the likelihood, and only slow the rounds down
+    if informative is None:
+        raise InputError(
+            f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
+        )
+    obs = informative
     scale = signal_scale(obs)
     obs, per_value = obs.scaled(1 / scale), math.log(scale)  # a density in units of x is 1/scale of that in unit size
 

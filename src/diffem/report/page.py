@@ -63,6 +63,7 @@ def write_report(
         curves=_curves(run, metrics),
         columns=COLUMNS,
         show=_show,
+        notes=metrics[0].get("notes", []),
         warnings=[(m["lap"], w) for m in metrics for w in m.get("warnings", [])],
         settings=recipe.to_yaml(),
         total=sum(m.get("seconds", 0.0) for m in metrics),

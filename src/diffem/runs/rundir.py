@@ -254,9 +254,10 @@ class RunDir:
         for name in NUMBERS & metrics.keys():
             if not isinstance(metrics[name], int | float | None):
                 raise InputError(f"{file}: {name} should be a number, got {type(metrics[name]).__name__}")
-        notes = metrics.get("warnings", [])
-        if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-            raise InputError(f"{file}: warnings should be a list of texts")
+        for name in ("warnings", "notes"):
+            texts = metrics.get(name, [])
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"{file}: {name} should be a list of texts")
         return metrics
 
 
