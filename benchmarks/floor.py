@@ -40,7 +40,7 @@ from diffem.runs.recipe import Recipe, load_recipe, parse_change
 from .record import RESULTS, earlier, record
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "beta": {},
+    "beta": {"train.noise.law": "beta"},
     "lognormal": {"train.noise.law": "lognormal"},
     "lognormal-slow": {"train.noise.law": "lognormal", "train.lr": 4e-4},
     "lognormal-wide": {"train.noise.law": "lognormal", "train.noise.std": 1.7},

@@ -42,6 +42,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "mixture": sampling.mixture,
     "figure2": sampling.figure2,
     "images": sampling.images,
+    "images-dps": sampling.images,
 }
 
 

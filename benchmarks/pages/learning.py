@@ -259,7 +259,7 @@ def floor(result: dict[str, Any]) -> str:
             f"{row['ema']:g}",
             f"`{row['sampler']}`",
             f"{row['fid']:.2f}",
-            f"{row['seconds']:.0f}",
+            f"{row['kid']:.4f} ± {row['kid_std']:.4f}",
         ]
         for row in few
     ]
@@ -269,7 +269,7 @@ def floor(result: dict[str, Any]) -> str:
             f"FID and KID of {figures['samples']:,} samples against the 50,000 training images:",
             table(header, rows),
             f"The same weights, averages and samplers compared with fewer samples ({counts}), which raises every FID:",
-            table(["noise levels", "million images", "EMA", "sampler", "FID", "seconds"], choices),
+            table(["noise levels", "million images", "EMA", "sampler", "FID", "KID ± std of subsets"], choices),
             *kept(result),
             source(result),
         ]
