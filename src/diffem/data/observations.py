@@ -17,6 +17,7 @@ from ..linalg import Covariance, Dense, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import OPERATORS, Identity, Mask, Operator
 from ..operators.implied import implied
+from ..operators.spectrum import Spectrum
 from ..shapes import require_batch
 
 FORMAT = "diffem-observations-1"
@@ -140,6 +141,14 @@ class Observations:
         if not isinstance(self.A, Mask) or not isinstance(self.cov, Isotropic | Diagonal):
             return None
         return self.A.measured(self.y).expand_as(self.y).flatten(1)
+
+    def information(self) -> Spectrum | None:
+        """AᵀΣ_y⁻¹A where it is diagonal in a known basis (see `operators/spectrum.py`); None where it is not."""
+        if not isinstance(self.cov, Isotropic | Diagonal):
+            return None
+        variances, measured = self.cov.diagonal(tuple(self.y.shape[1:])), self.measured
+        precision = 1 / variances if measured is None else torch.where(measured, 1 / variances, 0)
+        return self.A.spectrum(precision)
 
     def backprojected(self) -> Tensor:
         """Aᵀy, `(n, *event)`, to look at: NaN where nothing was measured, if the operator measures entries of x."""

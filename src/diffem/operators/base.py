@@ -18,6 +18,7 @@ from torch import Tensor
 from ..batched import Batched
 from ..errors import InputError
 from ..shapes import require_batch
+from .spectrum import Spectrum
 
 
 class Operator(Batched):
@@ -50,6 +51,14 @@ class Operator(Batched):
 
     def gram_diagonal(self, y: Tensor) -> Tensor | None:
         """The diagonal of AAᵀ, broadcastable to y `(n, *measurement)`, when AAᵀ is exactly diagonal; None when it is not."""
+        return None
+
+    def spectrum(self, precision: Tensor) -> Spectrum | None:
+        """AᵀPA where it is diagonal in a known basis (`spectrum.py`); None where it is not.
+
+        Args:
+            precision: The diagonal of P, `(1 or n, *measurement)`; 0 on entries that are not measured.
+        """
         return None
 
     def reduced(self, y: Tensor) -> tuple[Operator, Tensor, Tensor] | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .base import Operator, image_axes, lift
+from .spectrum import Frequencies, Spectrum
 
 BOUNDARIES = ("circular", "reflect", "zero")
 
@@ -57,6 +58,14 @@ class Blur(Operator):
             full = self._unpad(full, axis, y.shape[axis])
         return full
 
+    def spectrum(self, precision: Tensor) -> Spectrum | None:
+        """Circular convolution is a product in Fourier space, if all pixels of an observation have the same noise."""
+        level = precision.flatten(1)
+        if self.boundary != "circular" or not torch.equal(level, level[:, :1].expand_as(level)):
+            return None
+        power = torch.fft.fftshift(torch.fft.fft2(self._centred(*precision.shape[-2:])).abs().square(), (-2, -1))
+        return Spectrum(lift(power, precision, 2) * precision, Frequencies())
+
     def _margins(self, axis: int) -> tuple[int, int]:
         """How far the kernel reaches before and after the image along an axis."""
         size = self._tensors["kernel"].shape[axis]
@@ -93,14 +102,17 @@ class Blur(Operator):
 
     def _convolve(self, x: Tensor, conjugate: bool) -> Tensor:
         """Circular convolution of the (padded) image with the kernel, or its adjoint, correlation."""
-        kernel = self._read("kernel")
         height, width = x.shape[-2:]
+        transfer = lift(torch.fft.rfft2(self._centred(height, width)), x, 2)
+        spectrum = torch.fft.rfft2(x) * (transfer.conj() if conjugate else transfer)
+        return torch.fft.irfft2(spectrum, s=(height, width))
+
+    def _centred(self, height: int, width: int) -> Tensor:
+        """The kernel on a grid of the image's size, its origin at (0, 0): `(1 or n, height, width)`."""
+        kernel = self._read("kernel")
         if kernel.shape[-2] > height or kernel.shape[-1] > width:
             raise InputError(
                 f"Blur: a kernel of {kernel.shape[-2]}×{kernel.shape[-1]} is larger than the image of {height}×{width}"
             )
         centred = torch.nn.functional.pad(kernel, (0, width - kernel.shape[-1], 0, height - kernel.shape[-2]))
-        centred = centred.roll((-(kernel.shape[-2] // 2), -(kernel.shape[-1] // 2)), (-2, -1))
-        transfer = lift(torch.fft.rfft2(centred), x, 2)
-        spectrum = torch.fft.rfft2(x) * (transfer.conj() if conjugate else transfer)
-        return torch.fft.irfft2(spectrum, s=(height, width))
+        return centred.roll((-(kernel.shape[-2] // 2), -(kernel.shape[-1] // 2)), (-2, -1))

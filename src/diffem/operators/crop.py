@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .base import Operator, image_axes
+from .spectrum import Spectrum
 
 
 class Crop(Operator):
@@ -67,6 +68,11 @@ class Crop(Operator):
 
     def gram_diagonal(self, y: Tensor) -> Tensor:
         return torch.ones_like(y[:1])
+
+    def spectrum(self, precision: Tensor) -> Spectrum:
+        # a window that differs between observations spreads one precision to each of them
+        rows = precision if self.batch is None else precision.expand(self.batch, *precision.shape[1:])
+        return Spectrum(self._adjoint(rows))
 
     def keeps(self, measured: Tensor) -> Tensor:
         return self._forward(measured.float()) > 0

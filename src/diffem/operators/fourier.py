@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .base import Operator, boolean, image_axes, lift
+from .spectrum import Frequencies, Spectrum
 
 
 class Fourier(Operator):
@@ -117,6 +118,18 @@ class Fourier(Operator):
             return None
         mask = self._mask(y)
         return torch.ones_like(y[:1]) if mask is None else mask.to(y.dtype)
+
+    def spectrum(self, precision: Tensor) -> Spectrum | None:
+        from .hermitian import reflected
+
+        # real and imaginary part of a frequency must weigh the same, and coils mix frequencies
+        if "coils" in self._tensors or not torch.equal(precision[..., 0], precision[..., 1]):
+            return None
+        mask, gains = self._mask(precision), precision[..., 0]
+        gains = gains if mask is None else mask[..., 0] * gains
+        if not self.complex:  # a real image has one number for k and −k: what is known of it is the mean of both
+            gains = (gains + reflected(gains)) / 2
+        return Spectrum(gains, Frequencies(self.complex, self.channels))
 
     def reduced(self, y: Tensor) -> tuple[Operator, Tensor, Tensor] | None:
         from .hermitian import RealFourier, folded

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator
+from .spectrum import Spectrum
 
 
 class Identity(Operator):
@@ -15,6 +16,9 @@ class Identity(Operator):
 
     def gram_diagonal(self, y: Tensor) -> Tensor:
         return torch.ones_like(y[:1])
+
+    def spectrum(self, precision: Tensor) -> Spectrum:
+        return Spectrum(precision)
 
     def keeps(self, measured: Tensor) -> Tensor:
         return measured

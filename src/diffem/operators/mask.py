@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from .base import Operator, boolean
+from .spectrum import Spectrum
 
 
 class Mask(Operator):
@@ -40,6 +41,9 @@ class Mask(Operator):
 
     def gram_diagonal(self, y: Tensor) -> Tensor:
         return self._mask(y).to(y.dtype)
+
+    def spectrum(self, precision: Tensor) -> Spectrum:
+        return Spectrum(self._mask(precision) * precision)
 
     def keeps(self, measured: Tensor) -> Tensor:
         return self._mask(measured) & measured
