@@ -15,7 +15,7 @@ import torch
 
 import diffem
 from diffem.em.evaluation import posterior_draws
-from diffem.em.screening import default_bound
+from diffem.em.screening import largest_plausible
 from diffem.em.watch import split
 from diffem.metrics import coverage, mse_unmeasured
 from diffem.runs.rundir import RunDir
@@ -29,7 +29,7 @@ def measure(seed: int, folder: Path, changes: dict[str, Any] | None = None) -> d
     recipe = RunDir(folder).recipe()
     problem = recipe.problem()
     truth, obs = problem.reference, problem.obs
-    bound = recipe.e_step.bound or default_bound(diffem.load(folder, 0))
+    bound = largest_plausible(diffem.load(folder, 0), recipe.e_step.bound)
     gaussian = diffem.load(folder, 0)
     final = posterior_draws(run.prior, problem, recipe, 16, bound)
     start_draws = posterior_draws(gaussian, problem, recipe, 1, 1e9)
