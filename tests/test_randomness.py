@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffem.randomness import Stream, philox
+from diffem.randomness import Stream, open_interval, philox
 
 # Known answers for philox4x32-10 distributed with the Random123 library.
 KNOWN = [
@@ -83,3 +83,13 @@ def test_permutation():
     assert abs(float(torch.corrcoef(torch.stack([p.double(), torch.arange(1000).double()]))[0, 1])) < 4 / math.sqrt(
         1000
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_uniform_numbers_lie_strictly_inside_the_interval(dtype):
+    """At the lowest and highest words too, one in 2²⁴ of which rounded to 1 in float32."""
+    words = torch.tensor([0, 255, 256, 2**31, 2**32 - 257, 2**32 - 1])
+    u = open_interval(words, dtype)
+    assert (u > 0).all()
+    assert (u < 1).all()
+    assert (u.diff() >= 0).all()

@@ -45,6 +45,12 @@ def _words(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tensor
     return philox((block[None, :], index[:, None], step.reshape(1, 1), draw[:, None]), (key[0], key[1]))
 
 
+def open_interval(words: Tensor, dtype: torch.dtype) -> Tensor:
+    """32-bit words as numbers strictly inside (0, 1), from their upper 24 bits."""
+    # half a step above a multiple of 2⁻²⁴; in float32 the highest of these would round to 1
+    return (((words >> 8).to(dtype) + 0.5) * 2.0**-24).clamp(max=1 - torch.finfo(dtype).eps / 2)
+
+
 @fused
 def _normals(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tensor, dtype: torch.dtype) -> Tensor:
     """`(n, 4·blocks)` standard normals by Box–Muller, two from every pair of words."""
@@ -94,8 +100,7 @@ class Stream:
         size = math.prod(shape)
         draw = torch.zeros_like(index) if draw is None else draw
         words = torch.stack(self._words(index, draw, step, -(-size // 4)), -1).flatten(1)[:, :size]
-        # 24 bits are what a float32 holds exactly, so that the ends cannot round to 0 or 1
-        return (((words >> 8).to(dtype) + 0.5) * 2.0**-24).reshape(len(index), *shape)
+        return open_interval(words, dtype).reshape(len(index), *shape)
 
     def normal(
         self,
