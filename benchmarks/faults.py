@@ -63,7 +63,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     os.environ.update(environment)
     torch.set_num_threads(1)
     lay(fault)
-    processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 6.0, 2.0, 2.0
+    processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
     Path(f"{out}.begun").touch()
     with Interruption().listening() as interruption:
         us = processes.join()
@@ -116,13 +116,36 @@ def lay(fault: dict[str, Any]) -> None:
             module.write_bytes = failing  # type: ignore[attr-defined]
 
 
+class ReservedPort:
+    """A port of this machine that nobody else gets while this object lives, and that a server of ours can still listen on.
+
+    A socket bound to it keeps it; Linux lets another that also sets SO_REUSEADDR, as torch's store does, listen there.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.number: int = self._socket.getsockname()[1]
+
+    def __del__(self) -> None:
+        self._socket.close()
+
+
 class Child:
     """A process forked from one that has imported everything: starting python anew would take longer than the run."""
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.faults"])
 
-    def __init__(self, out: Path, fault: dict[str, Any], environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        out: Path,
+        fault: dict[str, Any],
+        environment: dict[str, str] | None = None,
+        port: ReservedPort | None = None,
+    ) -> None:
+        self.port = port  # reserved for as long as this object lives
         rank = (environment or {}).get("RANK", "0")
         self.errors = Path(f"{out}.{rank}.errors")
         self.process = self.context.Process(target=run, args=(str(out), fault, environment or {}, str(self.errors)))
@@ -220,11 +243,9 @@ def _wait_until_begun(out: Path, child: Child) -> None:
 
 def ranks(out: Path, faults: dict[int, dict[str, Any]] | None = None, count: int = 2) -> list[Child]:
     """Several processes on one run; faults: of some of them, by their rank."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return [Child(out, (faults or {}).get(r, NONE), {**shared, "RANK": str(r)}) for r in range(count)]
+    port = ReservedPort()
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.number)}
+    return [Child(out, (faults or {}).get(r, NONE), {**shared, "RANK": str(r)}, port) for r in range(count)]
 
 
 def undisturbed(kind: str, out: Path) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """Errors and signals at chosen events of a run, in one of its processes.
 
-An event is the n-th call of a function that every phase goes through: a round of the Gaussian start, a shard of E, a training step, the
+An event is the n-th call of a function that every phase goes through: a round of the Gaussian start, E, a training step, the
 measures after a lap. There the process raises an error of its own (a full disk, no memory) or sends itself a signal, so the fault falls
 into the same place however fast the machine is.
 """
@@ -22,11 +22,10 @@ from diffem.em.trainer import Trainer
 from diffem.priors.fit_full import Selected
 from diffem.processes import Processes
 
-PHASES: dict[
-    str, tuple[Any, str, int]
-] = {  # the function called, and how often an undisturbed run of `benchmarks.faults` calls it
+# The function called in each phase, and how often an undisturbed run of `benchmarks.faults` calls it.
+PHASES: dict[str, tuple[Any, str, int]] = {
     "start": (Selected, "expect", 8),
-    "E": (loop, "draw_shard", 12),
+    "E": (loop.Loop, "expect", 2),  # not `draw_shard`: which process draws how many shards is a matter of luck
     "M": (Trainer, "_loss", 1000),
     "watch": (loop, "watch", 3),
     "wait": (Processes, "_wait", 3),
@@ -92,5 +91,5 @@ def choose(rng: random.Random, actions: tuple[str, ...], ranks: int = 1) -> tupl
     if action == "no_memory" and (ranks == 1 or phase != "M"):
         action = "no_space"  # alone, and outside M, a run recovers from missing memory by smaller batches
     rank = 0 if phase in FIRST_ONLY else rng.randrange(ranks)
-    call = rng.randint(1, PHASES[phase][2] // (ranks if phase == "E" else 1))
+    call = rng.randint(1, PHASES[phase][2])
     return rank, event(phase, call, action)

@@ -1,7 +1,19 @@
-"""Fixtures shared by the suite. `--device` runs the batteries on another device where there is one."""
+"""Fixtures shared by the suite. `--device` runs the batteries on another device where there is one.
 
+Nothing a test computes depends on the number of cores, on the tests before it or on the worker it runs in.
+"""
+
+import os
+import random
+import zlib
+
+import numpy as np
 import pytest
 import torch
+
+# One thread, here and in the processes that tests start: sums have the same order on every machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
 
 
 def pytest_addoption(parser):
@@ -22,7 +34,21 @@ def device(request) -> torch.device:
     return torch.device(request.config.getoption("--device"))
 
 
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """A fixture of a module or session is made when its first test happens to run: it gets a seed of its own."""
+    if fixturedef.scope != "function":
+        seed_all(zlib.crc32(fixturedef.argname.encode()))
+    return (yield)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_and_seed():
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    seed_all(0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.faults import contents, ranks
+from benchmarks.faults import NONE, Child, contents, ranks
 from benchmarks.rank_faults import event
 from diffem import processes
 from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED
@@ -83,3 +83,15 @@ def test_all_stop_and_resume_to_the_same_bits(phase, rank, action, code, undistu
     assert ends[1 - rank][0] == code, ends
     assert [code for code, _ in finish(tmp_path / "run")] == [0, 0]
     assert same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+def test_resumed_by_another_number_of_processes(undisturbed, tmp_path):
+    """The draws of the first lap are those of the Gaussian start, the same bits on any number of processes."""
+    out = tmp_path / "run"
+    assert [code for code, _ in finish(out, {1: event("M", 300, "terminate")})] == [EXIT_PREEMPTED, EXIT_PREEMPTED]
+    assert Child(out, NONE).end()[0] == 0
+    found, refused = contents(out)
+    assert found.keys() == undisturbed.keys()
+    assert not refused
+    assert all((found[name] == undisturbed[name]).all() for name in found if name.startswith("001/draws"))

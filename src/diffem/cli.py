@@ -148,8 +148,9 @@ class _Teller:
                 self.console.print(f"  warning: {warning}", style="yellow")
 
     def close(self, path: Path, page: Path) -> None:
-        self.console.print(f"run     {path}")
-        self.console.print(f"report  {page}")
+        # paths stay on one line, however long
+        self.console.print(f"run     {path}", soft_wrap=True)
+        self.console.print(f"report  {page}", soft_wrap=True)
 
 
 register_drawing(app)

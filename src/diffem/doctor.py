@@ -132,11 +132,12 @@ def matrix_rate(device: torch.device, precision: str = "float32", seconds: float
 
     with fast_products(precision == "tf32"):
         (a @ a).sum().item()
-        count, began = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - began) < seconds:
+        count, elapsed, began = 0, 0.0, time.perf_counter()
+        while elapsed < seconds:
             a @ a
             count += 1
             finish()
+            elapsed = time.perf_counter() - began
     return 2 * n**3 * count / elapsed
 
 

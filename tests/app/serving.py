@@ -21,16 +21,16 @@ def served(run: Path, *options: str, temporary: Path | None = None) -> Iterator[
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         assert process.stdout is not None
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if found := re.search(r"http://[\w.:\[\]]+", line):
-                break
-        else:
-            raise AssertionError("".join(said))
         try:
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if found := re.search(r"http://[\w.:\[\]]+", line):
+                    break
+            else:
+                raise AssertionError("".join(said))
             yield found[0], process.pid
-        finally:
+        finally:  # also when nothing was said until the test's time was over
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(60)
