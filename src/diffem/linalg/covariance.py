@@ -8,7 +8,7 @@ Each acts on batches `(n, *event)` and is shared by all samples or given one per
 - `plus(variance)`: Σ + variance·I, the variance a scalar or one per sample (the covariance of x + σz),
 - `scaled(factor)`: factor²·Σ, the covariance of factor·x,
 - `restrict(measured)`: the marginal covariance of the measured entries, that is their block of Σ, acting as zero on the others,
-- `conditional(shown, v)`: mean and variances of the other entries, given that the shown ones equal v.
+- `conditional_mean(shown, v)`, `conditional_variances(shown, event_shape)`: of the other entries, given that the shown ones are v.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ class Covariance(Batched):
     def restrict(self, measured: Tensor) -> Covariance:
         raise NotImplementedError
 
-    def conditional(self, shown: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """E[e | e_s = v_s] and the diagonal of V[e | e_s] for e ~ N(0, Σ), of use on the entries that are not shown.
+    def conditional_mean(self, shown: Tensor, v: Tensor) -> Tensor:
+        """E[e | e_s = v_s] for e ~ N(0, Σ), `(n, *event)`, to be used on the entries that are not shown.
 
-        shown: bool, broadcastable to v `(n, *event)`. The variances are `(1 or n, *event)`.
+        shown: bool, broadcastable to v `(n, *event)`, which is 0 on the others.
         """
-        return self.matvec(self.restrict(shown).solve(v)), self._conditional_variances(shown, tuple(v.shape[1:]))
+        return self.matvec(self.restrict(shown).solve(v))
 
-    def _conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """The diagonal of V[e | e_s], `(1 or n, *event)`, to be used on the entries that are not shown."""
         return self.diagonal(event_shape)  # of entries that are independent
 
     def eigenvalue_floor(self) -> Tensor:
@@ -253,7 +254,7 @@ class LowRank(Covariance):
             variances=(bound._read("variances") * measured, ndim),
         )
 
-    def _conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         # the shown entries leave (I + UᵀD⁻¹U)⁻¹ of the r latent variables' unit covariance
         seen, d_seen = self.restrict(shown)._parts(len(event_shape))
         u, d = self._parts(len(event_shape))

@@ -88,7 +88,7 @@ class Dense(Covariance):
             values = values + variance
         return Dense.from_eigen(values, self._tensors["vectors"])
 
-    def _conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         # diag Σ − Σ_{·s} Σ_ss⁻¹ Σ_{s·}
         matrix = self.to(accumulate_dtype(shown.device)).matrix()
         inside = shown.expand(-1, *event_shape).flatten(1)

@@ -38,7 +38,8 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
     """Mean log density of the hidden values under posterior draws that did not see them, in nats per value.
 
     The prediction of a value is taken as Gaussian, with the mean and variance of the posterior plus the noise. For Gaussian
-    posteriors the estimate has no bias, whatever the number of draws (`log_density.py`).
+    posteriors the estimate has no bias, whatever the number of draws (`log_density.py`). Noise that is correlated between values
+    is itself predicted from the residuals of the values that were shown.
 
     Args:
         draws: Posterior draws given the observations without their hidden values, shape `(k, n, *event)`, k ≥ 2.
@@ -49,8 +50,14 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
         The mean over all hidden values, and its standard error over observations and draws. NaN if nothing is hidden.
     """
     hidden = hidden.expand_as(obs.y)
-    predicted = torch.stack([obs.A(x)[hidden] for x in draws])
-    noise = obs.cov.diagonal(tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
+    shown = ~hidden if obs.measured is None else ~hidden & obs.measured
+
+    def predict(x: Tensor) -> Tensor:
+        seen = obs.A(x)
+        return (seen + obs.cov.conditional_mean(shown, torch.where(shown, obs.y - seen, 0)))[hidden]
+
+    predicted = torch.stack([predict(x) for x in draws])
+    noise = obs.cov.conditional_variances(shown, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
     return mean_of_hidden(unbiased_log_density(obs.y[hidden], predicted, noise), hidden)
 
 
