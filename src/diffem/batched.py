@@ -94,16 +94,20 @@ class Batched:
     @property
     def batch(self) -> int | None:
         """The number of observations the value holds parameters for; None when all are shared (or not yet known)."""
-        sizes = {
-            len(t)
-            for name, t in self._tensors.items()
-            if (ndim := self._shared_ndim[name]) is not None and t.ndim == ndim + 1
-        }
+        sizes = {len(t) for t in self.per_observation().values()}
         if len(sizes) > 1:
             raise InputError(
                 f"{type(self).__name__}: parameters disagree on the number of observations: {sorted(sizes)}"
             )
         return sizes.pop() if sizes else None
+
+    def per_observation(self) -> dict[str, Tensor]:
+        """The tensors that hold one entry per observation, by name."""
+        return {
+            name: tensor
+            for name, tensor in self._tensors.items()
+            if (ndim := self._shared_ndim[name]) is not None and tensor.ndim == ndim + 1
+        }
 
     def __getitem__(self, index: Index) -> Self:
         index = as_index(index)

@@ -70,20 +70,19 @@ def test_needs_the_operators():
         maximization(prior, torch.randn(9, 4), Train(steps=1, measured=0.5), steps=1, seed=0, lap=1)
 
 
-def test_later_laps_train_as_em_does():
+def test_the_share_of_a_lap_may_differ_from_the_recipes():
     A, draws = operators.Dense(torch.eye(4)[:2]), torch.randn(64, 4, generator=generator())
 
-    def trained(options: dict[str, float], lap: int) -> torch.Tensor:
+    def trained(options: dict[str, float], share: float | None = None) -> torch.Tensor:
         torch.manual_seed(0)
         prior = priors.DiffusionPrior(MLP((4,), (8,), 8))
-        train = Train(steps=4, batch=16, **options)
-        maximization(prior, draws, train, steps=4, seed=0, lap=lap, measured_with=(A, torch.arange(64)), progress=False)
+        settings = {"measured": share, "measured_with": (A, torch.arange(64)), "progress": False}
+        maximization(prior, draws, Train(steps=4, batch=16, **options), steps=4, seed=0, lap=1, **settings)
         return torch.cat([p.flatten() for p in prior.network.parameters()])
 
-    until = {"measured": 0.8, "measured_until": 2}
-    assert torch.equal(trained(until, 2), trained({"measured": 0.8}, 2))
-    assert torch.equal(trained(until, 3), trained({}, 3))
-    assert not torch.equal(trained(until, 3), trained({"measured": 0.8}, 3))
+    assert torch.equal(trained({"measured": 0.8}), trained({}, 0.8))
+    assert torch.equal(trained({"measured": 0.8}, 0.0), trained({}))
+    assert not torch.equal(trained({"measured": 0.8}), trained({}))
 
 
 # two correlated numbers, each measured every fourth time ------------------------------------------------------------------

@@ -33,11 +33,24 @@ class Observations:
         taken for an operator that measures complex numbers and stored as its real view.
     A: an operator, its parameters shared or for n observations.
     sigma: standard deviation of the noise, one number or `(n,)`; or cov: a covariance over the measurement.
+    adaptive: whether the operators were chosen by looking at the object, say later measurements by the result of earlier ones.
+        Posteriors and EM are right all the same; the loss on measured values (`train.measured`) is not, and is left out.
     """
 
+    adaptive: bool = False
+
     def __init__(
-        self, y: Tensor, A: Operator, sigma: float | Tensor | None = None, *, cov: Covariance | None = None
+        self,
+        y: Tensor,
+        A: Operator,
+        sigma: float | Tensor | None = None,
+        *,
+        cov: Covariance | None = None,
+        adaptive: bool = False,
     ) -> None:
+        if not isinstance(adaptive, bool):
+            raise InputError(f"adaptive must be True or False, got {adaptive!r}")
+        self.adaptive = adaptive
         if not isinstance(A, Operator):
             raise InputError(f"A must be a diffem operator, got {type(A).__name__}; see operators.Function")
         if isinstance(y, Tensor) and y.is_complex():
@@ -213,14 +226,16 @@ class Observations:
 
         tensors = {"y": self.y}
         cov, parts = describe_covariance(self.cov)
-        structure = {"format": FORMAT, "A": _describe(self.A, "A", tensors), "cov": cov}
+        structure: dict[str, Any] = {"format": FORMAT, "A": _describe(self.A, "A", tensors), "cov": cov}
+        if self.adaptive:
+            structure["adaptive"] = True
         tensors |= parts
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_tensors(Path(path), tensors, structure)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the observations by name: y, the operators' parameters, the noise."""
-        tensors = {"y": self.y}
+        """Every tensor of the observations by name: y, the operators' parameters, the noise; and a mark if they are adaptive."""
+        tensors = {"y": self.y} | ({"adaptive": torch.ones((), dtype=torch.bool)} if self.adaptive else {})
         _gather(self.A, "A", tensors)
         return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
 
@@ -244,7 +259,8 @@ class Observations:
         try:
             y, A = require_batch(tensors["y"], "y"), _rebuild(structure["A"], "A", tensors)
             _require_affordable(A, y)
-            return cls(y, A, cov=rebuild_covariance(structure["cov"], tensors))
+            cov = rebuild_covariance(structure["cov"], tensors)
+            return cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
         except Exception as error:  # whatever a stranger's description provokes is about the file
             raise InputError(
                 f"{path} is not an observations file of this library, or is damaged: {explain(error)}"

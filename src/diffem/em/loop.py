@@ -41,6 +41,7 @@ from ..runs.shown import write_shown
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
+from .measured_loss import usable_share
 from .screening import largest_plausible
 from .shown import restore_pictures
 from .start import gaussian_start, given_start, set_noise_range
@@ -134,7 +135,11 @@ class Loop:
     def lap_zero(self, start: Prior | None) -> None:
         """The first process makes the start; the others wait for it."""
         began = time.monotonic()
-        metrics: dict[str, Any] = {"lap": 0, "observations": len(self.train_obs), "notes": notes(self.train_obs)}
+        metrics: dict[str, Any] = {
+            "lap": 0,
+            "observations": len(self.train_obs),
+            "notes": notes(self.recipe, self.train_obs),
+        }
         with self.interruptible("lap 0: making the start"):
             prior = self.make_start(start, metrics) if self.processes.is_first else None
             self.laps_before = self.processes.share(self.laps_before)
@@ -307,6 +312,7 @@ class Loop:
         first = lap == 1 and not isinstance(before, DiffusionPrior)
         steps = (options.first_steps or options.steps) if first else options.steps
         draws = store.all(self.device)
+        share, _ = usable_share(options.measured_at(lap), self.train_obs)
         losses_file = self.run.lap(lap) / "losses.json"
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
@@ -320,7 +326,8 @@ class Loop:
             steps=steps,
             seed=self.recipe.seed,
             lap=self.laps_before + lap,
-            measured_with=(self.train_obs.A, store.owners(len(draws) // len(self.train_obs))),
+            measured=share,
+            measured_with=(self.train_obs.A, store.owners(len(draws) // len(self.train_obs))) if share else None,
             precision=self.recipe.precision,
             resume=read_checkpoint(state_file, state_origin),
             checkpoint=checkpoint,
@@ -329,7 +336,7 @@ class Loop:
             interruption=self.interruption,
         )
         training = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
-        training["rollbacks"] = record.rollbacks
+        training |= {"rollbacks": record.rollbacks, "measured": share}
         if self.processes.is_first:
             write_json(losses_file, record.losses)
             save_prior(prior, file, origin, lap=self.laps_before + lap, training=training)

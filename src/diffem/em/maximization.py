@@ -60,6 +60,7 @@ def maximization(
     steps: int,
     seed: int,
     lap: int,
+    measured: float | None = None,
     measured_with: tuple[Operator, Tensor] | None = None,
     precision: str = "float32",
     resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
@@ -70,7 +71,8 @@ def maximization(
 ) -> TrainingRecord:
     """Train `prior.network` in place on draws `(n, *event)`; it is left in evaluation mode with its averaged weights.
 
-    measured_with: the operators of all observations, and the observation of every draw, `(n,)`; `options.measured` needs them.
+    measured: the share of the loss on measured values, `options.measured` when absent. measured_with: the operators of all
+        observations, and the observation of every draw, `(n,)`; a share above 0 needs them.
     resume: (steps done, trainer state, record) of an interrupted training; checkpoint: called now and then with the same.
     A loss or weights that are no numbers take the training back to where it was well, to go on with half the step size; a batch that
     does not fit the device is worked through in pieces. When `interruption` asks, the training is saved and `Preempted` raised, on a CPU
@@ -81,9 +83,10 @@ def maximization(
     stream = Stream(seed, "training", lap)
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
-    measured = _measured_loss(draws, options.measured_at(lap), augment, seed, measured_with)
+    share = options.measured if measured is None else measured
+    measured_loss = _measured_loss(draws, share, augment, seed, measured_with)
     interruption = interruption or Interruption()
-    trainer = Trainer(prior, options, steps, precision, processes, measured, lambda: interruption.asked)
+    trainer = Trainer(prior, options, steps, precision, processes, measured_loss, lambda: interruption.asked)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     examples = Examples(draws, options.batch, law, augment, stream, processes)
     done, record = 0, TrainingRecord()

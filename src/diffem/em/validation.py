@@ -14,6 +14,7 @@ from ..priors import Prior
 from ..runs.recipe import Recipe
 from ..samplers import get_sampler
 from .augment import Augment
+from .measured_loss import usable_share
 from .noise_law import noise_law
 from .watch import split
 
@@ -41,14 +42,17 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
             make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
 
 
-def notes(obs: Observations) -> list[str]:
-    """What the user should know about observations that are accepted."""
+def notes(recipe: Recipe, obs: Observations) -> list[str]:
+    """What the user should know about these observations and how the run treats them; none of it prevents the run."""
+    out = []
     empty = int(obs.empty().sum())
-    if not empty:
-        return []
-    return [
-        f"{empty} of {len(obs)} observations measure nothing: their draws are samples of the prior, and measures leave them out"
-    ]
+    if empty:
+        out.append(
+            f"{empty} of {len(obs)} observations measure nothing: their draws are samples of the prior, "
+            "and measures leave them out"
+        )
+    _, why_not = usable_share(recipe.train.measured, obs)
+    return [*out, why_not] if why_not else out
 
 
 def _require_clean(obs: Observations, samples: int = 1024) -> None:

@@ -31,7 +31,7 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     if measured is not None:
         hidden = hidden & measured
     shown = Compose(Mask(~hidden), obs.A)
-    return Observations(obs.y, shown, cov=obs.cov), hidden
+    return Observations(obs.y, shown, cov=obs.cov, adaptive=obs.adaptive), hidden
 
 
 def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) -> Estimate:

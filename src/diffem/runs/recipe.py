@@ -158,7 +158,11 @@ class Train(Section):
     augment: list[str] = []
     noise: Noise = Noise()  # type: ignore[call-arg]
     measured: float = Field(
-        0.0, ge=0, le=1, description="share of the loss on measured values alone: 0 is EM, more needs fewer laps"
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the loss on measured values alone: 0 is EM, more needs fewer laps. Right only if operators were "
+        "chosen without looking at x or y, and of use only if they differ: left out for Observations(adaptive=True) and for one A",
     )
     measured_until: int | None = Field(
         None, ge=1, le=MANY, description="the last lap with that share; later ones are EM; all have it when absent"
@@ -166,7 +170,7 @@ class Train(Section):
     checkpoint_seconds: float = Field(120.0, gt=0)
 
     def measured_at(self, lap: int) -> float:
-        """The share of the loss on measured values in a lap."""
+        """The share of the loss on measured values in a lap of the run, counted from its own start."""
         return 0.0 if self.measured_until is not None and lap > self.measured_until else self.measured
 
 
