@@ -5,7 +5,7 @@ PEERS := .venv-peers
 # Tests run in two worker processes; with more than one thread each they would fight over the cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test demo docs lint types slow chaos peers setup clean
+.PHONY: test demo docs lint types slow chaos flicker peers setup clean
 
 setup: $(VENV)/.done
 
@@ -40,6 +40,10 @@ slow: setup
 # Two hundred faults at random instants: kills, full disks, damaged files, no memory.
 chaos: setup
 	$(BIN)/python -m benchmarks.chaos --faults 200
+
+# The suite ten times while every core is kept busy by other work: no test may depend on time, load or luck.
+flicker: setup
+	$(BIN)/python -m benchmarks.flicker --runs 10
 
 # deepinv, azula and diffusers bring torchvision, which the rest of the work is kept apart from: an environment of their own, torch
 # first, everything else as pinned and without resolving dependencies, which would bring another torch.
