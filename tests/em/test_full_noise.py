@@ -7,6 +7,7 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
+from diffem.data.scale import smallest_noise
 from diffem.em.watch import expected_chi2
 from diffem.linalg import Dense, LowRank
 from diffem.metrics.evidence import exact_predictive_log_likelihood, hide, predictive_log_likelihood, simulate
@@ -135,3 +136,12 @@ def test_the_chi2_to_expect_of_draws_that_end_at_sigma_min():
     # four standard errors of the mean of the draws, and of a trace that 64 vectors of signs estimate
     assert abs(plain - expected) < 4 * float(chi2.std()) / math.sqrt(chi2.numel()) + 4 * 0.3 / math.sqrt(64)
     assert expected < 0.8
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_the_smallest_noise_is_that_of_the_most_precise_combination(each):
+    obs = observations(40, each)
+    smallest = min(float(torch.linalg.eigvalsh(m)[0]) for m in obs.cov.matrix())
+    assert smallest_noise(obs) == pytest.approx(
+        math.sqrt(smallest), rel=1e-4
+    )  # float32 and eigenvalues that differ by 30

@@ -57,6 +57,16 @@ def test_the_exact_denoiser_of_a_mixture_is_the_priors():
     assert torch.allclose(posterior(x_t, 0.7)[EMPTY], prior(x_t, 0.7)[EMPTY], rtol=1e-13, atol=1e-13)
 
 
+def test_one_pass_is_exact_where_all_or_nothing_is_measured():
+    mask = ~EMPTY.reshape(N, 1, 1).expand(N, *EVENT)
+    obs = Observations(torch.randn(N, *EVENT, dtype=DOUBLE), operators.Mask(mask), sigma=0.3)
+    prior = network_prior()
+    x_t = torch.randn(N, *EVENT, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
+    exact = prior.posterior(obs, method="exact")(x_t, 0.7)
+    # (σ⁻² + 0)^-½ may differ from σ in the last digit
+    assert torch.allclose(exact[EMPTY], prior(x_t, 0.7)[EMPTY], rtol=1e-13, atol=1e-13)
+
+
 def assert_moments(x, mean, cov):
     """Mean and covariance of n draws within four standard errors."""
     n, spread = len(x), cov.diagonal().sqrt()

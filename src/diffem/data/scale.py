@@ -40,14 +40,11 @@ def signal_scale(obs: Observations, probed: int = PROBED) -> float:
 def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
     """The smallest standard deviation of the noise in the units of x: σ_y over the size of a row of A.
 
-    Infinite when nothing is measured.
+    Of correlated noise, that of the most precise combination of values. Infinite when nothing is measured.
     """
     lowest, gain, count = math.inf, 0.0, 0
     for part in _spread(obs, probed):
-        measured = part.measured
-        variances = part.cov.diagonal(tuple(part.y.shape[1:])).expand(part.y.shape)
-        if measured is not None:
-            variances = torch.where(measured, variances, torch.inf)
+        variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())
         lowest = min(lowest, float(variances.min()))
         gain, count = gain + float(_traces(part).sum()), count + int(part.counts().sum())
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
