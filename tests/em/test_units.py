@@ -132,7 +132,7 @@ def test_noise_is_compared_in_the_units_of_x() -> None:
         for c in (1.0, 1e3, 1e-3)
     ]
     assert levels == pytest.approx([levels[0]] * 3)
-    assert levels[0] == pytest.approx(1e-5 / 4, rel=0.1)  # 4096 random numbers give the size of A to 2 %
+    assert levels[0] == pytest.approx(1e-5 / 4)
 
 
 def test_a_prior_of_the_first_format_has_unit_scale(tmp_path: Path) -> None:

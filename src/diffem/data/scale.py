@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..linalg.inner import accumulate_dtype, dot
-from ..randomness import Stream
+from ..linalg.inner import accumulate_dtype
+from ..operators.gain import mean_gain
 
 if TYPE_CHECKING:
     from .observations import Observations
 
 PROBED = 1024  # observations the scale is estimated from, spread evenly over the set
-NUMBERS = 1 << 12  # random numbers for the size of A, at least: few small observations take several probes
 NOISE_ONLY = 1e-4  # the least share of ‖y‖² taken for signal, where the stated noise accounts for all of it
 
 
@@ -31,7 +30,7 @@ def signal_scale(obs: Observations, probed: int = PROBED) -> float:
     energy, noise, gain = 0.0, 0.0, 0.0
     for part in _spread(obs, probed):
         squares, variances, traces = _energies(part)
-        energy, noise, gain = energy + squares, noise + variances, gain + float(traces.sum())
+        energy, noise, gain = energy + squares, noise + variances, gain + traces
     if gain == 0 or energy == 0:
         return 1.0
     return math.sqrt(max(energy - noise, NOISE_ONLY * energy) / gain)
@@ -46,7 +45,7 @@ def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
     for part in _spread(obs, probed):
         variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())
         lowest = min(lowest, float(variances.min()))
-        gain, count = gain + float(_traces(part).sum()), count + int(part.counts().sum())
+        gain, count = gain + _energies(part)[2], count + int(part.counts().sum())
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
 
 
@@ -56,23 +55,13 @@ def _spread(obs: Observations, probed: int) -> list[Observations]:
     return [obs[part] for part in rows.split(256)]
 
 
-def _energies(obs: Observations) -> tuple[float, float, Tensor]:
-    """Σ‖y‖² and Σ tr Σ_y over the measured values, and E‖Az‖² = tr AAᵀ of every observation `(n,)`."""
-    measured, dtype = obs.measured, accumulate_dtype(obs.y.device)
-    variances = obs.cov.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape)
-    if measured is not None:
-        variances = torch.where(measured, variances, 0)
-    return float(obs.y.to(dtype).square().sum()), float(variances.to(dtype).sum()), _traces(obs)
+def _energies(obs: Observations) -> tuple[float, float, float]:
+    """Σ‖y‖², Σ tr Σ_y and Σ tr AAᵀ over the measured values."""
+    variances = obs.cov.diagonal(tuple(obs.y.shape[1:]))
+    gains, measured = mean_gain(obs.A, obs.y), obs.measured
 
+    def total(values: Tensor) -> float:
+        values = values.expand_as(obs.y) if measured is None else torch.where(measured, values, 0).expand_as(obs.y)
+        return float(values.to(accumulate_dtype(values.device)).sum())
 
-def _traces(obs: Observations) -> Tensor:
-    """tr AAᵀ per observation `(n,)`: from its diagonal where the operator has one, else by white probes."""
-    gram, measured = obs.A.gram_diagonal(obs.y), obs.measured
-    if gram is not None:
-        gram = gram.expand_as(obs.y) if measured is None else torch.where(measured, gram, 0)
-        return gram.flatten(1).to(accumulate_dtype(obs.y.device)).sum(1)
-    probes = max(1, NUMBERS // (len(obs) * math.prod(obs.x_shape)))
-    index = torch.arange(len(obs) * probes, device=obs.y.device)
-    z = Stream(0, "scale").normal(index, obs.x_shape).to(obs.y.dtype)
-    seen = obs.A[index % len(obs)](z)  # in the dtype of the data: an operator may be a function that knows no other
-    return dot(seen, seen).reshape(probes, len(obs)).mean(0)
+    return total(obs.y.to(accumulate_dtype(obs.y.device)).square()), total(variances), total(gains)
