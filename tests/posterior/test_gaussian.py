@@ -5,6 +5,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.linalg import Dense, Diagonal, LowRank
+from diffem.samplers import get_sampler
 
 from ..exact import gaussian_posterior_mean, matrix_of, random_covariance, textbook_cg
 from ..operators.registry import REGISTRY
@@ -152,6 +153,15 @@ def test_correlated_noise(kind, options):
             matrix[i : i + 1, keep], cov_y[i][keep][:, keep][None],
         )  # fmt: skip
         assert torch.allclose(posterior(x_t, 0.7)[i].flatten(), expected[0], atol=1e-8)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("diagonal", True), ("low rank", False), ("dense", False)])
+def test_steps_that_factor_the_noise_are_not_captured(kind, expected):
+    prior, _, obs, *_ = problem("mask each")
+    obs = Observations(obs.y, obs.A, cov=noise(kind, tuple(obs.y.shape[1:]))[0])
+    dps = prior.posterior(obs, method="dps")
+    assert dps.capturable(get_sampler("ddpm2"))
+    assert dps.capturable(get_sampler("tds")) is expected
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])

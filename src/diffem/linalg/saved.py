@@ -59,4 +59,13 @@ def rebuild_covariance(entry: Any, tensors: dict[str, Tensor]) -> Covariance:
             raise InputError(
                 f"eigenvalues {tuple(values.shape)} must be non-negative and fit vectors {tuple(vectors.shape)}"
             )
+        _require_orthonormal(vectors)
     return COVARIANCES[kind]._raw(**parts)
+
+
+def _require_orthonormal(vectors: Tensor) -> None:
+    """Refuse eigenvectors Q with QQᵀv ≠ v for a fixed vector v: Q diag(1/λ) Qᵀ would not be the inverse of Q diag(λ) Qᵀ."""
+    v = torch.cos(torch.arange(vectors.shape[-1], dtype=torch.float64)).unsqueeze(-1)
+    error = (vectors.double() @ (vectors.double().mT @ v) - v).norm(dim=-2).max() / v.norm()
+    if not error < 1e-2:  # far above rounding in half precision, far below what arbitrary vectors have
+        raise InputError("cov.vectors must be orthonormal: they are not the eigenvectors of a covariance")

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..data import Observations
 from ..data.scale import smallest_noise
 from ..errors import InputError
-from ..linalg import Solution, System
+from ..linalg import Diagonal, Isotropic, Solution, System
 from ..priors.base import Prior, evaluation_mode
 from ..progress import Progress
 from ..randomness import Stream
@@ -167,7 +167,8 @@ class Posterior:
 
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler reads nothing back from the device."""
-        return True
+        # particles are weighed by N(0, Σ_y); factoring a Σ_y that is not diagonal reads back whether it succeeded
+        return not isinstance(sampler, TDS) or isinstance(self.noise, Isotropic | Diagonal)
 
     def __len__(self) -> int:
         return len(self.obs)

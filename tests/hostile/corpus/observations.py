@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,29 @@ def _(folder):
 @hostile("observations", "a negative noise", "cov.variance must be positive")
 def _(folder):
     return rewritten(folder, tensors={"cov.variance": torch.tensor(-1.0)})
+
+
+def dense_noise(values: torch.Tensor, vectors: torch.Tensor) -> dict[str, Any]:
+    """A full noise covariance by its eigenvalues and eigenvectors."""
+    cov = {"kind": "dense", "axes": {"vectors": 2, "values": 1}}
+    return {"cov": cov, "tensors": {"cov.values": values, "cov.vectors": vectors}}
+
+
+@hostile("observations", "a noise covariance that is singular", "must be positive definite")
+def _(folder):
+    size = math.prod(EVENT)
+    return rewritten(folder, **dense_noise(torch.arange(size).float(), torch.eye(size)))
+
+
+@hostile("observations", "eigenvectors that are not orthonormal", "cov.vectors must be orthonormal")
+def _(folder):
+    size = math.prod(EVENT)
+    return rewritten(folder, **dense_noise(torch.ones(size), torch.ones(size, size)))
+
+
+@hostile("observations", "a word for whether operators were adaptive", "adaptive must be True or False")
+def _(folder):
+    return rewritten(folder, adaptive="yes")
 
 
 @hostile("observations", "masks for other observations", "does not fit|hold parameters|operator parameters for 7")
