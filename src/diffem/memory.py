@@ -1,4 +1,8 @@
-"""How much memory is left, so that what cannot fit is refused before it is asked for; and whether an error says that it ran out."""
+"""How much memory is left, and how much of it the library uses.
+
+What cannot fit is refused before it is allocated. Data on disk are kept in memory from one use to the next only within a fixed budget, and
+are read again beyond it: a run over more observations takes longer, not more memory. No result depends on the budget.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,11 @@ from pathlib import Path
 import torch
 
 from .errors import InputError
+
+RESIDENT_BYTES = 64 << 20  # data that one stage of a run keeps in host memory instead of reading them again
+WORKING_BYTES = 256 << 20  # temporary tensors of one batch on the host, where a batch size is chosen for memory
+DEVICE_WORKING_BYTES = 8 << 30  # and on a GPU
+DEVICE_SHARE = 0.5  # of a GPU's free memory, for data that stay on it
 
 
 def available() -> int:
@@ -19,6 +28,25 @@ def require(size: int, what: str) -> None:
     """Refuse `what` when it takes `size` bytes that are not there."""
     if size > (free := available()):
         raise InputError(f"{what} takes {readable(size)} of memory, {readable(free)} are available")
+
+
+def may_stay(size: int, device: torch.device | str = "cpu") -> bool:
+    """Whether data of `size` bytes are kept in the memory of `device` instead of being read again at every use."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return size <= DEVICE_SHARE * free_on(device)
+    return size <= min(RESIDENT_BYTES, available() // 4)
+
+
+def working_bytes(device: torch.device) -> int:
+    """What the temporary tensors of one batch may take: fixed, so that batches and with them every sum are the same everywhere."""
+    return DEVICE_WORKING_BYTES if device.type == "cuda" else WORKING_BYTES
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes of a GPU that this process can still take, those that PyTorch has cached among them."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -103,7 +103,7 @@ def test_batches_by_memory(monkeypatch, fits, batch):
         return (100 << 20) + (count << 20)
 
     monkeypatch.setattr(batching, "_peak_bytes", peak)
-    monkeypatch.setattr(batching, "_free_bytes", lambda device: 1000 << 20 if fits > 100 else 200 << 20)
+    monkeypatch.setattr(batching, "free_on", lambda device: 1000 << 20 if fits > 100 else 200 << 20)
     cuda = SimpleNamespace(event_shape=(3, 32, 32), mean=SimpleNamespace(device=torch.device("cuda")))
     assert batching.choose_batch(cuda, 10_000) == batch
     assert batching.choose_batch(cuda, 3) == min(3, batch)

@@ -35,6 +35,23 @@ class Shelf(Protocol):
         ...
 
 
+class MemoryShelf:
+    """Observations that are in memory already: rows are taken as they are used, not copied beforehand."""
+
+    digest = ""  # the observations themselves are what tells them from others
+
+    def __init__(self, obs: Observations) -> None:
+        self.obs, self.x_shape = obs, obs.x_shape
+
+    def __len__(self) -> int:
+        return len(self.obs)
+
+    def read(self, rows: Tensor) -> Observations:
+        first, last = int(rows[0]), int(rows[-1])
+        consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
+        return self.obs[first : last + 1] if consecutive else self.obs[rows]
+
+
 class ScaledShelf:
     """The observations of a shelf in other units, scaled as they are read."""
 
@@ -110,3 +127,8 @@ class StoredObservations(Observations):
 
     def __repr__(self) -> str:
         return f"StoredObservations({len(self)} of {len(self._shelf)}, x {self.x_shape})"
+
+
+def stored(obs: Observations) -> StoredObservations:
+    """The same observations, indexed without copying them."""
+    return obs if isinstance(obs, StoredObservations) else StoredObservations(MemoryShelf(obs))

@@ -49,7 +49,7 @@ def gaussian_start(
             part, rounds = stages[stage]
             history.log_likelihood.clear()
             prior = fit_gaussian(
-                part.to(device),
+                part,
                 options.rank,
                 rounds=rounds,
                 tolerance=options.tolerance,
@@ -59,6 +59,7 @@ def gaussian_start(
                 progress=progress,
                 checkpoint=partial(saved.keep, stage),
                 resume=saved.state if stage == saved.stage else None,
+                device=device,
             )
     assert prior is not None
     set_noise_range(prior, recipe, obs)

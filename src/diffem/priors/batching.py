@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..memory import free_on
+
 if TYPE_CHECKING:
     from .base import Prior
 
@@ -21,17 +23,12 @@ def choose_batch(prior: Prior, most: int) -> int:
     size, device = math.prod(prior.event_shape), prior.mean.device
     if device.type != "cuda":
         return min(most, max(1, CPU_NUMBERS // size))
-    fits = _free_bytes(device) * SHARE / _bytes_per_sample(prior)
+    fits = free_on(device) * SHARE / _bytes_per_sample(prior)
     return min(most, power_of_two_below(min(NUMBERS / size, fits)))
 
 
 def power_of_two_below(value: float) -> int:
     return 2 ** max(0, math.floor(math.log2(max(1.0, value))))
-
-
-def _free_bytes(device: torch.device) -> int:
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _bytes_per_sample(prior: Prior) -> float:

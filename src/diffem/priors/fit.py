@@ -17,9 +17,12 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
+from ..data.batches import Batches
 from ..data.scale import signal_scale
+from ..data.stored import stored
 from ..errors import InputError
 from ..linalg import Covariance
+from ..memory import working_bytes
 from ..progress import Progress
 from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected
@@ -61,17 +64,19 @@ def fit_gaussian(
     progress: bool | None = None,
     checkpoint: Callable[[FitState], None] | None = None,
     resume: FitState | None = None,
+    device: torch.device | None = None,
 ) -> GaussianPrior:
-    """Fit N(μ, Σ) to observations.
+    """Fit N(μ, Σ) to observations, which may lie on disk: batch by batch, in every round.
 
     rank: None for a full covariance, or the rank r of Σ = UUᵀ + dI.
     rounds, tolerance: stop after so many rounds, or when a round adds less than `tolerance` nats per measured value. (The
         likelihood of large images under an operator whose AAᵀ is not diagonal is not computed; then all rounds are run.)
-    batch_size: observations handled at a time; chosen to need about a quarter of a gigabyte when not given.
+    batch_size: observations handled at a time; chosen to need at most a quarter of a gigabyte when not given (8 GiB on a GPU).
     start: a Gaussian with full covariance to go on from, say of a fit to some of the observations.
     history: filled with the log-likelihood of every round.
     checkpoint: called before every extrapolated step (three rounds) with the state of the fit; resume: such a state, of a
         fit with the same arguments, which then continues to the same bits.
+    device: where to compute; where the observations are when not given.
     """
     size = math.prod(obs.x_shape)
     if rank is None and size > MAX_DENSE:
@@ -89,24 +94,25 @@ def fit_gaussian(
         )
     obs = informative
     scale = signal_scale(obs)
-    obs, per_value = obs.scaled(1 / scale), math.log(scale)  # a density in units of x is 1/scale of that in unit size
+    # scaled as they are used, not copied; a density in units of x is 1/scale of that in unit size
+    obs, per_value = stored(obs).scaled(1 / scale), math.log(scale)
 
     def prior(mean: Tensor, cov: Covariance) -> GaussianPrior:
         return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
 
-    if rank is None and is_complete(obs):
-        mean, cov, log_likelihood = fit_complete(obs)
+    batches = Batches(obs, device=device)
+    if rank is None and is_complete(batches):
+        mean, cov, log_likelihood = fit_complete(batches)
         history.log_likelihood.append(log_likelihood - per_value)
         return prior(mean, cov)
-    obs = obs.reduced()
-    total = int(obs.counts().sum())
-    selected = rank is None and obs[:1].selection() is not None
-    width = obs.y[0].numel() if rank is None else rank
-    numbers = 2**30 if obs.y.is_cuda else 2**25
-    # a block of the covariance, its inverse and their addresses; or a dense A
-    size_of_one = 6 * int(obs.counts().max()) ** 2 if selected else size * width
-    batch_size = batch_size or max(1, numbers // size_of_one)
-    model: Full | LowRankModel = LowRankModel(obs, rank, seed) if rank else Selected(obs) if selected else Full(obs)
+    counts = torch.cat([part.counts().cpu() for part in batches])
+    total, first = int(counts.sum()), batches.first()
+    selected = rank is None and first.selection() is not None
+    model: Full | LowRankModel
+    if rank is not None:
+        model = LowRankModel(batches, rank, seed)
+    else:
+        model = Selected(batches, int(counts.max())) if selected else Full(batches, len(obs))
     if start is not None:
         if not isinstance(model, Full) or start.event_shape != obs.x_shape:
             raise InputError(
@@ -114,14 +120,15 @@ def fit_gaussian(
                 f"{start.event_shape} for rank {rank}"
             )
         model.begin(start.mean / scale, start.covariance().scaled(1 / scale))
-    if selected:  # blocks of one batch are padded to the largest: batches of like size waste least
-        obs = obs[obs.counts().argsort(stable=True).cpu()]
+    batch_size = batch_size or max(1, working_bytes(batches.device) // model.bytes_each)
+    # blocks of one batch are padded to the largest: batches of like size waste least
+    order = counts.argsort(stable=True) if selected else None
+    batches = Batches(obs, batch_size, device, order)
     with Progress("Gaussian fit", rounds * len(obs), "observations", progress) as bar:
 
         def expect() -> float:
             log_likelihood = 0.0
-            for start in range(0, len(obs), batch_size):
-                part = obs[start : start + batch_size]
+            for part in batches:
                 log_likelihood += model.expect(part)
                 bar.advance(len(part))
             return log_likelihood / total

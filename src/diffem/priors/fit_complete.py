@@ -13,29 +13,36 @@ import math
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..data.batches import Batches
 from ..linalg import Dense, Isotropic
 from ..operators import Identity
 
 
-def is_complete(obs: Observations) -> bool:
+def is_complete(batches: Batches) -> bool:
     """Whether every entry is measured as it is, with one noise level."""
-    first = obs[:1]
-    return isinstance(first.A, Identity) and isinstance(first.cov, Isotropic) and obs.cov.batch is None
+    first = batches.first()
+    if not isinstance(first.A, Identity) or not isinstance(first.cov, Isotropic):
+        return False
+    variance = first.cov.diagonal(())
+    return all(bool((part.cov.diagonal(()) == variance).all()) for part in batches)
 
 
-def fit_complete(obs: Observations, batch: int = 4096) -> tuple[Tensor, Dense, float]:
+def fit_complete(batches: Batches) -> tuple[Tensor, Dense, float]:
     """Mean, covariance, and the log-likelihood per measured value."""
-    size, parts = math.prod(obs.x_shape), [obs[i : i + batch].y.flatten(1) for i in range(0, len(obs), batch)]
-    mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(obs)
-    cov = torch.zeros(size, size, dtype=torch.float64, device=mean.device)
-    for part in parts:
-        centred = part.double() - mean
+    first = batches.first()
+    size, dtype = math.prod(first.x_shape), first.y.dtype
+    mean = torch.zeros(size, dtype=torch.float64, device=batches.device)
+    cov, count = torch.zeros(size, size, dtype=torch.float64, device=batches.device), 0
+    for part in batches:
+        mean += part.y.flatten(1).double().sum(0)
+        count += len(part)
+    mean /= count
+    for part in batches:
+        centred = part.y.flatten(1).double() - mean
         cov += centred.T @ centred
-    values, vectors = torch.linalg.eigh(cov / len(obs))
-    values, noise = values.clamp(min=0), obs.cov.diagonal(())[0].double()
+    values, vectors = torch.linalg.eigh(cov / count)
+    values, noise = values.clamp(min=0), first.cov.diagonal(())[0].double()
     signal = (values - noise).clamp(min=0)
     total = signal + noise
     log_likelihood = -0.5 * float((values / total + total.log()).mean() + math.log(2 * math.pi))
-    dtype = obs.y.dtype
-    return mean.reshape(obs.x_shape).to(dtype), Dense.from_eigen(signal.to(dtype), vectors.to(dtype)), log_likelihood
+    return mean.reshape(first.x_shape).to(dtype), Dense.from_eigen(signal.to(dtype), vectors.to(dtype)), log_likelihood

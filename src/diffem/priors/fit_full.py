@@ -14,20 +14,24 @@ import math
 import torch
 from torch import Tensor
 
+from .. import memory
 from ..data import Observations
+from ..data.batches import Batches
 from ..linalg import Covariance, Dense
 from ..linalg.selected import SelectedBlocks
 
-CACHE_BYTES = 1 << 30
 ENOUGH_PAIRS = 30  # pairs of entries seen together, below which their moments are not worth starting from
 
 
 def measurement_matrices(obs: Observations) -> Tensor:
-    """A as dense matrices over the measurement, `(n, m, N)`."""
-    n, shape = len(obs), obs.x_shape
-    eye = torch.eye(math.prod(shape), dtype=obs.y.dtype, device=obs.y.device)
-    columns = [obs.A(e.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1) for e in eye]
-    return torch.stack(columns, -1).double()
+    """A as dense matrices over the measurement, `(n, m, N)`, in float64."""
+    n, shape, size = len(obs), obs.x_shape, math.prod(obs.x_shape)
+    matrices = torch.empty(n, obs.y[0].numel(), size, dtype=torch.float64, device=obs.y.device)
+    for k in range(size):  # column by column
+        e = torch.zeros(size, dtype=obs.y.dtype, device=obs.y.device)
+        e[k] = 1
+        matrices[..., k] = obs.A(e.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1)
+    return matrices
 
 
 def noise_matrices(obs: Observations) -> tuple[Tensor, Tensor]:
@@ -43,12 +47,15 @@ def noise_matrices(obs: Observations) -> tuple[Tensor, Tensor]:
 class Full:
     """Any operator, as dense matrices; starts from N(0, I), for observations in units of their own scale."""
 
-    def __init__(self, obs: Observations) -> None:
-        self.obs, size = obs, math.prod(obs.x_shape)
-        device = obs.y.device
+    def __init__(self, batches: Batches, n: int) -> None:
+        first, device = batches.first(), batches.device
+        self.x_shape, self.dtype = first.x_shape, first.y.dtype
+        size, m = math.prod(first.x_shape), first.y[0].numel()
+        # float64 numbers held at once: A, AΣ, [A, y − Aμ] and L⁻¹ of it with a copy each; Σ_y, K and L with one each
+        self.bytes_each = 8 * (8 * m * size + 6 * m * m)
         self._cache: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        # the matrices of A and Σ_y are the same in every round: kept when they are not too many
-        self._keep = len(obs) * obs.y[0].numel() * (size + obs.y[0].numel()) * 8 < CACHE_BYTES
+        # the matrices of A and Σ_y are the same in every round
+        self._keep = memory.may_stay(n * m * (size + m) * 8, device)
         self.mean = torch.zeros(size, dtype=torch.float64, device=device)
         self.cov = torch.eye(size, dtype=torch.float64, device=device)
         self._reset()
@@ -125,7 +132,7 @@ class Full:
         self._reset()
 
     def result(self) -> tuple[Tensor, Dense]:
-        mean = self.mean.reshape(self.obs.x_shape).to(self.obs.y.dtype)
+        mean = self.mean.reshape(self.x_shape).to(self.dtype)
         values, vectors = torch.linalg.eigh(self.cov)
         return mean, Dense.from_eigen(values.clamp(min=0).to(mean), vectors.to(mean))
 
@@ -133,9 +140,13 @@ class Full:
 class Selected(Full):
     """Operators that measure single entries; starts from the moments of the entries seen, where enough are seen together."""
 
-    def __init__(self, obs: Observations) -> None:
-        super().__init__(obs)
-        moments = _moments(obs)
+    def __init__(self, batches: Batches, largest: int) -> None:
+        """largest: the number of entries that an observation measures, at most."""
+        super().__init__(batches, 0)
+        size = len(self.mean)
+        # a block of the covariance, its inverse and their addresses; y, the noise and their rows in x
+        self.bytes_each = 8 * (6 * largest**2 + 8 * size)
+        moments = _moments(batches, size)
         if moments is not None:
             self.mean, self.cov = moments
 
@@ -161,23 +172,21 @@ def _variances(obs: Observations) -> Tensor:
     return obs.noise.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape).flatten(1).double()
 
 
-def _moments(obs: Observations, batch: int = 4096) -> tuple[Tensor, Tensor] | None:
+def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
     """Mean and covariance of the entries over the observations that hold them; None if some pair is hardly ever seen together.
 
     Pairwise moments are no covariance matrix: they carry noise of either sign. Its size shows in the most negative eigenvalue;
     the eigenvalues that do not stand clear of it are replaced by their average.
     """
-    size, device = math.prod(obs.x_shape), obs.y.device
-    count, total = (torch.zeros(size, dtype=torch.float64, device=device) for _ in range(2))
-    pairs, products = (torch.zeros(size, size, dtype=torch.float64, device=device) for _ in range(2))
-    parts = [obs[i : i + batch] for i in range(0, len(obs), batch)]
-    for part in parts:
+    count, total, noise = (torch.zeros(size, dtype=torch.float64, device=batches.device) for _ in range(3))
+    pairs, products = (torch.zeros(size, size, dtype=torch.float64, device=batches.device) for _ in range(2))
+    for part in batches:
         seen = part.selection()
         assert seen is not None
         count += seen.sum(0)
         total += torch.where(seen, part.y.flatten(1).double(), 0).sum(0)
-    mean, noise = total / count.clamp(min=1), torch.zeros_like(total)
-    for part in parts:
+    mean = total / count.clamp(min=1)
+    for part in batches:
         seen = part.selection()
         assert seen is not None
         centred, ones = torch.where(seen, part.y.flatten(1).double() - mean, 0), seen.double()

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
+from ..data.batches import Batches, bytes_each
 from ..linalg import Diagonal, Isotropic, LowRank, System, cg
+from ..memory import working_bytes
 from ..randomness import Stream
 from .fit_full import measurement_matrices, noise_matrices
 
@@ -28,17 +30,28 @@ class LowRankModel:
     observation, whose error averages out over observations.
     """
 
-    def __init__(self, obs: Observations, rank: int, seed: int) -> None:
-        self.obs, self.rank, self.size = obs, rank, math.prod(obs.x_shape)
+    def __init__(self, batches: Batches, rank: int, seed: int) -> None:
+        first = batches.first()
+        self.x_shape, self.dtype = first.x_shape, first.y.dtype
+        self.rank, self.size = rank, math.prod(first.x_shape)
         self.seed = seed
-        self.mean, self.u, self.d = self._backprojected()
+        m = first.y[0].numel()
+        # the observation in its own precision and in float64; W, N⁻¹W and G U; vectors of conjugate gradients and others
+        self.bytes_each = 3 * bytes_each(first) + 8 * (rank * (3 * m + self.size) + 12 * (m + self.size))
+        self.mean, self.u, self.d = self._backprojected(batches)
         self.position = 0
         self._reset()
 
-    def _backprojected(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _backprojected(self, batches: Batches) -> tuple[Tensor, Tensor, Tensor]:
         """Where to start: mean and principal directions of Aᵀy, with random ones where there are too few observations."""
-        some = self.obs[: min(len(self.obs), STARTED_FROM)].to(torch.float64)
-        x = some.A.adjoint(some.y).flatten(1)  # (n, N)
+        parts, wanted = [], STARTED_FROM
+        for part in batches:
+            some = part[: min(wanted, len(part))].to(torch.float64)
+            parts.append(some.A.adjoint(some.y).flatten(1))
+            wanted -= len(some)
+            if wanted == 0:
+                break
+        x = torch.cat(parts)  # (n, N)
         mean = x.mean(0)
         x = x - mean
         index = torch.arange(self.rank, device=x.device)
@@ -79,34 +92,38 @@ class LowRankModel:
         def adjoint(v: Tensor) -> Tensor:  # (n, m) -> (n, N)
             return obs.A.adjoint(v.reshape(obs.y.shape)).flatten(1)
 
-        W = torch.stack([forward(u) for u in self.u], -1)  # (n, m, r)
-        NW = torch.stack([noise.solve(W[..., k]) for k in range(r)], -1)
-        precision = torch.eye(r, dtype=torch.float64, device=W.device) + W.mT @ NW
+        m = obs.y[0].numel()
+        W = torch.empty(n, r, m, dtype=torch.float64, device=obs.y.device)  # (AU)ᵀ
+        NW, GU = torch.empty_like(W), W.new_empty(n, r, self.size)  # (N⁻¹W)ᵀ, (GU)ᵀ
+        for k, u in enumerate(self.u):
+            W[:, k] = forward(u)
+            NW[:, k] = noise.solve(W[:, k])
+            GU[:, k] = u - d * adjoint(NW[:, k])
+        precision = torch.eye(r, dtype=torch.float64, device=W.device) + W @ NW.mT
         chol = torch.linalg.cholesky(precision)
         S = torch.cholesky_inverse(chol)
         residual = obs.residual(self.mean.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1)
         N_residual = noise.solve(residual)
-        z = (S @ (NW.mT @ residual.unsqueeze(-1))).squeeze(-1)  # (n, r)
+        projected = (NW @ residual.unsqueeze(-1)).squeeze(-1)  # (n, r)
+        z = (S @ projected.unsqueeze(-1)).squeeze(-1)  # (n, r)
 
         # x̂ = μ + Uẑ + d AᵀN⁻¹(y − A(μ + Uẑ))
-        x = self.mean + z @ self.u + d * adjoint(N_residual - (NW @ z.unsqueeze(-1)).squeeze(-1))
-        # cov(x, z | y) = G U S, column by column: U S − d AᵀN⁻¹W S
-        NWS = NW @ S
-        US = torch.einsum("ri,nrk->nik", self.u, S)  # (n, N, r)
-        cross = US - d * torch.stack([adjoint(NWS[..., k]) for k in range(r)], -1)
+        x = self.mean + z @ self.u + d * adjoint(N_residual - (z.unsqueeze(1) @ NW).squeeze(1))
         self.count += n
         self.zz[:r, :r] += S.sum(0) + z.T @ z
         self.zz[:r, r] += z.sum(0)
         self.zz[r, :r] += z.sum(0)
         self.zz[r, r] += n
-        self.xz[:, :r] += cross.sum(0) + x.T @ z
+        # cov(x, z | y) = G U S, summed over observations in one product
+        cross = S.transpose(0, 1).reshape(r, n * r) @ GU.reshape(n * r, self.size)
+        self.xz[:, :r] += cross.T + x.T @ z
         self.xz[:, r] += x.sum(0)
         # tr V[x | y] = tr(G U S Uᵀ Gᵀ) + dN − d² tr(AᵀN⁻¹A)
-        explained = torch.einsum("nik,nik->", cross, cross @ precision)  # S⁻¹ is the precision
+        explained = (S * (GU @ GU.mT)).sum()
         self.xx += x.square().sum() + explained + n * d * self.size - d**2 * noise.trace().sum()
 
         logdet = noise.logdet() + 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        fit = (residual * N_residual).sum(1) - (z * (NW.mT @ residual.unsqueeze(-1)).squeeze(-1)).sum(1)
+        fit = (residual * N_residual).sum(1) - (z * projected).sum(1)
         return float(-0.5 * (fit + logdet + obs.counts().double() * math.log(2 * math.pi)).sum())
 
     def parameters(self) -> Tensor:
@@ -125,8 +142,8 @@ class LowRankModel:
         self._reset()
 
     def result(self) -> tuple[Tensor, LowRank]:
-        shape, y = self.obs.x_shape, self.obs.y
-        return self.mean.reshape(shape).to(y), LowRank(self.u.reshape(-1, *shape).to(y), float(self.d))
+        factor = self.u.reshape(-1, *self.x_shape).to(self.dtype)
+        return self.mean.reshape(self.x_shape).to(self.dtype), LowRank(factor, float(self.d))
 
 
 class _ObservationNoise:
@@ -176,5 +193,11 @@ class _ObservationNoise:
             return torch.where(self.diagonal > 0, self._total().log(), 0).sum(1)
         if self.obs.y[0].numel() > MAX_DENSE:
             return torch.full((len(self.obs),), torch.nan, dtype=torch.float64, device=self.d.device)
-        A = measurement_matrices(self.obs)
-        return torch.logdet(self.d * A @ A.mT + noise_matrices(self.obs)[0])
+        m, size = self.obs.y[0].numel(), math.prod(self.obs.x_shape)
+        rows = max(1, working_bytes(self.d.device) // (8 * (3 * m * size + 6 * m * m)))  # of matrices at a time
+        parts = [self.obs[i : i + rows] for i in range(0, len(self.obs), rows)]
+        return torch.cat([self._dense_logdet(part) for part in parts])
+
+    def _dense_logdet(self, obs: Observations) -> Tensor:
+        A = measurement_matrices(obs)
+        return torch.logdet(self.d * (A @ A.mT) + noise_matrices(obs)[0])
