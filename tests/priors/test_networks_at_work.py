@@ -8,6 +8,7 @@ import torch
 import diffem
 from diffem import Observations, operators, priors
 from diffem.errors import InputError
+from diffem.linalg import Isotropic
 from diffem.nn import MLP
 from diffem.nn.networks import make_network
 from diffem.priors import batching
@@ -90,7 +91,9 @@ def test_batches_by_size_of_a_sample():
     assert priors.DiffusionPrior(torch.nn.Identity(), (3, 1024, 1024)).batch_for(4) == 1
     assert few.accelerate(32).batch_for(10_000) == 32
     assert few.batch_for(3) == 3
-    assert priors.GaussianPrior(torch.zeros(5), torch.eye(5)).batch_for(1 << 30) == 1 << 30
+    # a draw from a Gaussian holds sixteen vectors in float64: 256 MiB are enough for 682 photographs
+    assert priors.GaussianPrior(torch.zeros(5), torch.eye(5)).batch_for(10_000) == 10_000
+    assert priors.GaussianPrior(torch.zeros(3, 32, 32), Isotropic(torch.tensor(1.0))).batch_for(10_000) == 682
 
 
 @pytest.mark.parametrize(("fits", "batch"), [(1000, 512), (20, 128), (2, 1)])

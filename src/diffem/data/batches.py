@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import memory
 from .observations import Observations
 
-SCANNED_BYTES = 1 << 23  # of observations looked at together, where only a few numbers of each are wanted
+SCANNED_BYTES = 1 << 23
 
 
 def bytes_each(obs: Observations) -> int:
@@ -23,12 +23,17 @@ def bytes_each(obs: Observations) -> int:
     return sum(t.numel() * t.element_size() for t in first.to(first.y.device).tensors().values())
 
 
+def scanned_together(obs: Observations) -> int:
+    """How many observations are looked at together, where only a few numbers of each are wanted."""
+    return max(1, SCANNED_BYTES // max(1, bytes_each(obs)))
+
+
 class Batches:
     """Batches of reduced observations (see `Observations.reduced`), each on `device` when it is used.
 
     Args:
         obs: The observations, in memory or on disk.
-        size: Observations per batch; when not given, as many as take `SCANNED_BYTES`.
+        size: Observations per batch; `scanned_together(obs)` when not given.
         device: Where the batches are used; where the observations are when not given.
         order: `(n,)` rows of `obs`, in the order in which they are used; as they come when not given.
     """
@@ -41,10 +46,9 @@ class Batches:
         order: Tensor | None = None,
     ) -> None:
         self.device = device or obs[:1].y.device
-        each = bytes_each(obs)
         self._obs, self._order = obs, order
-        self._size = size or max(1, SCANNED_BYTES // max(1, each))
-        self._keeps = memory.may_stay(len(obs) * each, self.device)
+        self._size = size or scanned_together(obs)
+        self._keeps = memory.may_stay(len(obs) * bytes_each(obs), self.device)
         self._kept: list[Observations] = []
 
     def first(self) -> Observations:

@@ -10,6 +10,7 @@ Everything is a ratio of sums of squares: observations multiplied by c give c·s
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from ..linalg.inner import accumulate_dtype
 from ..operators.gain import mean_gain
+from .batches import scanned_together
 
 if TYPE_CHECKING:
     from .observations import Observations
@@ -49,10 +51,10 @@ def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
 
 
-def _spread(obs: Observations, probed: int) -> list[Observations]:
+def _spread(obs: Observations, probed: int) -> Iterator[Observations]:
     """Some observations, spread evenly, in parts that take little memory."""
     rows = torch.arange(min(len(obs), probed)) * len(obs) // min(len(obs), probed)
-    return [obs[part] for part in rows.split(256)]
+    return (obs[part] for part in rows.split(min(256, scanned_together(obs))))
 
 
 def _energies(obs: Observations) -> tuple[float, float, float]:

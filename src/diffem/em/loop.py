@@ -193,7 +193,7 @@ class Loop:
         options = self.recipe.e_step
         most = min(options.shard, len(self.train_obs))
         if not isinstance(prior, DiffusionPrior):
-            return min(options.batch or most, self.most)
+            return min(options.batch or prior.batch_for(most), self.most)
         if self.device.type == "cuda":
             prior.compute_in(self.recipe.drawing_precision)
         if self.chosen is None:  # once: a network is compiled for one size

@@ -83,7 +83,7 @@ class Prior(nn.Module):
         return nullcontext()
 
     def batch_for(self, most: int) -> int:
-        """How many samples to evaluate at a time, of `most`, where nobody says: all of them, unless a network has to fit its device."""
+        """How many samples to evaluate at a time, of `most`, when no batch size is given: as many as memory allows."""
         return most
 
     def prepare(self, batch: int, evaluations: int) -> None:

@@ -51,8 +51,8 @@ class Full:
         first, device = batches.first(), batches.device
         self.x_shape, self.dtype = first.x_shape, first.y.dtype
         size, m = math.prod(first.x_shape), first.y[0].numel()
-        # float64 numbers held at once: A, AΣ, [A, y − Aμ] and L⁻¹ of it with a copy each; Σ_y, K and L with one each
-        self.bytes_each = 8 * (8 * m * size + 6 * m * m)
+        # float64 numbers held at once: A, [A, y − Aμ] and L⁻¹ of it with a copy; Σ_y, K and L
+        self.bytes_each = 8 * (5 * m * size + 4 * m * m)
         self._cache: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         # the matrices of A and Σ_y are the same in every round
         self._keep = memory.may_stay(n * m * (size + m) * 8, device)
@@ -144,8 +144,8 @@ class Selected(Full):
         """largest: the number of entries that an observation measures, at most."""
         super().__init__(batches, 0)
         size = len(self.mean)
-        # a block of the covariance, its inverse and their addresses; y, the noise and their rows in x
-        self.bytes_each = 8 * (6 * largest**2 + 8 * size)
+        # a block of the covariance, its inverse and their addresses; y, the noise and which entries they are
+        self.bytes_each = 8 * (8 * largest**2 + 8 * size)
         moments = _moments(batches, size)
         if moments is not None:
             self.mean, self.cov = moments

@@ -37,7 +37,7 @@ class LowRankModel:
         self.seed = seed
         m = first.y[0].numel()
         # the observation in its own precision and in float64; W, N⁻¹W and G U; vectors of conjugate gradients and others
-        self.bytes_each = 3 * bytes_each(first) + 8 * (rank * (3 * m + self.size) + 12 * (m + self.size))
+        self.bytes_each = 3 * bytes_each(first) + 8 * (rank * (2 * m + self.size) + 10 * (m + self.size))
         self.mean, self.u, self.d = self._backprojected(batches)
         self.position = 0
         self._reset()
@@ -194,7 +194,8 @@ class _ObservationNoise:
         if self.obs.y[0].numel() > MAX_DENSE:
             return torch.full((len(self.obs),), torch.nan, dtype=torch.float64, device=self.d.device)
         m, size = self.obs.y[0].numel(), math.prod(self.obs.x_shape)
-        rows = max(1, working_bytes(self.d.device) // (8 * (3 * m * size + 6 * m * m)))  # of matrices at a time
+        # beside the batch itself, a quarter as much for matrices
+        rows = max(1, working_bytes(self.d.device) // (4 * 8 * (2 * m * size + 4 * m * m)))
         parts = [self.obs[i : i + rows] for i in range(0, len(self.obs), rows)]
         return torch.cat([self._dense_logdet(part) for part in parts])
 

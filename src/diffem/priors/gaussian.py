@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..interruption import poll
 from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
+from ..memory import working_bytes
 from ..operators import Identity
 from ..randomness import Stream
 from ..shapes import require_same_dtype
@@ -21,9 +22,6 @@ from .base import Prior, typical_size
 
 if TYPE_CHECKING:
     from ..data import Observations
-
-
-SELECTED_BATCH = 256  # observations whose blocks of the covariance are gathered at a time
 
 
 class GaussianPrior(Prior):
@@ -51,6 +49,10 @@ class GaussianPrior(Prior):
 
     def covariance(self) -> Covariance:
         return self._cov
+
+    def batch_for(self, most: int) -> int:
+        """Of `most`, as many samples as an exact posterior draw can hold at once: about sixteen vectors in float64 for each."""
+        return min(most, max(1, working_bytes(self.mean.device) // (16 * 8 * self.mean.numel())))
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
@@ -108,7 +110,9 @@ class GaussianPrior(Prior):
         assert isinstance(self._cov, Dense)
         matrix, gain = self._cov.to(torch.float64).matrix()[0], []
         variances = obs.noise.diagonal(self.event_shape).expand(residual.shape).flatten(1)
-        for rows in torch.arange(len(obs), device=residual.device).split(SELECTED_BATCH):
+        # a block of the covariance, its inverse and their addresses
+        together = working_bytes(residual.device) // (8 * 8 * max(1, int(selected.sum(1).max())) ** 2)
+        for rows in torch.arange(len(obs), device=residual.device).split(max(1, together)):
             blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])
             u = blocks.spread(blocks.solve(blocks.take(residual[rows].flatten(1))), len(matrix))
             gain.append(u @ matrix)
