@@ -15,11 +15,16 @@ from torch import Tensor
 from ..batched import Index, as_index
 from ..errors import InputError
 from ..runs.reading import digest
+from .batches import scanned_together
 from .observations import Observations
 
 
 class Shelf(Protocol):
-    """Where stored observations come from."""
+    """Where stored observations come from.
+
+    A shelf may also have `counts(rows)`, how many values those observations measure `(m,)`, without reading the values, and `adaptive`
+    (see `Observations`).
+    """
 
     x_shape: tuple[int, ...]
     digest: str  # of everything on the shelf, in hexadecimal
@@ -30,10 +35,6 @@ class Shelf(Protocol):
         """The observations at `rows` `(m,)`, in that order."""
         ...
 
-    def counts(self, rows: Tensor) -> Tensor:
-        """How many values the observations at `rows` measure, `(m,)`, without reading the values."""
-        ...
-
 
 class MemoryShelf:
     """Observations that are in memory already: rows are taken as they are used, not copied beforehand."""
@@ -41,7 +42,7 @@ class MemoryShelf:
     digest = ""  # the observations themselves are what tells them from others
 
     def __init__(self, obs: Observations) -> None:
-        self.obs, self.x_shape = obs, obs.x_shape
+        self.obs, self.x_shape, self.adaptive = obs, obs.x_shape, obs.adaptive
 
     def __len__(self) -> int:
         return len(self.obs)
@@ -51,6 +52,9 @@ class MemoryShelf:
         consecutive = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
         return self.obs[first : last + 1] if consecutive else self.obs[rows]
 
+    def counts(self, rows: Tensor) -> Tensor:
+        return self.obs.counts()[rows.to(self.obs.y.device)]
+
 
 class ScaledShelf:
     """The observations of a shelf in other units, scaled as they are read."""
@@ -58,6 +62,7 @@ class ScaledShelf:
     def __init__(self, shelf: Shelf, factor: float) -> None:
         self.shelf, self.factor, self.x_shape = shelf, factor, shelf.x_shape
         self.digest = digest(f"{shelf.digest} × {factor!r}".encode())
+        self.adaptive = getattr(shelf, "adaptive", False)
 
     def __len__(self) -> int:
         return len(self.shelf)
@@ -66,7 +71,7 @@ class ScaledShelf:
         return self.shelf.read(rows).scaled(self.factor)
 
     def counts(self, rows: Tensor) -> Tensor:
-        return self.shelf.counts(rows)
+        return StoredObservations(self.shelf, rows).counts()
 
 
 class StoredObservations(Observations):
@@ -75,7 +80,7 @@ class StoredObservations(Observations):
     def __init__(self, shelf: Shelf, rows: Tensor | None = None) -> None:
         self._shelf, self._rows = shelf, torch.arange(len(shelf)) if rows is None else rows
         self._read: Observations | None = None
-        self.x_shape = shelf.x_shape
+        self.x_shape, self.adaptive = shelf.x_shape, getattr(shelf, "adaptive", False)
 
     def read(self) -> Observations:
         """These observations in memory."""
@@ -109,7 +114,12 @@ class StoredObservations(Observations):
         return StoredObservations(ScaledShelf(self._shelf, factor), self._rows)
 
     def counts(self) -> Tensor:
-        return self._shelf.counts(self._rows)
+        if self._read is not None:
+            return self._read.counts()
+        if hasattr(self._shelf, "counts"):
+            return self._shelf.counts(self._rows)
+        parts = self._rows.split(scanned_together(self))
+        return torch.cat([self._shelf.read(part).counts() for part in parts])
 
     def reduced(self) -> Observations:
         return self.read().reduced()

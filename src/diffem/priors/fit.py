@@ -87,7 +87,7 @@ def fit_gaussian(
     if rank is not None and not 1 <= rank < size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
     history = FitHistory() if history is None else history
-    informative = obs.informative()  # the others add nothing to the likelihood, and only slow the rounds down
+    informative = stored(obs).informative()  # the others add nothing to the likelihood, and only slow the rounds down
     if informative is None:
         raise InputError(
             f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
