@@ -213,10 +213,7 @@ def report(run: RunArgument) -> None:
     from .report.page import write_report
     from .runs.rundir import RunDir
 
-    recipe = RunDir(run).recipe()
-    problem = None
-    if recipe.data.source != "given":
-        problem = recipe.problem()
+    problem = RunDir(run).problem()
     obs, reference = (problem.obs, problem.reference) if problem else (None, None)
     typer.echo(write_report(run, obs, reference, device()))
 

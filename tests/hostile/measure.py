@@ -27,6 +27,7 @@ from unittest import mock
 import torch
 
 from .corpus import COMMANDS, CORPUS, SOUND
+from .reading import READERS, read
 from .sound import write_sound
 from .visiting import visit
 
@@ -47,12 +48,14 @@ def status(key: str) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """The command line, or a visit to the app, in this process; its exit code, 1 for a traceback as Python has it."""
+    """The command line, a reader, or a visit to the app, in this process; its exit code, 1 for a traceback as Python has it."""
     from diffem.cli import main
 
     try:
         if arguments[0] in ("upload", "request"):
             return visit(arguments)
+        if arguments[0] in READERS:
+            return read(arguments)
         with mock.patch.object(sys, "argv", ["diffem", *arguments]):
             main()
     except SystemExit as end:
@@ -113,6 +116,12 @@ def faults(result: dict[str, Any], words: str, place: str) -> list[str]:
     return found
 
 
+def listing(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file and folder below, with what changes when it is written to."""
+    entries = {str(path.relative_to(folder)): path.lstat() for path in folder.rglob("*")}
+    return {name: (e.st_ino, e.st_size, e.st_mtime_ns) for name, e in entries.items()}
+
+
 def measure(names: list[str]) -> Iterator[dict[str, Any]]:
     """Controls on sound input first, then each hostile input: what it took and what is wrong with that."""
     torch.set_num_threads(1)
@@ -135,10 +144,13 @@ def measure(names: list[str]) -> Iterator[dict[str, Any]]:
             (folder / "out").mkdir()
             given = case.make(folder / "in")
             arguments = [a.format(input=given, sound=sound, out=folder / "out") for a in COMMANDS[case.command]]
+            before = listing(folder / "in")
             result = child(arguments, folder)
             wrong = faults(result, case.words, "network" if case.words.startswith("^diffem: network") else given.name)
             wrong += ["code was executed, or something written outside"] if list(home.rglob("EXECUTED*")) else []
             wrong += ["something was written"] if any(p.is_file() for p in (folder / "out").iterdir()) else []
+            if case.command not in ("run, fit", "run, report") and listing(folder / "in") != before:
+                wrong.append("the input was changed")
             yield {"name": name, "control": False, **result, "faults": wrong}
             shutil.rmtree(folder)
     finally:

@@ -11,13 +11,15 @@ import torch
 from PIL import Image
 
 from diffem import Observations, operators, priors
+from diffem.data import DrawStore
+from diffem.interop import hub
 from diffem.linalg import Isotropic
 from diffem.nn.networks import make_network
 from diffem.priors.files import pack, save_prior
 from diffem.runs.files import write_array, write_json
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
-from diffem.runs.shown import write_shown
+from diffem.runs.shown import write_losses, write_shown
 
 from ..data.volumes import write_volume
 
@@ -31,10 +33,13 @@ RECIPE: dict[str, Any] = {
     "sigma_max": 20.0,
     "gaussian": {"rounds": 2},
     "network": NETWORK,
-    "e_step": {"steps": 2, "iterations": 1, "shard": 16},
+    "e_step": {"steps": 2, "iterations": 1, "shard": 14},
     "train": {"steps": 4, "batch": 8},
     "watch": {"held_out": 4, "draws": 2, "samples": 8},
 }
+
+
+TRAINED, SHARD = 28, 14  # observations of the recipe that are trained on, and those of a shard
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -59,17 +64,21 @@ def observations(n: int = 3) -> Observations:
     return Observations(numbers(n, *EVENT), operators.Mask(numbers(n, *EVENT, seed=1) > -1), sigma=0.1)
 
 
-def write_run(folder: Path) -> Path:
-    """A run whose start is done: all that `sample`, `posterior`, `evaluate` and `report` need."""
+def write_run(folder: Path, **changes: Any) -> Path:
+    """A run whose start is done, with the draws of lap 1: all that `sample`, `posterior`, `evaluate` and `report` need."""
 
-    recipe = load_recipe(RECIPE)
+    recipe = load_recipe({**RECIPE, **changes})
     run = RunDir(folder)
     run.open(recipe, recipe.problem().obs)
     save_prior(prior("gaussian"), run.prior_file(0), run.origin("prior", 0), lap=0)
     shown = {"samples.npy": numbers(8, *EVENT).numpy(), "posterior.npy": numbers(2, 4, *EVENT).numpy()}
     files = write_shown(run, 0, shown)
-    write_json(run.file(0, "losses.json"), [[1, 0.5], [2, 0.25]])
+    write_losses(run, 0, [(1, 0.5), (2, 0.25)])
     run.finish_lap(0, {"lap": 0, "seconds": 0.1, "heldout_chi2": 1.0, "warnings": [], "files": files})
+    store = DrawStore.of_lap(run, 1, TRAINED, SHARD)
+    for k in range(len(store)):
+        first, end = store.range(k)
+        store.write(k, numbers(1, end - first, *EVENT, seed=k), {"draws": end - first})
     run.unlock()
     return folder
 
@@ -78,6 +87,7 @@ def write_sound(folder: Path) -> None:
     """Everything the commands of the corpus need beside a hostile input."""
     folder.mkdir(parents=True, exist_ok=True)
     write_run(folder / "run")
+    hub.export(prior(), folder / "shared")
     save_prior(prior(), folder / "prior.safetensors", lap=1)
     observations().save(folder / "obs.safetensors")
     (folder / "recipe.yaml").write_text(load_recipe(RECIPE).to_yaml())

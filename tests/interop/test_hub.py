@@ -1,6 +1,7 @@
 """A prior as a folder: what the card says, the same prior again, and nothing but what the card describes."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from diffem import InputError, Observations, operators, priors
 from diffem.interop import hub
 from diffem.linalg import LowRank
 from diffem.nn.networks import make_network
+from diffem.runs.files import file_digest
 
 EVENT = (2, 3)
 SETTINGS = {"kind": "mlp", "hidden": [16, 16], "embedding": 8}
@@ -78,7 +80,7 @@ def test_the_hubs_layout_of_links_and_without_our_header(tmp_path):
     save_file(load_file(tmp_path / "made" / "model.safetensors"), tmp_path / "blobs" / "a")
     card = json.loads((tmp_path / "made" / "config.json").read_text())
     del card["checksum"]  # as in a card that another program wrote
-    card["files"]["model.safetensors"]["sha256"] = hub.digest((tmp_path / "blobs" / "a").read_bytes())
+    card["files"]["model.safetensors"]["sha256"] = file_digest(tmp_path / "blobs" / "a")
     (tmp_path / "blobs" / "b").write_text(json.dumps(card))
     snapshot = tmp_path / "snapshots" / "c0ffee"
     snapshot.mkdir(parents=True)
@@ -95,6 +97,33 @@ def changed(folder, change):
     (folder / "config.json").write_text(json.dumps(card))
 
 
+def flip_last_bit(file):
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def with_weights(folder, change):
+    """Other weights, and a card with their hash."""
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    changed(folder, lambda card: card["files"]["model.safetensors"].update(sha256=file_digest(file)))
+
+
+def as_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+def as_link(file, target):
+    file.unlink()
+    file.symlink_to(target)
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -103,7 +132,16 @@ def changed(folder, change):
         (lambda f: (f / "config.json").write_text("[]"), "format 'list'"),
         (lambda f: changed(f, lambda c: c.update(format="other")), "format 'other'"),
         (lambda f: (f / "model.safetensors").unlink(), "cannot be read"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 64), "SHA-256"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 64), "claims a header of 0 bytes"),
+        (lambda f: flip_last_bit(f / "model.safetensors"), "SHA-256"),
+        (lambda f: with_weights(f, lambda t: t["network.layers.0.weight"].fill_(torch.nan)), "not finite"),
+        (lambda f: with_weights(f, lambda t: t["mean"].fill_(torch.inf)), "not finite"),
+        (lambda f: with_weights(f, lambda t: t.update({"cov.factor": torch.zeros(50, 2, 3)})), "cov.factor has shape"),
+        (lambda f: with_weights(f, lambda t: t.update(more=torch.zeros(3))), "the card describes more with shape None"),
+        (lambda f: as_pipe(f / "model.safetensors"), "is not a file but a pipe"),
+        (lambda f: as_pipe(f / "config.json"), "is not a file but a pipe"),
+        (lambda f: as_link(f / "model.safetensors", "/dev/zero"), "is not a file but a device"),
+        (lambda f: as_link(f / "config.json", "/dev/zero"), "is not a file but a device"),
         (lambda f: changed(f, lambda c: c.pop("files")), "no hash"),
         (lambda f: changed(f, lambda c: c["prior"].update(kind="Evil")), "Evil"),
         (lambda f: changed(f, lambda c: c["prior"]["network"].update(hidden=[1 << 20, 1 << 20])), "1048576"),
@@ -141,3 +179,35 @@ def test_a_run(tmp_path):
     assert torch.equal(hub.load(tmp_path / "out")(x_t, 0.5), run.prior(x_t, 0.5))
     with pytest.raises(InputError, match="lap 5"):
         hub.export_run(run.path, tmp_path / "out", lap=5)
+
+
+OTHERS = {
+    "a page of somebody's": {"README.md": b"# My thesis"},
+    "a model of another library": {"config.json": b'{"model_type": "bert"}', "model.safetensors": b"weights"},
+    "weights alone": {"model.safetensors": b"weights"},
+    "a card of another format": {"config.json": b'{"format": "diffem-card-9"}', "README.md": b"?"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_folder_that_is_no_export_is_left_alone(name, tmp_path):
+    for file, data in OTHERS[name].items():
+        (tmp_path / file).write_bytes(data)
+    with pytest.raises(InputError, match="is not empty and holds no exported prior"):
+        hub.export(diffusion(), tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == OTHERS[name]
+
+
+def test_an_export_may_be_written_again(tmp_path, monkeypatch):
+    """Over an earlier one, into an empty folder, beside hidden files, and after an interruption."""
+    (tmp_path / ".gitattributes").write_text("*.safetensors filter=lfs")
+    with monkeypatch.context() as patch:
+        patch.setattr(hub, "write_json", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            hub.export(diffusion(), tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {".gitattributes", "model.safetensors"}
+    for prior in (diffusion(), diffusion(torch.float64)):
+        hub.export(prior, tmp_path)
+        assert hub.load(tmp_path).mean.dtype == prior.mean.dtype
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        hub.export(diffusion(), tmp_path / "README.md")

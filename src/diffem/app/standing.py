@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runs.files import read_json
+from ..errors import InputError
 from ..runs.rundir import RunDir
+from ..runs.shown import read_losses
+from ..runs.tensors import read_header
 from .viewer import Viewer
 
 
@@ -67,25 +67,13 @@ def _stage(viewer: Viewer, lap: int) -> str:
 
 
 def _training_steps(path: Path) -> int | None:
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(os.fspath(path), "pt") as file:
-            return int(json.loads((file.metadata() or {})["diffem"])["done"])
-    except (SafetensorError, OSError, ValueError, KeyError):  # replaced or finished while it was read
+        done = read_header(path)[1].get("done")
+    except InputError:  # replaced or finished while it was read
         return None
+    return done if isinstance(done, int) else None
 
 
 def losses(viewer: Viewer) -> tuple[list[float], list[float]]:
     """The training loss over all finished laps: optimizer steps, losses."""
-    steps: list[float] = []
-    values: list[float] = []
-    offset = 0.0
-    for lap in range(1, viewer.last + 1):
-        file = viewer.run.lap(lap) / "losses.json"
-        if file.is_file():
-            entries = read_json(file)
-            steps += [offset + step for step, _ in entries]
-            values += [loss for _, loss in entries]
-            offset += entries[-1][0]
-    return steps, values
+    return read_losses(viewer.run, range(1, viewer.last + 1))

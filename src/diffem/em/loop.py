@@ -34,10 +34,9 @@ from ..priors.files import load_prior, load_with_description, save_prior
 from ..processes import Processes
 from ..progress import Progress
 from ..randomness import Stream
-from ..runs.files import write_json
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
-from ..runs.shown import write_shown
+from ..runs.shown import write_losses, write_shown
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
@@ -313,7 +312,6 @@ class Loop:
         steps = (options.first_steps or options.steps) if first else options.steps
         draws = store.all(self.device)
         share, _ = usable_share(options.measured_at(lap), self.train_obs)
-        losses_file = self.run.lap(lap) / "losses.json"
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
             if self.processes.is_first:
@@ -338,7 +336,7 @@ class Loop:
         training = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
         training |= {"rollbacks": record.rollbacks, "measured": share}
         if self.processes.is_first:
-            write_json(losses_file, record.losses)
+            write_losses(self.run, lap, record.losses)
             save_prior(prior, file, origin, lap=self.laps_before + lap, training=training)
             state_file.unlink(missing_ok=True)
         metrics |= training

@@ -13,7 +13,6 @@ the model was trained on; the scale and the noise level in the formulas are alwa
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..runs.files import read_json
+from ..runs.tensors import read_header, require_finite
 from ..shapes import per_sample
 from .foreign import ForeignPrior, start
 from .packages import missing
@@ -177,8 +178,8 @@ def load(folder: str | os.PathLike[str], *, range: Range | None = None) -> Diffu
     """The prior in a pipeline's local folder: `unet/` with safetensors weights and `scheduler/`. Nothing is fetched or executed."""
     folder = Path(folder)
     try:
-        config = json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
-        name = json.loads((folder / "unet" / "config.json").read_text())["_class_name"]
+        config = read_json(folder / "scheduler" / "scheduler_config.json")
+        name = read_json(folder / "unet" / "config.json")["_class_name"]
         scheduler_name = config["_class_name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder} is not a diffusers pipeline with unet/ and scheduler/: {error!r}") from None
@@ -188,8 +189,11 @@ def load(folder: str | os.PathLike[str], *, range: Range | None = None) -> Diffu
     known = isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)
     if not known:
         raise InputError(f"{folder}: {scheduler_name!r} is not a scheduler of diffusers")
+    for file in (folder / "unet").glob("*.safetensors"):
+        read_header(file, "the weights of a model")  # a regular file with a sound header, before diffusers opens it
     try:
         model = diffusers.UNet2DModel.from_pretrained(folder / "unet", local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}: the model cannot be read: {error}") from None
+    require_finite(model.state_dict(), folder / "unet")
     return prior(model.eval().requires_grad_(False), kind.from_config(config), range=range)

@@ -23,9 +23,10 @@ from ..nn.networks import make_network
 from ..operators import Operator
 from ..priors.base import Prior
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
-from ..runs.files import digest, read_json, write_json, write_tensors, write_text
+from ..runs.files import file_digest, read_json, write_json, write_tensors, write_text
 from ..runs.origin import data_fingerprint, fingerprint
 from ..runs.rundir import RunDir
+from ..runs.tensors import explain, read_header, read_tensors, require_finite
 
 CARD = "diffem-card-1"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -62,7 +63,7 @@ def export(
     training: dict[str, Any] | None = None,
     notes: str = "",
 ) -> Path:
-    """Write a prior and its card; returns the folder.
+    """Write a prior and its card; returns the folder, which must be absent, empty or an earlier export.
 
     obs: the observations it was trained on, described but not written. range: the values its data take, low and high.
     lap: the lap of expectation–maximisation it comes from. training: more JSON values about its training. notes: free text.
@@ -70,10 +71,10 @@ def export(
     folder = Path(folder)
     if range is not None and not range[0] < range[1]:
         raise InputError(f"range is (low, high) with low < high, got {range}")
+    _require_own(folder)
     tensors, description = pack(prior)
     about = dict(training or {}) | ({} if obs is None else describe_observations(obs))
-    write_tensors(folder / WEIGHTS, tensors, description)
-    data = (folder / WEIGHTS).read_bytes()
+    write_tensors(folder / WEIGHTS, tensors, {**description, "export": CARD})
     card = {
         "format": CARD,
         "library_name": "diffem",
@@ -86,7 +87,7 @@ def export(
         "training": about,
         "notes": notes,
         "tensors": fingerprint(tensors),
-        "files": {WEIGHTS: {"sha256": digest(data), "bytes": len(data)}},
+        "files": {WEIGHTS: {"sha256": file_digest(folder / WEIGHTS), "bytes": (folder / WEIGHTS).stat().st_size}},
     }
     write_json(folder / CONFIG, card)  # last of the two: a folder with a card is whole
     write_text(folder / "README.md", _readme(card))
@@ -118,13 +119,9 @@ def export_run(
 def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The card of a folder, checked for being one."""
     path = Path(folder) / CONFIG
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise InputError(f"{folder} holds no exported prior: {error}") from None
-    if size > MAX_CARD_BYTES:
-        raise InputError(f"{path} has {size} bytes; a card has at most {MAX_CARD_BYTES}")
-    card = read_json(path)
+    if not path.exists():
+        raise InputError(f"{folder} holds no exported prior: there is no {CONFIG} in it")
+    card = read_json(path, MAX_CARD_BYTES)
     if not isinstance(card, dict) or card.get("format") != CARD:
         given = card.get("format") if isinstance(card, dict) else type(card).__name__
         raise InputError(f"{path} has format {given!r}, this version reads {CARD!r}")
@@ -136,47 +133,77 @@ def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def load(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Prior:
     """The prior of a folder made by `export`, or of the hub's local copy of one; refused when the weights are not those of the card."""
     card, path = read_card(folder), Path(folder) / WEIGHTS
-    tensors = _read_weights(path, card)
     try:
-        _require_network(card["prior"], tensors)
+        tensors = _read_weights(path, card)
         prior = _rebuild(card["prior"], tensors)
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError, AssertionError) as error:
-        raise InputError(f"{folder}: the card does not describe its weights: {error}") from None
+    except InputError as error:
+        raise InputError(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
+    except Exception as error:  # whatever a stranger's card provokes is about the folder
+        raise InputError(f"{folder}: the card does not describe its weights: {explain(error)}") from None
     return prior.eval().requires_grad_(False).to(device)
 
 
 def _read_weights(path: Path, card: dict[str, Any]) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load as read
-
-    try:
-        data = path.read_bytes()
-        expected = card["files"][WEIGHTS]["sha256"]
-        if digest(data) != expected:
-            raise InputError(
-                f"{path} is not the file the card describes: its SHA-256 differs from {str(expected)[:16]}…"
-            )
-        return {name: tensor.clone() for name, tensor in read(data).items()}
-    except (KeyError, TypeError):
-        raise InputError(f"{path.parent}: the card names no hash for {WEIGHTS}") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+    """The weights, read only once their header fits the card and their hash is the card's."""
+    files = card.get("files")
+    entry = files.get(WEIGHTS) if isinstance(files, dict) else None
+    if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
+        raise InputError(f"{path.parent}: the card names no hash for {WEIGHTS}")
+    shapes, _ = read_header(path, "a prior")
+    _require_network(card["prior"], shapes)
+    if file_digest(path) != entry["sha256"]:
+        raise InputError(f"{path} is not the file the card describes: its SHA-256 differs from {entry['sha256'][:16]}…")
+    tensors, _ = read_tensors(path, "a prior")
+    require_finite(tensors, path)
+    return tensors
 
 
-def _require_network(description: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Compare the described network with the weights before any memory is spent on it."""
-    if description["kind"] != "DiffusionPrior":
-        return
-    settings = dict(description["network"])
-    with torch.device("meta"):
-        network = make_network(settings.pop("kind"), tuple(description["event_shape"]), settings)
-    expected = {f"network.{name}": tuple(t.shape) for name, t in network.state_dict().items()}
-    given = {name: tuple(t.shape) for name, t in tensors.items() if name.startswith("network.")}
+def _require_network(description: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Compare the described prior with the shapes of its tensors before any memory is spent on them."""
+    if description["kind"] not in ("GaussianPrior", "DiffusionPrior"):
+        raise InputError(f"unknown kind of prior {description['kind']!r}")
+    event = tuple(description["event_shape"])
+    expected: dict[str, tuple[int, ...] | None] = {"mean": event}
+    if description["kind"] == "DiffusionPrior":
+        settings = dict(description["network"])
+        with torch.device("meta"):
+            network = make_network(settings.pop("kind"), event, settings)
+        expected |= {f"network.{name}": tuple(t.shape) for name, t in network.state_dict().items()}
+    given = {name: shape for name, shape in shapes.items() if not name.startswith("cov.")}
     if expected != given:
         wrong = next(name for name in sorted({*expected, *given}) if expected.get(name) != given.get(name))
-        raise InputError(f"the card describes {wrong} as {expected.get(wrong)}, the weights hold {given.get(wrong)}")
+        raise InputError(
+            f"the card describes {wrong} with shape {expected.get(wrong)}, the weights hold {given.get(wrong)}"
+        )
+    # of a covariance the largest tensor is a matrix over the event, however it is stored
+    most = max(math.prod(event), 1) ** 2
+    for name, shape in shapes.items():
+        if name.startswith("cov.") and math.prod(shape) > most:
+            raise InputError(f"{name} has shape {shape}, for samples of shape {event}")
+
+
+def _require_own(folder: Path) -> None:
+    """Refuse to write into a folder that holds anything but an earlier export; names that begin with a dot do not count."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder")
+    try:
+        names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read: {error.strerror or error}") from None
+    if names and not _is_export(folder, names):
+        raise InputError(f"{folder} is not empty and holds no exported prior; choose another folder")
+
+
+def _is_export(folder: Path, names: set[str]) -> bool:
+    """Whether a folder with these files was written by `export`, perhaps interrupted before it wrote the card."""
+    try:
+        if names == {WEIGHTS}:
+            return read_header(folder / WEIGHTS)[1].get("export") == CARD
+        return bool(read_card(folder))
+    except InputError:
+        return False
 
 
 def _readme(card: dict[str, Any]) -> str:

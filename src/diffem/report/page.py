@@ -19,10 +19,10 @@ from ..em.shown import restore_pictures
 from ..em.watch import in_pictures
 from ..errors import InputError
 from ..priors import Prior
-from ..runs.files import read_json, write_bytes, write_text
+from ..runs.files import write_bytes, write_text
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
-from ..runs.shown import read_shown
+from ..runs.shown import read_losses, read_shown
 from . import pictures
 
 
@@ -172,10 +172,6 @@ def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
     return shown
 
 
-def _is_point(entry: Any) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(value, int | float) for value in entry)
-
-
 def _curves(run: RunDir, metrics: list[dict[str, Any]]) -> list[tuple[str, str]]:
     out = []
     series = {}
@@ -185,16 +181,7 @@ def _curves(run: RunDir, metrics: list[dict[str, Any]]) -> list[tuple[str, str]]
             series[title] = ([p[0] for p in points], [p[1] for p in points])
     if series:
         out.append(("Per lap", _inline(pictures.curves(series))))
-    losses, offset = ([], []), 0  # type: tuple[list[float], list[float]], int
-    for m in metrics:
-        file = run.file(m["lap"], "losses.json")
-        if file.is_file():
-            entries = read_json(file)
-            if not isinstance(entries, list) or not all(map(_is_point, entries)) or not entries:
-                raise InputError(f"{file} does not hold losses: pairs of step and loss")
-            losses[0].extend(offset + step for step, _ in entries)
-            losses[1].extend(loss for _, loss in entries)
-            offset += entries[-1][0]
+    losses = read_losses(run, [m["lap"] for m in metrics])
     if losses[0]:
         out.append(("Training loss", _inline(pictures.curves({"denoising loss": losses}, "optimizer step"))))
     return out

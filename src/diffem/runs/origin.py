@@ -25,7 +25,8 @@ class Origin:
     """The file of a run that an object was written for.
 
     Attributes:
-        kind: What the file holds: "start" (an unfinished one), "prior", "training" (an unfinished one), "draws" or "metrics".
+        kind: What the file holds: "start" (an unfinished one), "prior", "training" (an unfinished one), "draws", "losses" or
+            "metrics".
         run: The name of the run, see `run_name`.
         seed: The run's seed.
         lap: The lap of this run, counted from its own start.

@@ -30,14 +30,22 @@ StrPath = str | os.PathLike[str]
 def opened(path: StrPath) -> Iterator[BinaryIO]:
     """The file, for reading; whatever keeps it from being read is an `InputError` that names it."""
     try:
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            raise InputError(f"{path} is not a file but {_kind(mode)}")
-        with open(path, "rb") as file:
+        _require_regular(path, os.stat(path).st_mode)
+        with open(path, "rb", opener=_without_waiting) as file:
+            _require_regular(path, os.fstat(file.fileno()).st_mode)  # it may have been replaced in between
             _require_substance(path, file)
             yield file
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _require_regular(path: StrPath, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path} is not a file but {_kind(mode)}")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe opens at once, even if nobody writes to it
 
 
 def _kind(mode: int) -> str:
@@ -110,9 +118,9 @@ def json_checksum(value: dict[str, Any]) -> str:
     return digest(json.dumps(value).encode())
 
 
-def read_json(path: StrPath) -> Any:
-    """JSON values; a mapping that carries a checksum must agree with it."""
-    value = parse_json(read_text(path, JSON_BYTES), str(path))
+def read_json(path: StrPath, most: int = JSON_BYTES) -> Any:
+    """JSON values from a file of at most so many bytes; a mapping that carries a checksum must agree with it."""
+    value = parse_json(read_text(path, most), str(path))
     if isinstance(value, dict) and "checksum" in value and value.pop("checksum") != json_checksum(value):
         raise InputError(
             f"{path} is damaged: its contents do not match its checksum (if you changed it on purpose, remove the checksum)"

@@ -113,7 +113,10 @@ class RunDir:
         recipe = self.recipe()
         if recipe.data.source == "given":
             return None
-        problem = recipe.problem()
+        try:
+            problem = recipe.problem()
+        except InputError as error:
+            raise InputError(f"{self.path}: its data cannot be read again: {error}") from None
         self.require_observations(problem.obs, f"those of the data source {recipe.data.source!r}")
         return problem
 

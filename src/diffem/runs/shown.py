@@ -1,14 +1,15 @@
-"""What a finished lap keeps for the report: `samples.npy` and `posterior.npy`, whose checksums are in the lap's `metrics.json`."""
+"""What a finished lap keeps for the report: `samples.npy` and `posterior.npy`, whose checksums are in the lap's `metrics.json`, and the
+losses of its training, `losses.json`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from .files import array_bytes, digest, read_array, write_bytes
+from .files import array_bytes, digest, read_array, read_json, write_bytes, write_json
 from .repair import set_aside
 from .rundir import RunDir
 
@@ -56,3 +57,33 @@ def restore_shown(run: RunDir, lap: int, make: dict[str, Callable[[], np.ndarray
             files = metrics.get("files", {})
             metrics["files"] = {**(files if isinstance(files, dict) else {}), **write_shown(run, lap, {name: made})}
             run.finish_lap(lap, metrics)
+
+
+def write_losses(run: RunDir, lap: int, losses: list[tuple[int, float]]) -> None:
+    """Write the losses of a lap's training, `(step, mean loss since the entry before)`."""
+    origin = run.origin("losses", lap)
+    write_json(run.file(lap, "losses.json"), {"losses": losses, "origin": origin and origin.note()})
+
+
+def read_losses(run: RunDir, laps: Iterable[int]) -> tuple[list[float], list[float]]:
+    """The optimizer steps and losses of the trainings of some laps, one after the other; laps without losses are left out."""
+    steps: list[float] = []
+    losses: list[float] = []
+    done = 0.0
+    for lap in laps:
+        if not (file := run.file(lap, "losses.json")).is_file():
+            continue
+        held, origin = read_json(file), run.origin("losses", lap)
+        entries = held.get("losses") if isinstance(held, dict) else held  # a list until format 2
+        if not isinstance(entries, list) or not entries or not all(map(_is_point, entries)):
+            raise InputError(f"{file} does not hold losses: pairs of step and loss")
+        if origin is not None:
+            origin.require(held.get("origin") if isinstance(held, dict) else None, file)
+        steps += [done + step for step, _ in entries]
+        losses += [loss for _, loss in entries]
+        done = steps[-1]
+    return steps, losses
+
+
+def _is_point(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(value, int | float) for value in entry)

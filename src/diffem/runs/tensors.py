@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,26 @@ def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) ->
 
 def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description in a file; what: what it should hold, for the error."""
+    with _tensor_file(path, what) as (file, size, description):
+        memory.require(size, str(path))
+        # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    if "sha256" in description and description.pop("sha256") != tensors_checksum(tensors, description):
+        raise InputError(f"{path} is damaged: its contents do not match its checksum")
+    return tensors, description
+
+
+def read_header(path: StrPath, what: str = "tensors") -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """The shapes of the tensors in a file and its description, from the header alone: nothing is compared with the checksum."""
+    with _tensor_file(path, what) as (file, _, description):
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    description.pop("sha256", None)
+    return shapes, description
+
+
+@contextmanager
+def _tensor_file(path: StrPath, what: str) -> Iterator[tuple[Any, int, dict[str, Any]]]:
+    """The file opened by safetensors, the bytes of its tensors, and its description; whatever goes wrong is an `InputError`."""
     from safetensors import safe_open
 
     path = Path(path)
@@ -43,22 +65,20 @@ def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor
             claim = f"it claims a header of {header} bytes in" if len(start) == 8 else "it has only"
             raise InputError(f"{path} cannot be read as {what}: {claim} {size} bytes")
         entries = file.read(header).count(b'"data_offsets"')
-    memory.require(size - 8 - header, str(path))
     try:
         _require_few(entries)  # before the parser makes something of each
         with safe_open(str(path), "pt") as tensor_file:
-            names, notes = list(tensor_file.keys()), tensor_file.metadata() or {}
-            _require_few(len(names))  # the word may be written in other ways
-            # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
-            tensors = {name: tensor_file.get_tensor(name).clone() for name in names}
+            _require_few(len(tensor_file.keys()))  # the word may be written in other ways
+            notes = (tensor_file.metadata() or {}).get("diffem", "{}")
+            description = parse_json(notes, f"{path}: the description in the header")
+            if not isinstance(description, dict):
+                raise InputError("its description is not a mapping")
+            yield tensor_file, size - 8 - header, description
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if str(path) in text else f"{path} cannot be read as {what}: {text}") from None
     except Exception as error:  # the reader has errors of its own, and every one is about the file
         raise InputError(f"{path} cannot be read as {what}: {explain(error)}") from None
-    description = parse_json(notes.get("diffem", "{}"), f"{path}: the description in the header")
-    if not isinstance(description, dict):
-        raise InputError(f"{path} cannot be read as {what}: its description is not a mapping")
-    if "sha256" in description and description.pop("sha256") != tensors_checksum(tensors, description):
-        raise InputError(f"{path} is damaged: its contents do not match its checksum")
-    return tensors, description
 
 
 def _require_few(count: int) -> None:

@@ -4,9 +4,20 @@ A new one is a function with a line above it that says which command it is given
 into an empty folder and returns the path the command is given. Large files are holes. Every input is the same each time it is made.
 """
 
-from . import arrays, images, observations, priors, recipes, runs, visits, volumes
+from . import arrays, exports, foreign, images, observations, priors, recipes, runs, visits, volumes
 from .registry import COMMANDS, CORPUS, SOUND
 
 __all__ = ["COMMANDS", "CORPUS", "FAMILIES", "SOUND"]
 
-FAMILIES = (priors, observations, recipes, runs, arrays, images, volumes, visits)  # importing one enters its inputs
+FAMILIES = (
+    priors,
+    observations,
+    recipes,
+    runs,
+    foreign,
+    exports,
+    arrays,
+    images,
+    volumes,
+    visits,
+)  # importing one enters its inputs

@@ -29,6 +29,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "recipe, no folder": ("fit", "{input}"),
     "run": ("sample", "{input}", "-n", "2", "--steps", "2", "-o", "{out}/x.npy"),
     "run, report": ("report", "{input}"),
+    "run, evaluate": ("evaluate", "{input}", "--samples", "4", "--steps", "2"),
+    "run, export": ("export", "{input}", "-o", "{out}/shared"),
+    "run, observe": ("observe", "{input}", "-o", "{out}/obs.safetensors"),
     "run, fit": ("fit", "{sound}/recipe.yaml", "-o", "{input}"),
     "reference": ("evaluate", "{sound}/run", "--reference", "{input}", "--draws", "0", "--samples", "8", "--steps", "2"),
     "images": ("prepare", "{input}", "-o", "{out}/images.npz"),
@@ -37,6 +40,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "maps": ("observe", "fastmri", "--set", "data.path={sound}/volumes", "--set", "data.size=null", "--set", "data.slices=[0, null]", "--set", "data.image=auto",
              "--set", "data.coils={input}", "-o", "{out}/obs.safetensors"),
     "cifar10": ("observe", "cifar10", "--set", "data.folder={input}", "-o", "{out}/obs.safetensors"),
+    "export": ("export", "{sound}/run", "-o", "{input}"),
+    # not of the command line: what is read from Python and by the app, see `reading`
+    "hub": ("hub", "{input}"),
+    "draws": ("draws", "{input}"),
+    "run, app": ("look", "{input}"),
     # not of the command line: what visitors of the app send it, see `visiting`
     "upload": ("upload", "{input}", "{out}/uploads"),
     "request": ("request", "{input}"),
@@ -46,7 +54,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 SOUND = {
     "prior": "prior.safetensors", "observations": "obs.safetensors", "recipe": "recipe.yaml", "run": "run", "run, report": "run",
     "reference": "reference.npy", "images": "images.tar.gz", "volume": "volumes", "maps": "maps.npy", "cifar10": "cifar",
-    "upload": "images/0.png", "request": "request.json",
+    "upload": "images/0.png", "request": "request.json", "run, evaluate": "run", "run, export": "run", "run, observe": "run", "run, app": "run",
+    "export": "shared", "hub": "shared", "draws": "run",
 }  # fmt: skip
 
 

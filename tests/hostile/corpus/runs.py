@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from diffem.runs.files import read_json, write_json
+
 from ..sound import write_run
 from .registry import Bomb, hole, hostile
 
@@ -113,7 +115,8 @@ def _(folder):
 @hostile("run, report", "measures that are words", "chi2 should be a number")
 def _(folder):
     run = write_run(folder / "run")
-    (run / "laps/000/metrics.json").write_text('{"lap": 0, "chi2": "<script>", "seconds": 1}')
+    file = run / "laps/000/metrics.json"
+    write_json(file, {**read_json(file), "chi2": "<script>"})
     return run
 
 
@@ -124,14 +127,14 @@ def _(folder):
     return run
 
 
-@hostile("run, report", "pictures that are pickled", "objects are never read")
+@hostile("run, app", "pictures that are pickled", "objects are never read")
 def _(folder):
     run = write_run(folder / "run")
     np.save(run / "laps/000/samples.npy", np.array([Bomb(folder / "EXECUTED")], dtype=object), allow_pickle=True)
     return run
 
 
-@hostile("run, report", "pictures of another form", "needed: numbers with 3 axes")
+@hostile("run, app", "pictures of another form", "posterior.npy is damaged")
 def _(folder):
     run = write_run(folder / "run")
     np.save(run / "laps/000/posterior.npy", np.float32(3))
@@ -156,5 +159,6 @@ def _(folder):
 @hostile("run, fit", "a lap that leads out, to be written to", "leads out of")
 def _(folder):
     run, other = write_run(folder / "run"), outside(folder)
+    (run / "laps" / "001").rename(folder / "moved")
     (run / "laps" / "001").symlink_to(other / "laps" / "000")
     return run

@@ -1,0 +1,45 @@
+"""What is read from Python and by no command: exported priors, a lap's draws, and what the app shows of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from diffem import InputError
+from diffem.app import standing
+from diffem.app.viewer import Viewer
+from diffem.data import DrawStore
+from diffem.interop import hub
+from diffem.runs.rundir import RunDir
+
+from .sound import SHARD, TRAINED
+
+
+def draws(path: Path) -> None:
+    store = DrawStore.of_lap(RunDir(path), 1, TRAINED, SHARD)
+    list(store.reports())
+    store.all()
+
+
+def look(path: Path) -> None:
+    viewer = Viewer(path, device="cpu")
+    standing.progress(viewer)
+    standing.losses(viewer)
+    for name in ("samples", "posterior"):
+        viewer.stored(0, name)
+    viewer.prior(0)
+    viewer.shown()
+
+
+READERS: dict[str, Callable[[Path], object]] = {"hub": hub.load, "draws": draws, "look": look}
+
+
+def read(arguments: list[str]) -> int:
+    """Call a reader; its refusal is printed as the command line prints one."""
+    try:
+        READERS[arguments[0]](Path(arguments[1]))
+    except InputError as error:
+        print(f"diffem: {error}", file=sys.stderr)
+        return 2
+    return 0
