@@ -39,7 +39,7 @@ slow: setup
 
 # Two hundred faults at random instants: kills, full disks, damaged files, no memory.
 chaos: setup
-	$(BIN)/python -m benchmarks.chaos --faults 200
+	$(BIN)/python -m benchmarks.chaos --faults 300
 
 # The suite ten times while every core is kept busy by other work: no test may depend on time, load or luck.
 flicker: setup

@@ -1,9 +1,10 @@
 """Faults at random instants, and what becomes of the run (`benchmarks.chaos` counts them).
 
-A small run is disturbed again and again: killed, asked to stop, one of two processes killed or ended by its own error, the disk full, memory short in E or in M, a
-file truncated, a bit flipped. Each time the same command is given again, until the run ends. It must end with every weight and draw
-bit-identical to the undisturbed run, or be refused with a message that names what is wrong; anything else is counted as lost (no way
-to go on) or silently wrong.
+A small run is disturbed again and again: killed, asked to stop, one of two processes killed or ended by its own error
+(`benchmarks.rank_faults`), the disk full, memory short in E or in M, a file truncated, a bit flipped; a file replaced by that of another
+lap, seed or run, samples or draws for the report removed, the data file moved or changed (`benchmarks.file_faults`). Each time the same
+command is given again, until the run ends. It must end with every weight, draw, sample and loss bit-identical to the undisturbed run, or be
+refused with a message that names what is wrong; anything else is counted as lost (no way to go on) or silently wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from diffem.em import loop, trainer
 from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
 from diffem.runs import files
 
-from . import rank_faults
+from . import file_faults, rank_faults
+from .outcomes import compare, contents, differs
 
 RECIPE = {
     "name": "chaos",
@@ -48,8 +50,8 @@ RECIPE = {
 }
 
 
-def observations() -> Observations:
-    generator = torch.Generator().manual_seed(0)
+def observations(seed: int = 0) -> Observations:
+    generator = torch.Generator().manual_seed(seed)
     angle = 6.3 * torch.rand(136, generator=generator)
     x = torch.stack([angle.cos(), angle.sin(), (2 * angle).cos(), angle.sin() ** 2], 1)
     mask = torch.rand(136, 4, generator=generator) < 0.7
@@ -68,7 +70,11 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     with Interruption().listening() as interruption:
         us = processes.join()
         try:
-            diffem.fit(observations(), RECIPE, out, progress=False, processes=us, interruption=interruption)
+            work: dict[str, Any] = {"progress": False, "processes": us, "interruption": interruption}
+            if "data" in fault:
+                diffem.fit(None, {**RECIPE, "data": {"source": "file", "path": fault["data"]}}, out, **work)
+            else:
+                diffem.fit(observations(fault.get("observations", 0)), RECIPE, out, fault.get("seed"), **work)
         except Preempted:
             sys.exit(EXIT_PREEMPTED)
         except Lost as error:
@@ -104,6 +110,8 @@ def lay(fault: dict[str, Any]) -> None:
         file.with_name(f".{file.name}.0.partial").write_bytes(data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device", str(file))
 
+    if fault["kind"] == "donor":
+        file_faults.keep_checkpoints()
     if fault["kind"] == "event":
         rank_faults.lay(fault["phase"], fault["call"], fault["action"])
     if fault["kind"] == "memory-e":
@@ -169,47 +177,15 @@ class Child:
 
 KINDS = (
     "kill", "stop", "kill-rank", "disk-full", "memory-e", "memory-m", "truncate", "flip", "stop-event", "stop-rank", "rank-error",
+    "swap-lap", "swap-seed", "swap-run", "shown", "data",
 )  # fmt: skip
 PAIRS = ("kill-rank", "stop-rank", "rank-error")  # faults in one of two processes
-NONE = {"kind": "none"}
+NONE: dict[str, Any] = {"kind": "none"}
 TRIES = 8
 
 
-def contents(run: Path) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Every weight and draw of a finished run as the library reads them, and the messages about what it refuses to read."""
-    from diffem import InputError
-    from diffem.data import DrawStore
-    from diffem.priors.files import load_with_description
-
-    out: dict[str, np.ndarray] = {}
-    refused = []
-    for folder in sorted(run.glob("laps/*")):
-        try:
-            prior, _ = load_with_description(folder / "prior.safetensors")
-            out |= {f"{folder.name}/{name}": t.numpy() for name, t in prior.state_dict().items()}
-        except InputError as error:
-            refused.append(str(error))
-        store = DrawStore(folder / "draws", 120, 20)
-        for k in range(len(store)) if (folder / "draws").is_dir() else ():
-            try:
-                out[f"{folder.name}/draws/{k:05d}"] = store.read(k).numpy()
-            except InputError as error:
-                refused.append(str(error))
-    return out, refused
-
-
-def compare(out: Path, reference: dict[str, np.ndarray], damaged: str) -> str:
-    """What became of a run that ended: a damaged file that nothing needed any more must still be refused by whoever reads it."""
-    found, refused = contents(out)
-    if not all(np.array_equal(found[name], reference[name]) for name in found):
-        return "silently wrong"
-    if found.keys() == reference.keys():
-        return "identical"
-    return "refused" if damaged and all(Path(damaged).stem in message for message in refused) else "silently wrong"
-
-
-def inject(kind: str, out: Path, seconds: float, rng: random.Random) -> str:
-    """One fault; what the run said about it."""
+def inject(kind: str, out: Path, seconds: float, rng: random.Random, donors: dict[str, Path]) -> str:
+    """One fault; what the run said about it, or which file was damaged."""
     if kind in ("memory-e", "memory-m", "disk-full"):
         most = {"memory-e": 12, "memory-m": 900, "disk-full": 60}[kind]
         code, errors = Child(out, {"kind": kind, "call": rng.randint(1, most)}).end()
@@ -222,7 +198,7 @@ def inject(kind: str, out: Path, seconds: float, rng: random.Random) -> str:
         _, fault = rank_faults.choose(rng, rank_faults.SIGNALS)
         code, errors = Child(out, fault).end()
         return errors if code in (0, EXIT_PREEMPTED) else f"UNCLEAR exit {code}: {errors[-500:]}"
-    child = Child(out, NONE)
+    child = Child(out, file_faults.on_a_file(out) if kind == "data" else NONE)
     _wait_until_begun(out, child)
     if not child.wait(rng.uniform(0.0, 1.05) * seconds):
         assert child.process.pid is not None
@@ -230,7 +206,11 @@ def inject(kind: str, out: Path, seconds: float, rng: random.Random) -> str:
     code, errors = child.end()
     if kind == "stop" and code not in (0, EXIT_PREEMPTED):
         return f"UNCLEAR exit {code}: {errors[-500:]}"
-    return _damage(kind, out, rng) if kind in ("truncate", "flip") else errors
+    if kind in donors:
+        return file_faults.swap(out, donors[kind], kind == "swap-lap", rng)
+    if kind == "shown":
+        return file_faults.damage_shown(out, rng)
+    return file_faults.damage(kind, out, rng) if kind in ("truncate", "flip") else errors
 
 
 def _wait_until_begun(out: Path, child: Child) -> None:
@@ -248,9 +228,9 @@ def ranks(out: Path, faults: dict[int, dict[str, Any]] | None = None, count: int
     return [Child(out, (faults or {}).get(r, NONE), {**shared, "RANK": str(r)}, port) for r in range(count)]
 
 
-def undisturbed(kind: str, out: Path) -> tuple[int, str]:
+def undisturbed(kind: str, out: Path, options: dict[str, Any] = NONE) -> tuple[int, str]:
     """Run or resume without a fault, on as many processes as this kind of fault is about: sums over two round differently."""
-    children = ranks(out) if kind in PAIRS else [Child(out, NONE)]
+    children = ranks(out) if kind in PAIRS else [Child(out, options)]
     ends = [child.end() for child in children]
     Path(f"{out}.begun").unlink(missing_ok=True)
     return max(ends)
@@ -291,39 +271,35 @@ def _one_of_two(kind: str, out: Path, rng: random.Random) -> str:
     return f"UNCLEAR exits {codes} after {fault} in {faulty}: {ends[0][1][-300:]} / {ends[1][1][-300:]}"
 
 
-def _damage(kind: str, out: Path, rng: random.Random) -> str:
-    files = sorted(f for f in out.rglob("*") if f.is_file() and f.stat().st_size and f.name != ".lock")
-    if not files:
-        return ""
-    # draws first of all, since there are most of them; and any other file of the run
-    draws = [f for f in files if f.suffix == ".npy" and f.parent.name == "draws"]
-    victim = rng.choice(draws if draws and rng.random() < 0.5 else files)
-    data = bytearray(victim.read_bytes())
-    if kind == "truncate":
-        data = data[: rng.randrange(len(data))]
-    else:
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    victim.write_bytes(data)
-    return f"damaged {victim.relative_to(out)}"
-
-
 def go_through(
-    number: int, seed: int, folder: Path, references: dict[str, dict[str, np.ndarray]], seconds: float
+    number: int,
+    seed: int,
+    folder: Path,
+    references: dict[str, dict[str, np.ndarray]],
+    donors: dict[str, Path],
+    seconds: float,
 ) -> dict[str, Any]:
     """One run with one fault, resumed until it ends or is refused."""
     rng = random.Random(f"{seed} {number}")
     kind = KINDS[number % len(KINDS)]
-    out = folder / f"run{number}"
+    out, reference = folder / f"run{number}", references["pair" if kind in PAIRS else "one"]
     began = time.monotonic()
-    said = inject(kind, out, seconds, rng)
+    said = inject(kind, out, seconds, rng, donors)
     row: dict[str, Any] = {"fault": number, "kind": kind, "said": said.strip()[-200:].replace(str(folder), "…")}
     if said.startswith("UNCLEAR"):
         return {**row, "outcome": "lost", "said": said}
-    damaged = said.removeprefix("damaged ") if kind in ("truncate", "flip") else ""
+    damaged = said.removeprefix("damaged ") if said.startswith("damaged ") else ""
+    if damaged and (wrong := differs(contents(out)[0], reference)):  # somebody reads before the run goes on
+        return {**row, "outcome": f"silently wrong: {wrong[:4]}"}
+    options, changed = file_faults.move_data(out, rng) if kind == "data" else (NONE, None)
+    if changed is not None:
+        code, errors = undisturbed(kind, out, changed)
+        if code != 2 or "other observations" not in errors:
+            return {**row, "outcome": f"silently wrong: exit {code} on changed data, {errors[-300:]}"}
     for _ in range(TRIES):
-        code, errors = undisturbed(kind, out)
+        code, errors = undisturbed(kind, out, options)
         if code == 0:
-            row["outcome"] = compare(out, references["pair" if kind in PAIRS else "one"], damaged)
+            row["outcome"] = compare(out, reference, damaged)
             break
         if code == 2 and damaged and Path(damaged).name in errors:
             row["outcome"] = "refused"
@@ -332,6 +308,8 @@ def go_through(
     else:
         row["outcome"], row["said"] = "lost", errors[-800:]
     row["seconds"] = time.monotonic() - began
+    for path in folder.glob(f"run{number}.*.safetensors"):
+        path.unlink()
     shutil.rmtree(out, ignore_errors=True)
     return row
 
@@ -347,15 +325,19 @@ def chaos(faults: int, seed: int, workers: int, folder: Path) -> list[dict[str, 
     references = {"one": contents(folder / "undisturbed")[0]}
     assert undisturbed("kill-rank", folder / "pair")[0] == 0
     references["pair"] = contents(folder / "pair")[0]
+    donors = {kind: folder / kind for kind in file_faults.DONORS}
+    for kind, path in donors.items():
+        assert undisturbed(kind, path, {"kind": "donor", **file_faults.DONORS[kind]})[0] == 0
     print(f"undisturbed: {seconds:.1f} s and {begun - began:.1f} s to start", flush=True)
     rows = []
     with ThreadPoolExecutor(workers) as pool:
-        for row in pool.map(lambda k: go_through(k, seed, folder, references, seconds), range(faults)):
+        for row in pool.map(lambda k: go_through(k, seed, folder, references, donors, seconds), range(faults)):
             rows.append(row)
             if row["outcome"] not in ("identical", "refused"):
                 print(row, flush=True)
             if len(rows) % 20 == 0:
                 print(
-                    f"{len(rows)} faults, {time.monotonic() - began:.0f} s: {dict(Counter(r['outcome'] for r in rows))}"
+                    f"{len(rows)} faults, {time.monotonic() - began:.0f} s: {dict(Counter(r['outcome'] for r in rows))}",
+                    flush=True,
                 )
     return rows

@@ -1,4 +1,4 @@
-"""Twenty faults at random instants; `make chaos` makes two hundred."""
+"""Twenty faults at random instants; `make chaos` makes three hundred."""
 
 from benchmarks.faults import chaos
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.faults import NONE, Child, contents, ranks
+from benchmarks.faults import NONE, Child, ranks
+from benchmarks.outcomes import contents
 from benchmarks.rank_faults import event
 from diffem import processes
 from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED

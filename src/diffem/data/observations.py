@@ -241,7 +241,8 @@ class Observations:
 
     def structure(self) -> dict[str, Any]:
         """What tells observations with the same tensors apart, as JSON values: kinds and settings of operator and noise."""
-        return {"A": _structure(self.A), "cov": type(self.cov).__name__, "x_shape": list(self.x_shape)}
+        kinds = {"A": _structure(self.A), "cov": type(self.cov).__name__}
+        return {**kinds, "x_shape": list(self.x_shape), "adaptive": self.adaptive}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observations:

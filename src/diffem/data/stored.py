@@ -130,7 +130,7 @@ class StoredObservations(Observations):
         return {"shelf": digest, "rows": self._rows}
 
     def structure(self) -> dict[str, Any]:
-        return {"x_shape": list(self.x_shape)}  # the rest would have to be read
+        return {"x_shape": list(self.x_shape), "adaptive": self.adaptive}  # the rest would have to be read
 
     def save(self, path: Any) -> None:
         self.read().save(path)

@@ -83,8 +83,8 @@ class Loop:
         self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
 
     def run_all(self, start: Prior | None) -> None:
-        done = self.processes.share(self.run.laps_done())
         missing = self.processes.share([k for k in range(self.recipe.laps + 1) if not self.run.done(k)])
+        done = missing[0] - 1 if missing else self.recipe.laps
         self.say(
             "start",
             {
