@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import diffem
+from benchmarks.faults import Child
 from diffem.cli import main
 from diffem.errors import StorageError
 from diffem.runs import files
@@ -113,24 +114,30 @@ def test_a_disk_full_at_every_single_write(undisturbed, tmp_path, monkeypatch):
     assert disk.writes == at - 1 >= 20
 
 
-def limited(size, action):
-    """The action in a child process whose files may have so many bytes; what it said."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        try:
-            action()
-            text = "done"
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    _, status = os.waitpid(child, 0)
-    said = os.read(read, 1 << 16).decode()
-    os.close(read)
-    assert not os.WIFSIGNALED(status), f"ended by signal {os.WTERMSIG(status)}"
+def within(size, inlet, action, arguments):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        action(*arguments)
+        inlet.send("done")
+    except BaseException as error:
+        inlet.send(f"{type(error).__name__}: {error}")
+
+
+def limited(size, action, *arguments):
+    """The action in a child process whose files may have so many bytes; what it said.
+
+    Forked from a server without threads: a copy of this process could inherit a lock that a thread of pytest held.
+    """
+    outlet, inlet = Child.context.Pipe(duplex=False)
+    child = Child.context.Process(target=within, args=(size, inlet, action, arguments))
+    child.start()
+    inlet.close()
+    try:
+        said = outlet.recv()
+        child.join()
+    finally:
+        child.kill()
+    assert child.exitcode == 0, f"ended with {child.exitcode}"
     return said
 
 
@@ -140,7 +147,7 @@ def test_a_limit_on_the_size_of_files(tmp_path):
     target = tmp_path / "x.npy"
     files.write_array(target, np.arange(10.0))
     before = target.read_bytes()
-    said = limited(1 << 16, lambda: files.write_array(target, np.zeros(1 << 20)))
+    said = limited(1 << 16, files.write_array, target, np.zeros(1 << 20))
     assert said.startswith("StorageError: ")
     assert "x.npy cannot be written: File too large" in said
     assert target.read_bytes() == before
@@ -149,7 +156,7 @@ def test_a_limit_on_the_size_of_files(tmp_path):
 
 def test_a_run_under_a_limit_goes_on_without_it(undisturbed, tmp_path):
     out = tmp_path / "run"
-    said = limited(2500, lambda: fit(out))
+    said = limited(2500, fit, out)
     assert "StorageError" in said
     assert "File too large" in said
     assert not partials(out)
