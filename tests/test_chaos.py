@@ -1,8 +1,11 @@
 """Twenty faults at random instants; `make chaos` makes three hundred."""
 
+import pytest
+
 from benchmarks.faults import chaos
 
 
+@pytest.mark.timeout(1800)  # more than forty runs
 def test_twenty_faults(tmp_path):
     rows = chaos(20, seed=1, workers=1, folder=tmp_path)
     assert len(rows) == 20

@@ -48,7 +48,7 @@ class Processes:
     ended: Preempted | Lost | None = None  # the announced end of another process
     _calls: int = field(default=0, repr=False)
     _leaving: threading.Event = field(default_factory=threading.Event, repr=False)
-    _failing: bool = field(default=False, repr=False)
+    _early: bool = field(default=False, repr=False)  # ends before its work is done
 
     @property
     def is_first(self) -> bool:
@@ -141,12 +141,12 @@ class Processes:
 
     def announce(self, error: BaseException) -> None:
         """The first announcement counts; the end of another process needs none of our own."""
+        self._early = True
         if self.store is None or isinstance(error, Lost):
             return
         stopped = isinstance(error, Preempted | KeyboardInterrupt)
         lines = str(error).splitlines() or [""]
         end = {"rank": self.rank, "stopped": stopped, "kind": type(error).__name__, "message": lines[0][:400]}
-        self._failing = not stopped
         with suppress(RuntimeError):  # whoever keeps the store may be gone
             self.store.compare_set("end", "", json.dumps(end))
 
@@ -157,8 +157,8 @@ class Processes:
             return
         with suppress(RuntimeError):  # whoever keeps the store may be gone
             # Others may be waiting in a sum for this process: closing gloo's connections ends that wait. Closing
-            # NCCL's would itself wait for sums that never end.
-            if torch.distributed.is_initialized() and not (self._failing and torch.cuda.is_available()):
+            # NCCL's could itself wait for the others.
+            if torch.distributed.is_initialized() and not (self._early and torch.cuda.is_available()):
                 torch.distributed.destroy_process_group()
         with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", "1")

@@ -73,14 +73,18 @@ def test_complex_measurements_are_stored_as_a_real_view():
     assert torch.equal(obs.y, torch.view_as_real(y))
 
 
+def numbers(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape))) + 0.1
+
+
 @pytest.mark.parametrize(
     "cov",
     [
-        Isotropic(torch.rand(4) + 0.1),
-        Diagonal(torch.rand(3, 4) + 0.1),
-        Diagonal(torch.rand(4, 3, 4) + 0.1),
-        LowRank(torch.randn(2, 3, 4), torch.rand(4, 3, 4) + 0.1),
-        LowRank(torch.randn(2, 3, 4), 0.5),
+        Isotropic(numbers(4)),
+        Diagonal(numbers(3, 4)),
+        Diagonal(numbers(4, 3, 4)),
+        LowRank(numbers(2, 3, 4), numbers(4, 3, 4)),
+        LowRank(numbers(2, 3, 4), 0.5),
         Dense(random_covariance(12).float()),
         Dense(torch.stack([random_covariance(12, seed) for seed in range(4)]).float()),
     ],
