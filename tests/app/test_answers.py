@@ -116,6 +116,8 @@ class TestOperators:
         A = observing.make_operator("mask", (64, 64), missing=0.0)
         observed = observing.corrupt(torch.zeros(64, 64), A, sigma=0.3)
         assert float(observed.obs.y.std()) == pytest.approx(0.3, rel=5 / math.sqrt(2 * 4096))
+        tiny = observing.corrupt(torch.zeros(64, 64), A, sigma=3e-7, unit=1e-6)  # samples of another unit
+        assert torch.allclose(tiny.obs.y, observed.obs.y * 1e-6, rtol=1e-5)
         with pytest.raises(InputError, match="noise"):
             observing.corrupt(torch.zeros(64, 64), A, sigma=-1)
 

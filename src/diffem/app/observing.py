@@ -75,9 +75,9 @@ def make_operator(
     raise InputError(f"unknown operator {kind!r}; known: {', '.join(OPERATORS)}")
 
 
-def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0) -> Observed:
-    """y = A x + noise for one sample x `(*event)`."""
-    sigma = real(sigma, "the noise", 1e-4, 10)
+def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0, unit: float = 1.0) -> Observed:
+    """y = A x + noise for one sample x `(*event)`; unit: the size of samples, which limits the noise."""
+    sigma = real(sigma, "the noise", 1e-4 * unit, 10 * unit)
     y = A(x[None])
     z = Stream(whole(seed, "seed", 0, LIMITS["seed"]), "app noise").normal(
         torch.zeros(1, dtype=torch.int64), tuple(y.shape[1:])

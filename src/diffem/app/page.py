@@ -91,7 +91,7 @@ def build(viewer: Viewer, folder: Path) -> Any:
         shape = viewer.event_shape
         x = _chosen(file).sample(shape, viewer.range, bool(invert))
         A = observing.make_operator(kind, shape, missing=missing, width=width, factor=factor, seed=seed)
-        observed = observing.corrupt(x, A, sigma, seed)
+        observed = observing.corrupt(x, A, sigma, seed, _unit(viewer))
         what = {"mask": f"{float(missing):.0%} of the pixels missing", "blur": f"blurred over {width} pixels"}
         return draw(
             observed, lap, draws, steps, seed, what.get(kind, f"reduced by {factor}") + f", noise {float(sigma):g}"
@@ -166,8 +166,14 @@ def build(viewer: Viewer, folder: Path) -> Any:
                             factor = gr.Radio(
                                 choices, value=choices[0] if choices else None, label="reduce by", visible=False
                             )
+                            unit = _unit(viewer)
                             sigma = gr.Slider(
-                                0.01, 1.0, value=0.1, step=0.01, label="noise", info="on the scale of samples"
+                                0.01 * unit,
+                                unit,
+                                value=0.1 * unit,
+                                step=0.01 * unit,
+                                label="noise",
+                                info="on the scale of samples",
                             )
                             own = gr.Button("Corrupt and draw", variant="primary", elem_id="draw-upload")
                 with gr.Column(scale=5):
@@ -232,6 +238,15 @@ def _is_images(viewer: Viewer) -> bool:
     except InputError:
         return False
     return True
+
+
+def _unit(viewer: Viewer) -> float:
+    """The unit of the noise: a quarter of the way from black to white, 1 for samples in [-2, 2]."""
+    try:
+        low, high = viewer.range
+    except InputError:  # no lap is finished yet
+        return 1.0
+    return (high - low) / 4
 
 
 def _widest(viewer: Viewer) -> float:
