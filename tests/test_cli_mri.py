@@ -174,8 +174,5 @@ class TestBadInput:
             "numbers separated by commas, got 'fast'", "mri", folder / "run", "--accel", "fast", "-o", tmp_path
         )
         self.refused("settings of the data here", "mri", folder / "run", "--set", "train.lr=1", "-o", tmp_path)
-        self.refused(
-            "does not know the truth", "observe", "digits", "--set", "data={source: file, path: x}", "-o", "x"
-        ) if False else None
         self.refused("at least 2, for a standard deviation", "mri", folder / "run", "--draws", 1, "-o", tmp_path)
         self.refused("must end in .npz", "prepare", folder, "-o", tmp_path / "x.zip")

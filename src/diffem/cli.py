@@ -14,7 +14,7 @@ import typer
 
 from .cli_drawing import register as register_drawing
 from .cli_mri import register as register_mri
-from .cli_options import LapOption, RunArgument, SamplerOption, StepsOption, device
+from .cli_options import LapOption, RunArgument, SamplerOption, StepsOption, device, require_folder
 
 PATIENCE = 8.0  # seconds a run has to stop by itself when asked to; see `interruption.py`
 
@@ -222,13 +222,14 @@ def report(run: RunArgument) -> None:
 def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="the folder to write")],
-    lap: Annotated[int | None, typer.Option("--lap", help="the last when absent")] = None,
+    lap: LapOption = None,
     notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
 ) -> None:
     """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
     from .interop import hub
     from .runs.rundir import RunDir
 
+    require_folder("--out", out)
     problem = RunDir(run).problem()
     obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
     typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
@@ -282,6 +283,7 @@ def main() -> None:
     """The entry point: bad input ends with one clear message and exit code 2, storage that fails with exit code 74."""
     from .errors import InputError, StorageError
     from .interruption import EXIT_LOST, Lost, Preempted
+    from .memory import is_out_of_memory
 
     try:
         app()
@@ -297,6 +299,11 @@ def main() -> None:
     except StorageError as error:
         _complain(f"{error}; once it can be, the same command goes on")
         sys.exit(74)  # EX_IOERR
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+            raise
+        _complain(f"out of memory: {next(iter(str(error).splitlines()), 'there is no more')}; ask for less at a time")
+        sys.exit(1)
 
 
 @contextmanager

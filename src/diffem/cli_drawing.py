@@ -7,7 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_options import BatchOption, LapOption, RunArgument, SamplerOption, SeedOption, StepsOption, device
+from . import memory
+from .cli_options import (
+    BatchOption,
+    LapOption,
+    MethodOption,
+    PosteriorSamplerOption,
+    RunArgument,
+    SamplerOption,
+    SeedOption,
+    StepsOption,
+    device,
+    require_file,
+)
 from .errors import InputError
 
 ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who asks for draws is not
@@ -15,7 +27,7 @@ ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who 
 
 def sample(
     run: RunArgument,
-    n: Annotated[int, typer.Option("-n", help="how many")] = 64,
+    n: Annotated[int, typer.Option("-n", min=1, help="how many")] = 64,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy for the numbers, .png for a picture")] = None,
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
@@ -26,9 +38,12 @@ def sample(
     """Draw samples from the learned prior."""
     from .em.fit import load
 
+    if out is None and run.is_file():
+        raise InputError(f"--out is needed: {run} is a file, there is no run's folder to write into")
+    target = require_file("--out", out or run / "samples.png", ".npy", ".png")
     prior = load(run, lap, device(), "recipe")
+    memory.require(2 * n * prior.mean.numel() * prior.mean.element_size(), f"-n {n}")
     x = prior.sample(n, steps=steps, sampler=sampler, seed=seed, batch_size=batch).cpu().numpy()
-    target = out or run / "samples.png"
     _write(target, x)
     typer.echo(target)
 
@@ -39,19 +54,10 @@ def posterior(
     out: Annotated[
         Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .nii.gz; .png for a picture")
     ],
-    draws: Annotated[int, typer.Option("--draws", help="draws per observation")] = 16,
+    draws: Annotated[int, typer.Option("--draws", min=1, help="draws per observation; one has no std")] = 16,
     steps: StepsOption = 128,
-    sampler: Annotated[
-        str | None,
-        typer.Option(
-            "--sampler",
-            help="ddpm2, ddpm, ddim, ddim2, heun, pc or tds (weighed particles); when absent ddpm2, or tds where the run drew with it",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="mmps, sigma_t, identity, dps, pigdm, tmpd, diffpir; the run's when absent"),
-    ] = None,
+    sampler: PosteriorSamplerOption = None,
+    method: MethodOption = None,
     iterations: Annotated[
         int | None,
         typer.Option("--iterations", min=1, help="solver iterations of mmps; when absent the run's, at least 3"),
@@ -68,14 +74,24 @@ def posterior(
     from .em.fit import load
     from .em.screening import acceptable, largest_plausible
     from .report import pictures
-    from .report.export import write_posterior
+    from .report.export import require_volume, write_posterior
     from .runs.files import write_bytes
     from .runs.recipe import EStep
     from .runs.rundir import RunDir
 
+    require_file("--out", out, ".npz", ".nii", ".nii.gz", ".png")
     prior = load(run, lap, device(), "recipe")
+    if out.name.endswith((".nii", ".nii.gz")):
+        require_volume(out, prior.event_shape)
     obs = Observations.load(observations).to(prior.mean.device)
+    if obs.x_shape != prior.event_shape:
+        raise InputError(
+            f"{observations} holds observations of {obs.x_shape}, the samples of {run} have shape {prior.event_shape}"
+        )
+    memory.require(2 * draws * len(obs) * prior.mean.numel() * prior.mean.element_size(), f"--draws {draws}")
     e_step = RunDir(run).recipe().e_step if run.is_dir() else EStep.model_validate({})
+    if iterations is not None and (method or e_step.method) != "mmps":
+        raise InputError(f"--iterations is for the method mmps, the method here is {method or e_step.method}")
     changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
     conditioned = condition_like(prior, obs, e_step.model_copy(update=changes))
     drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
@@ -113,7 +129,5 @@ def _write(target: Path, x: Any) -> None:
 
     if target.suffix == ".npy":
         write_array(target, x)
-    elif target.suffix == ".png":
-        write_bytes(target, pictures.grid(x, columns=min(16, max(1, int(len(x) ** 0.5)))))
     else:
-        raise InputError(f"--out must end in .npy or .png, got {target}")
+        write_bytes(target, pictures.grid(x, columns=min(16, max(1, int(len(x) ** 0.5)))))

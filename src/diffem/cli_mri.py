@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_options import LapOption, device
+from .cli_options import BatchOption, LapOption, device, require_file, require_folder
 from .errors import InputError
 
 ChangeOption = Annotated[
@@ -18,13 +18,12 @@ ChangeOption = Annotated[
 def prepare(
     path: Annotated[Path, typer.Argument(help="a folder or tar archive of JPEG or PNG images")],
     out: Annotated[Path, typer.Option("--out", "-o", help="the .npz to write")],
-    size: Annotated[int | None, typer.Option("--size", help="fit the images into size×size")] = None,
+    size: Annotated[int | None, typer.Option("--size", min=1, max=8192, help="fit the images into size×size")] = None,
 ) -> None:
     """Decode images once, into an .npz for the source mri_images."""
     from .data.mri_images import prepare
 
-    if out.suffix != ".npz":
-        raise InputError(f"--out must end in .npz, got {out}")
+    require_file("--out", out, ".npz")
     typer.echo(f"{prepare(str(path), out, size)}: {out}")
 
 
@@ -32,8 +31,8 @@ def observe(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE|RUN", help="a recipe, or a run's folder: whose data to observe")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="the observations file, for diffem posterior")],
-    n: Annotated[int | None, typer.Option("-n", help="only so many, spread evenly")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="the .safetensors to write, for diffem posterior")],
+    n: Annotated[int | None, typer.Option("-n", min=1, help="at most this many, spread evenly")] = None,
     change: ChangeOption = None,
     truth: Annotated[
         Path | None, typer.Option("--truth", help="also write the truth behind them, where it is known: .npy")
@@ -45,15 +44,18 @@ def observe(
     from .runs.files import write_array
     from .runs.rundir import RunDir
 
-    resolved = _recipe(recipe, change)
+    require_file("--out", out, ".safetensors")
+    if truth is not None:
+        require_file("--truth", truth, ".npy")
+    resolved = _recipe(recipe, _data_changes(change, "data", "seed"))
     problem: Problem = resolved.problem()
     if Path(recipe).is_dir() and not change:
         RunDir(recipe).require_observations(problem.obs, f"those of the data source {resolved.data.source!r}")
+    if truth is not None and problem.reference is None:
+        raise InputError("--truth: the source does not know the truth behind its observations")
     problem = problem if n is None else spread(problem, n)
     problem.obs.save(out)
-    if truth is not None:
-        if problem.reference is None:
-            raise InputError("--truth: the source does not know the truth behind its observations")
+    if truth is not None and problem.reference is not None:
         write_array(truth, problem.reference.numpy())
     typer.echo(f"{len(problem.obs)} observations of {problem.obs.x_shape}: {out}")
     if problem.about:
@@ -64,36 +66,38 @@ def mri(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="the folder to write; RUN/mri when absent")] = None,
     accel: Annotated[str, typer.Option("--accel", help="accelerations R, separated by commas")] = "4,6,8,16,32",
-    slices: Annotated[int, typer.Option("--slices", help="how many held-out slices")] = 8,
+    slices: Annotated[int, typer.Option("--slices", min=1, help="how many held-out slices")] = 8,
     draws: Annotated[int, typer.Option("--draws", help="posterior draws per slice")] = 16,
-    figures: Annotated[int, typer.Option("--figures", help="slices to make a figure of")] = 4,
+    figures: Annotated[int, typer.Option("--figures", min=0, help="slices to make a figure of")] = 4,
     crop: Annotated[
         int | None,
-        typer.Option("--crop", help="side of the window of the crop posterior; half the image when absent, 0 for none"),
+        typer.Option(
+            "--crop", min=0, help="side of the window of the crop posterior; half the image when absent, 0 for none"
+        ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", help="sampling steps; when absent the recipe's, at least 28")
+        int | None,
+        typer.Option("--steps", min=1, max=1_000_000, help="sampling steps; when absent the recipe's, at least 28"),
     ] = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="draws made at a time")] = None,
+    batch: BatchOption = None,
     nifti: Annotated[bool, typer.Option("--nifti", help="also export NIfTI volumes")] = False,
     change: ChangeOption = None,
     lap: LapOption = None,
 ) -> None:
     """Reconstruct held-out slices at several accelerations: figures, arrays and measures in one folder."""
     from .report.study import write_study
-    from .runs.recipe import parse_change
     from .runs.rundir import RunDir
 
     try:
         accels = [float(word) for word in accel.split(",")]
     except ValueError:
         raise InputError(f"--accel must be numbers separated by commas, got {accel!r}") from None
-    changes = {}
-    for key, value in (parse_change(text) for text in change or []):
-        if not key.startswith("data."):
-            raise InputError(f"--set changes settings of the data here, data.path=..., got {key}")
-        changes[key.removeprefix("data.")] = value
-    folder = out or RunDir(run).inside(run / "mri")
+    changes = {key.removeprefix("data."): value for key, value in _data_changes(change).items()}
+    if "accel" in changes:
+        raise InputError("--set data.accel has no effect here: accelerations are given by --accel")
+    folder = require_folder("--out", out or RunDir(run).inside(run / "mri"))
+    if RunDir(run).recipe().data.source == "fastmri" and "path" not in changes:
+        typer.echo("the run learned from these slices; name held-out ones with --set data.path=FOLDER", err=True)
     write_study(
         run,
         folder,
@@ -118,11 +122,21 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _recipe(recipe: str, change: list[str] | None) -> Any:
-    from .runs.recipe import load_recipe, parse_change
-    from .runs.rundir import RunDir
+def _data_changes(change: list[str] | None, *others: str) -> dict[str, Any]:
+    """What `--set` changes: settings of the data, and `others`; any other key would have no effect."""
+    from .runs.recipe import parse_change
 
     changes = dict(parse_change(text) for text in change or [])
+    for key in changes:
+        if key not in others and not key.startswith("data."):
+            raise InputError(f"--set changes settings of the data here, data.path=..., got {key}")
+    return changes
+
+
+def _recipe(recipe: str, changes: dict[str, Any]) -> Any:
+    from .runs.recipe import load_recipe
+    from .runs.rundir import RunDir
+
     if Path(recipe).is_dir():
         return load_recipe(RunDir(recipe).recipe(), changes)
     return load_recipe(recipe, changes)

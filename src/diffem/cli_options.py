@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from .errors import InputError, StorageError
+from .posterior import METHODS
+from .samplers import SAMPLERS
 
 if TYPE_CHECKING:
     import torch
@@ -13,8 +18,20 @@ if TYPE_CHECKING:
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]
 SeedOption = Annotated[int, typer.Option("--seed", help="address of the random numbers")]
 LapOption = Annotated[int | None, typer.Option("--lap", help="use this lap instead of the last")]
-StepsOption = Annotated[int, typer.Option("--steps", help="sampling steps")]
-SamplerOption = Annotated[str, typer.Option("--sampler", help="ddpm2, ddpm, ddim, ddim2, heun or pc")]
+StepsOption = Annotated[int, typer.Option("--steps", min=1, max=1_000_000, help="sampling steps")]
+# Weighted particles are for posteriors: without an observation all weights are equal.
+PRIOR_SAMPLERS = [name for name in SAMPLERS if name != "tds"]
+SamplerOption = Annotated[str, typer.Option("--sampler", help=", ".join(PRIOR_SAMPLERS))]
+PosteriorSamplerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sampler",
+        help=f"{', '.join(SAMPLERS)} (tds: weighted particles); when absent ddpm2, or tds where the run drew with it",
+    ),
+]
+MethodOption = Annotated[
+    str | None, typer.Option("--method", help=f"{', '.join(METHODS)}; when absent the method of the run")
+]
 BatchOption = Annotated[
     int | None,
     typer.Option("--batch", min=1, help="how many are drawn at a time; as many as suit the device when absent"),
@@ -25,3 +42,37 @@ def device() -> torch.device:
     import torch
 
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def require_file(option: str, path: Path, *suffixes: str) -> Path:
+    """The file that a command is to write, or an error before it begins to compute.
+
+    Args:
+        option: The option that names the file.
+        path: The file; it need not exist, nor its folder.
+        suffixes: What its name may end in; anything when none is given.
+    """
+    if suffixes and not path.name.endswith(suffixes):
+        known = " or ".join([", ".join(suffixes[:-1]), suffixes[-1]] if len(suffixes) > 1 else suffixes)
+        raise InputError(f"{option} must end in {known}, got {path}")
+    if path.is_dir():
+        raise InputError(f"{option}: {path} is a folder, not a file")
+    _require_writable(option, path)
+    return path
+
+
+def require_folder(option: str, path: Path) -> Path:
+    """The folder that a command is to write into, or an error before it begins to compute."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{option}: {path} is a file, not a folder")
+    _require_writable(option, path / "file")
+    return path
+
+
+def _require_writable(option: str, path: Path) -> None:
+    """Missing folders are made; the one that is there already must be a folder, and writable."""
+    there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
+    if not there.is_dir():
+        raise InputError(f"{option}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise StorageError(f"{path} cannot be written: {there} is read-only")

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
@@ -55,10 +55,12 @@ def serve(
     """
     host = host.removeprefix("[").removesuffix("]")
     try:
-        with _signals(), upload_folder() as folder:
+        with _signals(), ExitStack() as stack:
+            viewer = Viewer(path, observations)
+            _ = viewer.problem  # read, or refused, before anything else is begun
+            sockets = [stack.enter_context(listening) for listening in listen(host, port)]
+            folder = stack.enter_context(upload_folder())
             os.environ["GRADIO_TEMP_DIR"] = str(folder)  # read when gradio is imported, and later
-            import_gradio()
-            viewer, sockets = Viewer(path, observations), listen(host, port)
             with served(build(viewer, folder), sockets, host, names, blocked=path) as address:
                 print(f"{path}: {address}  (Ctrl-C to stop)", flush=True)
                 if host not in LOCAL:

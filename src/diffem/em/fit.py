@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..data import Observations
+from ..errors import InputError
 from ..interruption import Interruption
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
@@ -53,6 +54,8 @@ def load(
     """
     path, recipe = Path(path), None
     if path.is_file():
+        if lap is not None:
+            raise InputError(f"{path} is the file of one prior: it has no lap {lap} to choose")
         prior = load_prior(path, device)
     else:
         run = RunDir(path)

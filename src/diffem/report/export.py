@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,14 @@ def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, **{name: x.numpy() for name, x in arrays.items()})  # type: ignore[arg-type]
     write_bytes(path, buffer.getvalue())
+
+
+def require_volume(path: Path, event: tuple[int, ...]) -> None:
+    """Refuse to write samples of shape `event` as NIfTI where they are no slices, or where nibabel is missing."""
+    if len(event) != 3 or event[0] not in (1, 2):
+        raise InputError(f"{path.name}: a volume is made of image slices (1 or 2, H, W), samples have shape {event}")
+    if find_spec("nibabel") is None:
+        raise InputError(f"writing {path.name} needs nibabel: pip install 'diffem[mri]', or export .npz")
 
 
 def to_volume(x: Tensor) -> np.ndarray:
@@ -54,9 +63,13 @@ def write_nifti(path: Path, volume: np.ndarray, voxel: tuple[float, float, float
 
 
 def write_posterior(path: Path, draws: Tensor, chi2: Tensor) -> None:
-    """Draws `(k, n, *event)` with mean and standard deviation: one `.npz`, or a NIfTI of the mean with `_std` and `_draws` beside it."""
+    """Draws `(k, n, *event)`, their mean and standard deviation: one `.npz`, or a NIfTI of the mean, `_std` and `_draws`.
+
+    A single draw has no standard deviation: then there is none in the file, or no `_std` beside it.
+    """
     if path.suffix == ".npz":
-        write_npz(path, {"draws": draws, "mean": draws.mean(0), "std": draws.std(0), "chi2": chi2})
+        std = {"std": draws.std(0)} if len(draws) > 1 else {}
+        write_npz(path, {"draws": draws, "mean": draws.mean(0), **std, "chi2": chi2})
         return
     stem = path.name.removesuffix(".gz").removesuffix(".nii")
     suffix = path.name[len(stem) :]
@@ -64,6 +77,8 @@ def write_posterior(path: Path, draws: Tensor, chi2: Tensor) -> None:
         raise InputError(f"--out must end in .npz, .nii, .nii.gz or .png, got {path}")
     volumes = to_volume(draws)
     write_nifti(path, volumes.mean(-1))
-    spread = np.sqrt((np.abs(volumes - volumes.mean(-1, keepdims=True)) ** 2).sum(-1) / max(1, volumes.shape[-1] - 1))
-    write_nifti(path.with_name(f"{stem}_std{suffix}"), spread.astype(np.float32))
+    if len(draws) > 1:
+        deviations = np.abs(volumes - volumes.mean(-1, keepdims=True))
+        spread = np.sqrt((deviations**2).sum(-1) / (len(draws) - 1))
+        write_nifti(path.with_name(f"{stem}_std{suffix}"), spread.astype(np.float32))
     write_nifti(path.with_name(f"{stem}_draws{suffix}"), volumes)

@@ -6,7 +6,7 @@ import re
 import reprlib
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -55,6 +55,9 @@ class Gaussian(Section):
         if self.final_rounds and self.rank is not None:
             raise ValueError("final_rounds go with a full covariance: leave rank out, or final_rounds")
         return self
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Network(Open):
@@ -153,7 +156,7 @@ class Train(Section):
     warmup: int = Field(0, ge=0, le=MANY)
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights; none when absent")
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Share, Share] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     augment: list[str] = []
     noise: Noise = Noise()  # type: ignore[call-arg]
@@ -352,6 +355,8 @@ def _explain(item: Any) -> str:
         return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
     if item["type"] == "missing":
         return f"{where!r} is missing"
+    if item["type"] == "value_error":  # a rule of our own, whose message names what was given
+        return (f"{where}: " if item["loc"] else "") + item["msg"].removeprefix("Value error, ")
     return f"{where}: {item['msg'].lower()}, got {_SHORT.repr(item['input'])}"
 
 
