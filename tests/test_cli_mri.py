@@ -1,21 +1,16 @@
 """From files in the fastMRI layout to figures and volumes, through the command line alone, on runs that are as small as they can be."""
 
-import contextlib
-import io
 import json
-import sys
-from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 from diffem import Observations
-from diffem.cli import main
 from diffem.metrics import mse
 from diffem.metrics.ssim import ssim
 
+from .command import diffem
 from .data.volumes import write_volume
 
 RECIPE = """
@@ -30,18 +25,6 @@ e_step: {{steps: 4, iterations: 2, draws: 2, redraws: 0, shard: 16}}
 train: {{steps: 40, batch: 16, augment: [hflip, crop]}}
 watch: {{held_out: 2, draws: 2, samples: 16}}
 """
-
-
-def diffem(*arguments):
-    """The command in this process, which saves starting Python each time."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    argv = ["diffem", *map(str, arguments)]
-    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def fit(folder, coils, extra):
