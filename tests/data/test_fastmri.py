@@ -1,5 +1,7 @@
 """fastMRI files: scales, masks and noise as stated, acquired k-space as the measurement, clear words on files that are wrong."""
 
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -72,6 +74,17 @@ class TestSimulated:
         assert len(list((tmp_path / "cache").iterdir())) == 1
         source(tmp_path, cache=str(tmp_path / "cache"), accel=4)
         assert len(list((tmp_path / "cache").iterdir())) == 2
+
+    def test_other_maps_are_measured_again(self, tmp_path):
+        """The cache knows the file of maps, not only its name."""
+        write_volume(tmp_path / "v.h5")
+        maps, options = tmp_path / "maps.npy", {"coils": str(tmp_path / "maps.npy"), "cache": str(tmp_path / "cache")}
+        np.save(maps, coil_maps(3, 16, 16))
+        before = source(tmp_path, **options).obs.y
+        np.save(maps, 1j * coil_maps(3, 16, 16))
+        os.utime(maps, ns=(0, 0))  # another time than before, on any file system
+        assert torch.equal(source(tmp_path, **options).obs.y, source(tmp_path, coils=str(maps)).obs.y)
+        assert not torch.equal(source(tmp_path, **options).obs.y, before)
 
 
 class TestAcquired:

@@ -1,6 +1,7 @@
 """Column masks and their noise: the paper's numbers, addresses, and the shelf that keeps only what was measured."""
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -163,6 +164,17 @@ class TestShelf:
         with pytest.raises(AssertionError, match="made again"):
             on_disk(never(), False, tmp_path, {"a": 2})
         assert [p.name[0] for p in tmp_path.iterdir()] == ["k"]  # nothing half-made is left
+
+    def test_measurements_of_other_data_are_not_taken(self, tmp_path):
+        """A cache folder in the place of another: whole, and of the same shape."""
+        _, slices = measured(1)
+        for a in (1, 2):
+            on_disk(parts(slices), False, tmp_path / f"{a}", {"a": a})
+        (first,), (second,) = ((tmp_path / f"{a}").iterdir() for a in (1, 2))
+        shutil.rmtree(first)
+        shutil.copytree(second, first)
+        with pytest.raises(ValueError, match="holds measurements of other data; remove it"):
+            on_disk(parts(slices), False, tmp_path / "1", {"a": 1})
 
     def test_damage_is_noticed(self, tmp_path):
         _, slices = measured(1)

@@ -14,6 +14,9 @@ from diffem.em.evaluation import evaluate
 from diffem.errors import ForeignFileError
 from diffem.interop import hub
 from diffem.report.page import write_report
+from diffem.runs.files import write_json
+from diffem.runs.origin import fingerprint
+from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 
 from .small import RECIPE, observations
@@ -199,3 +202,21 @@ def test_a_start_passed_from_python_is_part_of_the_run(tmp_path):
     with pytest.raises(InputError, match="passed from Python; pass it again"):
         diffem.fit(observations(), recipe, run.path, progress=False)
     diffem.fit(observations(), recipe, run.path, start=first, progress=False)
+
+
+def test_a_folder_of_format_2_is_read_and_continued_in_its_format(runs, tmp_path):
+    """Its files name no run: they are taken as they are, and the laps it adds name none either."""
+    out = tmp_path / "run"
+    diffem.fit(observations(), {**SHORT, "laps": 1}, out, progress=False)
+    run = RunDir(out)
+    info = run.info() | {"format": 2, "observations": fingerprint(observations().tensors())}
+    write_json(out / "run.json", {name: value for name, value in info.items() if name not in ("name", "start")})
+    (out / "recipe.yaml").write_text(load_recipe({**SHORT, "laps": 1}).to_file())
+    shutil.copy(runs / "seed/laps/001/prior.safetensors", out / "laps/001/prior.safetensors")
+    x_t = torch.ones(1, 4)
+    assert torch.equal(diffem.load(out)(x_t, 0.5), diffem.load(runs / "seed", lap=1)(x_t, 0.5))
+    diffem.fit(observations(), SHORT, out, progress=False)
+    assert RunDir(out).info()["format"] == 2
+    assert "origin" not in RunDir(out).metrics()[2]
+    with pytest.raises(InputError, match="other observations"):
+        diffem.fit(observations(seed=1), SHORT, out, progress=False)

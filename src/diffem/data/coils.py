@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,6 +113,13 @@ def read_maps(path: str, stem: str, first: int, last: int) -> Tensor:
     except InputError as error:
         raise InputError(f"data.coils: {error}") from None
     return as_maps(array, str(file), first, last)
+
+
+def maps_identity(path: str) -> list[list[Any]]:
+    """Name, size and time of the files that `read_maps` reads from `path`: what a cache of measurements depends on."""
+    place = Path(path)
+    files = sorted(place.iterdir()) if place.is_dir() else [place] if place.exists() else []
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
 def as_maps(array: np.ndarray, name: str, first: int, last: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..operators.fourier import centred_ifft2
 from .acquired import acquired_slices
-from .coils import crop_kspace, estimate_maps, measured_columns, read_maps
+from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps
 from .fastmri_files import RECONSTRUCTIONS, Volume, pair, volumes
 from .kspace import Protocol
 from .shelf import Slices, shelve
@@ -62,7 +62,8 @@ def fastmri(
     window = _window(size)
     made_from = {
         "source": "fastmri", "seed": seed, "mode": mode, "accel": accel, "sigma": sigma, "complex": complex, "size": window,
-        "image": image, "coils": coils, "calibration": calibration, "files": [volume.identity() for volume in found],
+        "image": image, "coils": None if coils is None else [coils, maps_identity(coils)], "calibration": calibration,
+        "files": [volume.identity() for volume in found],
     }  # fmt: skip
     each: Callable[[Volume, Tensor], Iterator[Slices]]
     maps = None

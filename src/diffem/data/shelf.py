@@ -136,7 +136,7 @@ def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dic
     key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     target = folder / f"kspace-{key}"
     if (target / "shelf.json").is_file():
-        return _open(target)
+        return _open(target, made_from)
     partial = folder / f".kspace-{key}.{os.getpid()}.partial"
     files: dict[str, Any] = {}
     hashes: dict[str, Any] = {}
@@ -172,13 +172,15 @@ def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dic
         for file in files.values():
             file.close()
         shutil.rmtree(partial, ignore_errors=True)
-    return _open(target, fresh=True)
+    return _open(target, made_from, fresh=True)
 
 
-def _open(folder: Path, fresh: bool = False) -> KspaceShelf:
-    """fresh: it was written just now; otherwise its files are compared with their checksums."""
+def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> KspaceShelf:
+    """The shelf in a folder, which must have been made from the same; fresh: just now, so checksums need not be compared."""
     description = read_json(folder / "shelf.json")
     try:
+        if description["from"] != json.loads(json.dumps(made_from)):  # as JSON has it, tuples are lists
+            raise InputError(f"{folder} holds measurements of other data; remove it")
         if description["format"] != FORMAT:
             raise InputError(f"{folder} has format {description['format']!r}, this version reads {FORMAT!r}")
         arrays = {}
