@@ -55,6 +55,14 @@ def test_a_number_depends_on_its_address_alone():
     assert torch.allclose(stream.normal(index, (7,), step=5, dtype=torch.float64).float(), z, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (64,)])
+def test_many_numbers_are_made_in_parts_with_the_same_bits(shape, monkeypatch):
+    stream, index, draw = Stream(0, "test"), torch.arange(1000) * 3, torch.arange(1000) % 4
+    whole = stream.normal(index, shape, step=2, draw=draw)
+    monkeypatch.setattr("diffem.randomness.CPU_NUMBERS", 100)
+    assert torch.equal(stream.normal(index, shape, step=2, draw=draw), whole)
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -22,6 +22,7 @@ from .fusion import fused
 MASK32 = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+CPU_NUMBERS = 1 << 18  # normal numbers made at a time on a CPU
 
 
 def philox(
@@ -116,9 +117,16 @@ class Stream:
         draw = torch.zeros_like(index) if draw is None else draw
         step = torch.as_tensor(step, device=index.device)
         # the blocks come in as a tensor: a compiled arange would count in 32 bits, and overflow in the products
-        block = torch.arange(-(-size // 4), device=index.device)
-        flat = _normals(index, draw, step, self._key_on(index.device), block, dtype)
-        return flat[:, :size].reshape(len(index), *shape)
+        block, key = torch.arange(-(-size // 4), device=index.device), self._key_on(index.device)
+        if index.device.type != "cpu" or len(index) * size <= CPU_NUMBERS:
+            flat = _normals(index, draw, step, key, block, dtype)[:, :size]
+            return flat.reshape(len(index), *shape)
+        # on a CPU every word is a tensor of its own: in parts, they take little memory and stay in the cache
+        flat, rows = torch.empty(len(index), size, dtype=dtype), max(1, CPU_NUMBERS // size)
+        for part in torch.arange(len(index)).split(rows):
+            some = slice(int(part[0]), int(part[-1]) + 1)
+            flat[some] = _normals(index[some], draw[some], step, key, block, dtype)[:, :size]
+        return flat.reshape(len(index), *shape)
 
     def permutation(self, n: int, step: int = 0, device: torch.device | str = "cpu") -> Tensor:
         """A permutation of 0 … n−1, the same on every device."""

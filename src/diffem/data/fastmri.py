@@ -104,7 +104,7 @@ def fastmri(
 
     size_of_all = sum(map(len, found)) * _bytes(found[0], window, mode, maps)
     shelf = shelve(parts(), complex, size_of_all, cache, made_from)
-    about = _about(shelf.arrays["sigma"], found, mode, accel, sigma)
+    about = _about(shelf.sigma, found, mode, accel, sigma)
     return Problem(shelf.observations(), shelf.reference, about=about)
 
 

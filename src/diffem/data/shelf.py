@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..operators import Fourier
 from ..runs.files import file_digest, read_json, write_json
+from ..runs.rows import RowsInFile
 from .kspace import operator, put_columns
 from .observations import Observations
 from .stored import StoredObservations
@@ -55,45 +57,51 @@ class Slices:
 
 
 class KspaceShelf:
-    """The arrays of many slices (see `Slices`), in memory or mapped from files."""
+    """The arrays of many slices (see `Slices`), in memory or, but for masks and noise levels, in files."""
 
-    def __init__(self, arrays: dict[str, np.ndarray], complex: bool, digest: str, mapped: bool) -> None:
-        self.arrays, self.complex, self.digest, self.mapped = arrays, complex, digest, mapped
-        self.ends = np.cumsum(arrays["masks"].sum(1, dtype=np.int64))
-        height, width = arrays["columns"].shape[-2], arrays["masks"].shape[1]
+    def __init__(
+        self, arrays: Mapping[str, np.ndarray | RowsInFile], complex: bool, digest: str, on_disk: bool
+    ) -> None:
+        self.arrays, self.complex, self.digest, self.on_disk = arrays, complex, digest, on_disk
+        self.masks, self.sigma = np.asarray(arrays["masks"]), np.asarray(arrays["sigma"])
+        self.ends = np.cumsum(self.masks.sum(1, dtype=np.int64))
+        height, width = arrays["columns"].shape[-2], self.masks.shape[1]
         self.x_shape: tuple[int, ...] = (2 if complex else 1, height, width)
 
     def __len__(self) -> int:
-        return len(self.arrays["masks"])
+        return len(self.masks)
 
     def read(self, rows: Tensor) -> Observations:
         wanted, columns = rows.numpy(), self.arrays["columns"]
-        masks = torch.from_numpy(np.asarray(self.arrays["masks"])[wanted])
+        masks = torch.from_numpy(self.masks[wanted])
         starts, ends = np.concatenate([[0], self.ends])[wanted], self.ends[wanted]
         lead = columns.shape[1:-2]
         y = torch.empty(len(wanted), *lead, columns.shape[-2], masks.shape[1], 2)
         for some in torch.arange(len(wanted)).split(16):  # a second copy of a few slices, not of all
-            values = np.concatenate([columns[starts[i] : ends[i]] for i in some])
+            values = columns[np.concatenate([np.arange(starts[i], ends[i]) for i in some])]
             y[some[0] : some[-1] + 1] = put_columns(torch.from_numpy(values), masks[some])
-        coils = self.arrays.get("coils")
-        maps = None if coils is None else torch.from_numpy(coils[wanted])
-        sigma = torch.from_numpy(self.arrays["sigma"][wanted])
+        sigma = torch.from_numpy(self.sigma[wanted])
         same = bool((sigma == sigma[0]).all())
-        return Observations(y, operator(masks, maps, self.complex), sigma=float(sigma[0]) if same else sigma)
+        return Observations(y, self.operators(rows), sigma=float(sigma[0]) if same else sigma)
 
     def counts(self, rows: Tensor) -> Tensor:
-        masks, columns = np.asarray(self.arrays["masks"])[rows.numpy()], self.arrays["columns"]
-        return torch.from_numpy(masks.sum(1, dtype=np.int64)) * math.prod(columns.shape[1:])
+        measured = self.masks[rows.numpy()].sum(1, dtype=np.int64)
+        return torch.from_numpy(measured) * math.prod(self.arrays["columns"].shape[1:])
+
+    def operators(self, rows: Tensor) -> Fourier:
+        wanted, coils = rows.numpy(), self.arrays.get("coils")
+        maps = None if coils is None else torch.from_numpy(coils[wanted])
+        return operator(torch.from_numpy(self.masks[wanted]), maps, self.complex)
 
     def observations(self) -> Observations:
         """All of them: in memory if the shelf is, read as they are used otherwise."""
-        return StoredObservations(self) if self.mapped else self.read(torch.arange(len(self)))
+        return StoredObservations(self) if self.on_disk else self.read(torch.arange(len(self)))
 
     @property
     def reference(self) -> Tensor | None:
         """The images behind the observations, `(n, 1 or 2, H, W)`; from files, pages are read as they are used."""
         images = self.arrays.get("reference")
-        return None if images is None else _as_tensor(images)
+        return None if images is None else _as_tensor(np.asarray(images))
 
 
 def _as_tensor(array: np.ndarray) -> Tensor:
@@ -128,7 +136,7 @@ def in_memory(parts: Iterator[Slices], complex: bool) -> KspaceShelf:
             lists.setdefault(name, []).append(array)
     arrays = {name: np.concatenate(pieces) for name, pieces in lists.items()}
     digests = {name: hashlib.sha256(array.data).hexdigest() for name, array in arrays.items()}
-    return KspaceShelf(arrays, complex, _combine(digests), mapped=False)
+    return KspaceShelf(arrays, complex, _combine(digests), on_disk=False)
 
 
 def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dict[str, Any]) -> KspaceShelf:
@@ -183,7 +191,7 @@ def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> Kspac
             raise InputError(f"{folder} holds measurements of other data; remove it")
         if description["format"] != FORMAT:
             raise InputError(f"{folder} has format {description['format']!r}, this version reads {FORMAT!r}")
-        arrays = {}
+        arrays: dict[str, np.ndarray | RowsInFile] = {}
         for name, shape in description["shapes"].items():
             file, dtype = folder / f"{name}.bin", np.dtype(DTYPES[name])
             if not all(isinstance(size, int) and size > 0 for size in shape):
@@ -192,8 +200,13 @@ def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> Kspac
                 raise InputError(f"{file} is damaged: {file.stat().st_size} bytes for {shape}; remove {folder}")
             if not fresh and file_digest(file) != description["sha256"][name]:
                 raise InputError(f"{file} is damaged: it does not match its checksum; remove {folder}")
-            arrays[name] = np.asarray(np.memmap(file, dtype, "r", shape=tuple(shape)))
-        return KspaceShelf(arrays, bool(description["complex"]), _combine(description["sha256"]), mapped=True)
+            if name in ("columns", "coils"):
+                arrays[name] = RowsInFile(file, dtype, tuple(shape), 0)
+            elif name == "reference":  # for evaluation, which asks for a tensor
+                arrays[name] = np.asarray(np.memmap(file, dtype, "r", shape=tuple(shape)))
+            else:
+                arrays[name] = np.fromfile(file, dtype).reshape(shape)
+        return KspaceShelf(arrays, bool(description["complex"]), _combine(description["sha256"]), on_disk=True)
     except (KeyError, TypeError, AttributeError, IndexError, OSError) as error:
         raise InputError(f"{folder} is not a folder of measurements ({error!r}); remove it") from None
 

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from ..errors import ForeignFileError, InputError
+from ..runs.arrays import array_rows
 from ..runs.files import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
 from ..runs.reading import require_inside
 from ..runs.repair import set_aside
+from ..runs.rows import RowsInFile
 
 if TYPE_CHECKING:
     from ..runs.origin import Origin
@@ -96,6 +98,14 @@ class DrawStore:
         if array.dtype.kind != "f" or array.ndim < 2 or array.shape[1] != end - first or len(array) == 0:
             raise InputError(f"{file} holds {array.dtype} {array.shape}; needed: draws of {end - first} observations")
         return torch.from_numpy(array)
+
+    def rows(self, k: int) -> RowsInFile:
+        """The draws of shard k as they lie in its file, `(draws · observations, *event)`; `read` compares them with their checksum."""
+        array = array_rows(self._files(k)[0])
+        if len(array.shape) < 2:
+            raise InputError(f"{array.path} holds an array of shape {array.shape}, not draws of observations")
+        draws, observations, *event = array.shape
+        return RowsInFile(array.path, array.dtype, (draws * observations, *event), array.offset)
 
     def report(self, k: int) -> dict[str, Any]:
         """What making shard k took."""

@@ -12,18 +12,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .. import memory
 from ..batched import Index, as_index
 from ..errors import InputError
+from ..operators import Operator
 from ..runs.reading import digest
-from .batches import scanned_together
+from .batches import bytes_each, scanned_together
 from .observations import Observations
 
 
 class Shelf(Protocol):
     """Where stored observations come from.
 
-    A shelf may also have `counts(rows)`, how many values those observations measure `(m,)`, without reading the values, and `adaptive`
-    (see `Observations`).
+    A shelf may also have `counts(rows)`, how many values those observations measure `(m,)`, and `operators(rows)`, their A, both without
+    reading the values; and `adaptive` (see `Observations`).
     """
 
     x_shape: tuple[int, ...]
@@ -54,6 +56,9 @@ class MemoryShelf:
 
     def counts(self, rows: Tensor) -> Tensor:
         return self.obs.counts()[rows.to(self.obs.y.device)]
+
+    def operators(self, rows: Tensor) -> Operator:
+        return self.obs.A[rows]
 
 
 class ScaledShelf:
@@ -96,9 +101,12 @@ class StoredObservations(Observations):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: Index) -> Observations:
+    def __getitem__(self, index: Index) -> StoredObservations:
         if self._read is not None:
-            return self._read[index]
+            return StoredObservations(MemoryShelf(self._read))._part(index)
+        return self._part(index)
+
+    def _part(self, index: Index) -> StoredObservations:
         rows = self._rows[as_index(index)]
         if len(rows) == 0:
             raise InputError(f"no observations left: {index} of {len(self)}")
@@ -121,15 +129,23 @@ class StoredObservations(Observations):
         parts = self._rows.split(scanned_together(self))
         return torch.cat([self._shelf.read(part).counts() for part in parts])
 
+    def operators(self) -> StoredOperators:
+        """Their A, without reading all of them."""
+        return StoredOperators(self._shelf, self._rows)
+
     def reduced(self) -> Observations:
         return self.read().reduced()
 
     def tensors(self) -> dict[str, Tensor]:
         """What tells these observations from others: the shelf's digest and the rows, not the measurements themselves."""
+        if isinstance(self._shelf, MemoryShelf):
+            return self.read().tensors()
         digest = torch.tensor(list(bytes.fromhex(self._shelf.digest)), dtype=torch.uint8)
         return {"shelf": digest, "rows": self._rows}
 
     def structure(self) -> dict[str, Any]:
+        if isinstance(self._shelf, MemoryShelf):
+            return self.read().structure()
         return {"x_shape": list(self.x_shape), "adaptive": self.adaptive}  # the rest would have to be read
 
     def save(self, path: Any) -> None:
@@ -137,6 +153,34 @@ class StoredObservations(Observations):
 
     def __repr__(self) -> str:
         return f"StoredObservations({len(self)} of {len(self._shelf)}, x {self.x_shape})"
+
+
+class StoredOperators:
+    """The operators of stored observations, read as they are used: `operators[rows]` is A of those observations."""
+
+    def __init__(self, shelf: Shelf, rows: Tensor, device: torch.device | str = "cpu") -> None:
+        self._shelf, self._rows, self._device = shelf, rows, torch.device(device)
+
+    def __getitem__(self, index: Tensor) -> Operator:
+        rows = self._rows[index.cpu()]
+        if hasattr(self._shelf, "operators"):
+            return self._shelf.operators(rows).to(self._device)
+        return self._shelf.read(rows).A.to(self._device)
+
+    def to(self, device: torch.device) -> Operator | StoredOperators:
+        """On that device: read now and kept if they fit its budget (`memory.may_stay`), read as they are used otherwise."""
+        everything = torch.arange(len(self._rows))
+        first = self[everything[:1]]
+        size = len(everything) * _bytes(first)
+        if not hasattr(self._shelf, "operators"):  # they come with the values
+            size = len(everything) * bytes_each(StoredObservations(self._shelf, self._rows))
+        moved = StoredOperators(self._shelf, self._rows, device)
+        return moved[everything] if memory.may_stay(size, device) else moved
+
+
+def _bytes(A: Operator) -> int:
+    own = sum(t.numel() * t.element_size() for t in A.per_observation().values())
+    return own + sum(_bytes(child) for child in A.children())
 
 
 def stored(obs: Observations) -> StoredObservations:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from ..data.draws import StoredDraws
 from ..processes import ALONE, Processes
 from ..randomness import Stream
 from .augment import Augment
@@ -19,7 +22,7 @@ class Examples:
 
     def __init__(
         self,
-        draws: Tensor,
+        draws: Tensor | StoredDraws,
         batch: int,
         law: NoiseLaw,
         augment: Augment,
@@ -42,8 +45,11 @@ class Examples:
         orders = torch.stack([self._orders[e] for e in range(first, last + 1)])
         return orders[epoch - first, position % n]
 
-    def block(self, start: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, augmentation uniforms."""
+    def block(self, start: int, count: int) -> tuple[Tensor, ...]:
+        """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, augmentation uniforms.
+
+        Draws that lie on disk come with them, `(count, B, *event)`: they are read for all steps together.
+        """
         device, shape = self.draws.device, tuple(self.draws.shape[1:])
         position = torch.arange(start * self.batch, (start + count) * self.batch, device=device)
         mine = self.last - self.first
@@ -56,4 +62,11 @@ class Examples:
         def split(v: Tensor) -> Tensor:
             return v.reshape(count, mine, *v.shape[1:])
 
-        return split(self.rows(position)), split(self.law.log_sigma(for_law)), split(z), split(for_augment)
+        rows = split(self.rows(position))
+        block = rows, split(self.law.log_sigma(for_law)), split(z), split(for_augment)
+        return (*block, self.draws[rows]) if isinstance(self.draws, StoredDraws) else block
+
+    def samples(self, rows: Tensor, u: Tensor, read: Sequence[Tensor] = ()) -> Tensor:
+        """The augmented draws of one step, `(B, *event)`; read: the draws, where `block` has read them from disk."""
+        x = read[0] if isinstance(self.draws, StoredDraws) else self.draws[rows]
+        return self.augment(x, u)

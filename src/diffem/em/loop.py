@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 import torch
 
 from ..data import DrawStore, Observations
+from ..data.draws import lap_draws
+from ..data.stored import stored
 from ..errors import InputError
 from ..fusion import compile_network
 from ..interruption import Interruption, Preempted, polled
@@ -76,7 +78,7 @@ class Loop:
         self.chosen: int | None = None  # so many of a network's
         self.most = 1 << 62  # of those, as many as fit the device, as far as is known
         self.index, held = split(len(obs), recipe.watch.held_out)
-        self.train_obs = obs[self.index] if len(held) else obs
+        self.train_obs = stored(obs)[self.index]
         self.shown = (obs[held] if len(held) else obs[: min(256, len(obs))]).to(device)
         self.held_out = self.shown.informative() if len(held) else None
         self.prior: Prior | None = None  # of the last lap, while it is in memory
@@ -310,7 +312,7 @@ class Loop:
         options = self.recipe.train
         first = lap == 1 and not isinstance(before, DiffusionPrior)
         steps = (options.first_steps or options.steps) if first else options.steps
-        draws = store.all(self.device)
+        draws = lap_draws(store, self.device)
         share, _ = usable_share(options.measured_at(lap), self.train_obs)
 
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
@@ -325,7 +327,9 @@ class Loop:
             seed=self.recipe.seed,
             lap=self.laps_before + lap,
             measured=share,
-            measured_with=(self.train_obs.A, store.owners(len(draws) // len(self.train_obs))) if share else None,
+            measured_with=(self.train_obs.operators(), store.owners(len(draws) // len(self.train_obs)))
+            if share
+            else None,
             precision=self.recipe.precision,
             resume=read_checkpoint(state_file, state_origin),
             checkpoint=checkpoint,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..data.draws import StoredDraws
+from ..data.stored import StoredOperators
 from ..errors import InputError
 from ..interruption import Interruption, Lost, Preempted
 from ..memory import is_out_of_memory
@@ -54,14 +56,14 @@ SNAPSHOT_STEPS = 256  # on a GPU, a training that goes astray is taken back at m
 
 def maximization(
     prior: DiffusionPrior,
-    draws: Tensor,
+    draws: Tensor | StoredDraws,
     options: Train,
     *,
     steps: int,
     seed: int,
     lap: int,
     measured: float | None = None,
-    measured_with: tuple[Operator, Tensor] | None = None,
+    measured_with: tuple[Operator | StoredOperators, Tensor] | None = None,
     precision: str = "float32",
     resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -95,7 +97,7 @@ def maximization(
         trainer.restore(state)
         trainer.rates *= 0.5**record.rollbacks
     per_step = options.batch * (math.prod(prior.event_shape) + 8) * 4
-    block_bytes = GPU_BLOCK_BYTES if draws.is_cuda else BLOCK_BYTES
+    block_bytes = GPU_BLOCK_BYTES if draws.device.type == "cuda" else BLOCK_BYTES
     block = max(1, min(256, block_bytes // per_step))
     runner: Callable[[int, int], Tensor] | None = None
     saved = started = time.monotonic()
@@ -155,7 +157,11 @@ def maximization(
 
 
 def _measured_loss(
-    draws: Tensor, share: float, augment: Augment, seed: int, measured_with: tuple[Operator, Tensor] | None
+    draws: Tensor | StoredDraws,
+    share: float,
+    augment: Augment,
+    seed: int,
+    measured_with: tuple[Operator | StoredOperators, Tensor] | None,
 ) -> MeasuredLoss | None:
     if not share:
         return None
@@ -188,16 +194,16 @@ def _runner(trainer: Trainer, examples: Examples, stream: Stream, block: int) ->
 
     def eager(start: int, count: int) -> Tensor:
         torch.manual_seed(dropout.integer(start))
-        rows, log_sigma, z, u = examples.block(start, count)
+        rows, log_sigma, z, u, *read = examples.block(start, count)
         losses = []
         for i in range(count):
-            x = examples.augment(examples.draws[rows[i]], u[i])
+            x = examples.samples(rows[i], u[i], [draws[i] for draws in read])
             losses.append(trainer.step(start + i, x, log_sigma[i], z[i], rows[i], u[i]))
             if trainer.stop:
                 break
         return torch.stack(losses)
 
-    if trainer.device.type != "cuda" or processes.count > 1:
+    if trainer.device.type != "cuda" or processes.count > 1 or (trainer.measured and not trainer.measured.resident):
         return eager
 
     buffers = [torch.empty_like(b) for b in examples.block(0, block)]
@@ -205,8 +211,8 @@ def _runner(trainer: Trainer, examples: Examples, stream: Stream, block: int) ->
     here, overall = (torch.zeros(1, dtype=torch.int64, device=trainer.device) for _ in range(2))
 
     def one_step() -> None:
-        rows, log_sigma, z, u = (b.index_select(0, here)[0] for b in buffers)
-        x = examples.augment(examples.draws[rows], u)
+        rows, log_sigma, z, u, *read = (b.index_select(0, here)[0] for b in buffers)
+        x = examples.samples(rows, u, read)
         losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u).reshape(1))
         here.add_(1).remainder_(block)  # warming up takes more steps than a block of very large batches has
         overall.add_(1).remainder_(len(trainer.rates))

@@ -28,19 +28,29 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
+from ..data.batches import scanned_together
+from ..data.draws import StoredDraws
+from ..data.stored import StoredOperators
 from ..operators import Operator
 from ..randomness import Stream
 from .augment import Augment
 
-PROBES = 256  # observations the gain is measured on, and whose operators are compared at a time
+PROBES = 256  # observations the gain is measured on
 
 
 class MeasuredLoss:
     """The squared error of examples, a share of it through the operators they were measured with."""
 
-    def __init__(self, A: Operator, owners: Tensor, share: float, augment: Augment, gain: float) -> None:
+    def __init__(
+        self, A: Operator | StoredOperators, owners: Tensor, share: float, augment: Augment, gain: float
+    ) -> None:
         """A: of all observations. owners: the observation of every draw, `(draws,)`. gain: mean square of ‖Az‖ / ‖z‖."""
         self.A, self.owners, self.share, self.augment, self.gain = A, owners, share, augment, gain
+
+    @property
+    def resident(self) -> bool:
+        """Whether the operators are in memory: a step that reads them from disk cannot be captured."""
+        return isinstance(self.A, Operator)
 
     def __call__(self, error: Tensor, rows: Tensor, u: Tensor) -> Tensor:
         """error: `(n, *event)` of draws `rows` `(n,)`, augmented with the uniform numbers u; summed over all."""
@@ -49,7 +59,9 @@ class MeasuredLoss:
         return (1 - self.share) * error.square().sum() + self.share / self.gain * measured.square().sum()
 
 
-def mean_gain(A: Operator, count: int, event_shape: tuple[int, ...], like: Tensor, seed: int) -> float:
+def mean_gain(
+    A: Operator | StoredOperators, count: int, event_shape: tuple[int, ...], like: Tensor | StoredDraws, seed: int
+) -> float:
     """E‖Az‖² / E‖z‖² for white z, over the first of `count` observations."""
     index = torch.arange(min(count, PROBES), device=like.device)
     z = Stream(seed, "gain").normal(index, event_shape, dtype=like.dtype)
@@ -78,10 +90,11 @@ def one_operator(obs: Observations) -> bool:
     first = _parameters(obs[:1].A)
     if not first:
         return True
+    together = scanned_together(obs)
     return all(
         bool((tensor == one).all())
-        for start in range(0, len(obs), PROBES)
-        for tensor, one in zip(_parameters(obs[start : start + PROBES].A), first, strict=True)
+        for start in range(0, len(obs), together)
+        for tensor, one in zip(_parameters(obs[start : start + together].A), first, strict=True)
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from .. import memory
 from ..errors import InputError
 from .reading import BLOCK, opened, require_substance, size_of
+from .rows import RowsInFile
 
 MEMBERS = 1024  # arrays of an .npz, at most
 
@@ -61,10 +62,21 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> np.nd
     return array
 
 
-def _read(file: BinaryIO, size: int, name: str, hashed: Callable[[bytes], None] | None = None) -> np.ndarray:
-    """One array from an open file of `size` bytes."""
-    try:
+def array_rows(path: Path) -> RowsInFile:
+    """The array in a `.npy`, of which rows are read as they are used."""
+    with opened(path) as file:
         start = _Start(file)
+        shape, fortran, dtype = _header(start, size_of(file), str(path))
+    if fortran or not shape:
+        raise InputError(
+            f"{path} holds an array of shape {_short(shape)} whose rows are not stored one after the other"
+        )
+    return RowsInFile(path, dtype, shape, len(start.seen))
+
+
+def _header(start: _Start, size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether columns come first, and type of an array in a file of `size` bytes, compared with that size."""
+    try:
         version = np.lib.format.read_magic(start)
         if version not in ((1, 0), (2, 0)):
             raise ValueError(f"format version {version}")
@@ -83,6 +95,14 @@ def _read(file: BinaryIO, size: int, name: str, hashed: Callable[[bytes], None] 
         raise InputError(
             f"{name} cannot be read as an array: {dtype} of shape {_short(shape)} takes {claimed} bytes, the file holds {held}"
         )
+    return shape, fortran, dtype
+
+
+def _read(file: BinaryIO, size: int, name: str, hashed: Callable[[bytes], None] | None = None) -> np.ndarray:
+    """One array from an open file of `size` bytes."""
+    start = _Start(file)
+    shape, fortran, dtype = _header(start, size, name)
+    claimed = math.prod(shape) * dtype.itemsize
     memory.require(claimed, name)
     array = np.empty(math.prod(shape), dtype)
     view, place = array.data.cast("B") if array.size else memoryview(b""), 0
