@@ -68,8 +68,9 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
     Path(f"{out}.begun").touch()
     with Interruption().listening() as interruption:
-        us = processes.join()
+        us = processes.ALONE
         try:
+            us = processes.join()
             work: dict[str, Any] = {"progress": False, "processes": us, "interruption": interruption}
             if "data" in fault:
                 diffem.fit(None, {**RECIPE, "data": {"source": "file", "path": fault["data"]}}, out, **work)
@@ -246,7 +247,7 @@ def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
     code, errors = pair[1 - victim].end()
     pair[victim].end()
     waited = time.monotonic() - killed
-    if code in (0, EXIT_LOST) and waited < 60:
+    if code in (0, EXIT_LOST):
         return errors
     return f"UNCLEAR exit {code} after {waited:.0f} s: {errors[-500:]}"
 

@@ -24,6 +24,7 @@ from diffem.processes import Processes
 
 # The function called in each phase, and how often an undisturbed run of `benchmarks.faults` calls it.
 PHASES: dict[str, tuple[Any, str, int]] = {
+    "join": (torch.distributed, "init_process_group", 1),
     "start": (Selected, "expect", 8),
     "E": (loop.Loop, "expect", 2),  # not `draw_shard`: which process draws how many shards is a matter of luck
     "M": (Trainer, "_loss", 1000),

@@ -27,6 +27,7 @@ def same(out, reference):
 
 
 ERRORS = {
+    "join": (1, "bad_input", "InputError"),
     "start": (0, "no_space", "OSError"),
     "E": (1, "bad_input", "InputError"),
     "M": (1, "no_memory", "OutOfMemoryError"),
@@ -37,7 +38,7 @@ ERRORS = {
 @pytest.mark.parametrize("phase", ERRORS)
 def test_the_error_of_one_process_stops_all_of_them(phase, tmp_path):
     rank, action, kind = ERRORS[phase]
-    ends = finish(tmp_path / "run", {rank: event(phase, 2, action)})
+    ends = finish(tmp_path / "run", {rank: event(phase, 1 if phase == "join" else 2, action)})
     assert ends[rank][0] in (1, 2), ends
     code, said = ends[1 - rank]
     assert code == EXIT_LOST, ends

@@ -75,17 +75,18 @@ def fit(
     from .report.page import write_report
     from .runs.recipe import load_recipe, parse_change
 
-    changes = dict(parse_change(text) for text in change or [])
-    if seed is not None:
-        changes["seed"] = seed
-    resolved = load_recipe(recipe, changes)
-    folder = out or Path("runs") / resolved.name
     teller, processes = _Teller(), ALONE
     try:
         with Interruption().listening(PATIENCE) as interruption:
             processes = join()
-            with processes.announcing(), _naming(recipe):
-                problem = resolved.problem()
+            with processes.announcing():
+                changes = dict(parse_change(text) for text in change or [])
+                if seed is not None:
+                    changes["seed"] = seed
+                resolved = load_recipe(recipe, changes)
+                folder = out or Path("runs") / resolved.name
+                with _naming(recipe):
+                    problem = resolved.problem()
             if problem.about and processes.is_first:
                 teller.console.print(problem.about)
             run = carry_out(resolved, problem.obs, folder, say=teller, processes=processes, interruption=interruption)

@@ -230,18 +230,29 @@ def join() -> Processes:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # the launcher keeps the store
     connect = _connector(host, port, count)
-    store = connect(rank == 0 and not hosted)
-    processes = Processes(rank, count, local, _prefixed(store))
-    if torch.cuda.is_available():
-        torch.cuda.set_device(processes.device())
-    torch.distributed.init_process_group(
-        "nccl" if torch.cuda.is_available() else "gloo",
-        store=_prefixed(store, "group"),
-        rank=rank,
-        world_size=count,
-        timeout=LONG,
-    )
-    threading.Thread(target=_listen, args=(processes, _prefixed(connect(False))), daemon=True).start()
+    try:
+        store = connect(rank == 0 and not hosted)
+        processes = Processes(rank, count, local, _prefixed(store))
+        # before anything else that waits for the others
+        threading.Thread(target=_listen, args=(processes, _prefixed(connect(False))), daemon=True).start()
+    except RuntimeError as error:
+        cause = str(error).splitlines()[0][:200]
+        raise Lost(f"not all {count} processes of the run came together at {host}:{port} ({cause})") from None
+    try:
+        with processes.announcing():
+            if torch.cuda.is_available():
+                torch.cuda.set_device(processes.device())
+            with processes._noticing():
+                torch.distributed.init_process_group(
+                    "nccl" if torch.cuda.is_available() else "gloo",
+                    store=_prefixed(store, "group"),
+                    rank=rank,
+                    world_size=count,
+                    timeout=LONG,
+                )
+    except BaseException:
+        processes.leave()
+        raise
     return processes
 
 
