@@ -7,6 +7,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.linalg import Dense
+from diffem.priors import fit
 
 from ..exact import matrix_of, random_covariance
 
@@ -157,6 +158,19 @@ def test_directions_below_the_noise_have_no_variance():
     prior = priors.fit_gaussian(Observations(y, operators.Identity(), sigma=0.1))
     expected = torch.diag(torch.tensor([float(y[:, 0].square().mean()) - 0.01, 0, 0], dtype=torch.float64))
     assert torch.allclose(prior.covariance().matrix()[0], expected, atol=1e-12)
+
+
+def test_an_extrapolation_that_goes_too_far_is_taken_back(monkeypatch):
+    """Where it leads, covariances have no Cholesky factor: the rounds are those of plain EM, which never loses."""
+    generator = torch.Generator().manual_seed(0)
+    A = operators.Dense(torch.randn(60, 5, 8, generator=generator, dtype=torch.float64))
+    x = torch.randn(60, 8, generator=generator, dtype=torch.float64) @ random_covariance(8)
+    y = A(x) + 0.1 * torch.randn(60, 5, generator=generator, dtype=torch.float64)
+    monkeypatch.setattr(fit, "_extrapolate", lambda start, first, second: start + 1e4 * (second - start))
+    history = priors.FitHistory()
+    priors.fit_gaussian(Observations(y, A, sigma=0.1), rounds=9, tolerance=0, history=history, progress=False)
+    assert len(history.log_likelihood) == 9
+    assert (torch.tensor(history.log_likelihood).diff() > 0).all()
 
 
 def test_bad_input():

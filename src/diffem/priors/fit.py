@@ -158,7 +158,10 @@ def fit_gaussian(
                 continue
             saved = copy.copy(model)
             model.set_parameters(_extrapolate(*path))
-            current = expect()
+            try:
+                current = expect()
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
+                current = -math.inf
             if current >= plain:
                 gained = current - before
                 keep(current)
