@@ -1,31 +1,130 @@
-"""What is watched: the χ² that draws should have."""
+"""What is watched, lap by lap: measures with a known law under the right model, and warnings by more than chance."""
+
+import math
 
 import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.em.watch import expected_chi2, warnings
+from diffem.em.held_out import chi2_median, expected_chi2, explained, measure_held_out
+from diffem.em.watch import warnings
 from diffem.runs.recipe import load_recipe
+
+from ..exact import random_covariance
+
+RECIPE = load_recipe("digits")
+DOUBLE = torch.float64
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 3.0])
 def test_the_last_denoising_takes_from_the_residual(ratio):
-    """Of draws under a wide prior, χ² is 1/(1 + σ_min²/σ_y²): their last denoising returns a mean."""
+    """Of draws under a wide prior, χ² is 1/(1 + σ²/σ_y²), σ the lowest level reached: their last denoising returns a mean."""
     sigma = 0.02
     torch.manual_seed(0)
     mask = torch.rand(64, 32) < 0.5
     prior = priors.GaussianPrior(torch.zeros(32), torch.eye(32), sigma_min=ratio * sigma)
     y = torch.where(mask, torch.randn(64, 32), 0)
     obs = Observations(y, operators.Mask(mask), sigma=sigma)
-    x = prior.posterior(obs, iterations=1).sample(8, steps=64)
-    measured = torch.stack([obs.chi2(d) for d in x]).mean()
-    assert float(measured) == pytest.approx(expected_chi2(obs, prior.sigma_min), rel=0.1)
-    assert expected_chi2(obs, prior.sigma_min) == pytest.approx(1 / (1 + ratio**2), rel=1e-5)
+    posterior = prior.posterior(obs, iterations=1)
+    measured = torch.stack([obs.chi2(d) for d in posterior.sample(8, steps=64)]).mean()
+    expected = expected_chi2(obs, posterior.sigma_min)
+    assert float(measured) == pytest.approx(float(expected.mean()), rel=0.1)
+    assert torch.allclose(expected, torch.full_like(expected, 1 / (1 + (posterior.sigma_min / sigma) ** 2)), rtol=1e-5)
 
 
-def test_warns_by_what_is_expected():
-    recipe = load_recipe("digits")
-    lap = {"lap": 2, "heldout_chi2": 0.3, "expected_chi2": 0.5}
-    assert warnings([{"lap": 1}, lap], recipe) == []
-    assert "should be about 1" in warnings([{"lap": 1}, lap | {"expected_chi2": 1.0}], recipe)[0]
-    assert "should be about 0.5" in warnings([{"lap": 1}, lap | {"heldout_chi2": 1.1}], recipe)[0]
+def test_the_median_of_chi2():
+    """Known for two values, log 4 / 2; for others from tables."""
+    medians = chi2_median(torch.tensor([1, 2, 10, 1, 1000]))
+    assert float(medians[1]) == pytest.approx(math.log(4) / 2, rel=1e-12)
+    assert medians.tolist() == pytest.approx([0.454936, 0.693147, 0.934182, 0.454936, 0.999333], abs=1e-6)
+
+
+def exact_problem(values, n=400, seed=0):
+    """A Gaussian prior over 6 numbers, and observations of `values` combinations of them."""
+    generator = torch.Generator().manual_seed(seed)
+    prior = priors.GaussianPrior(torch.zeros(6, dtype=DOUBLE), random_covariance(6, seed=3))
+    A = operators.Dense(torch.randn(n, values, 6, dtype=DOUBLE, generator=generator))
+    y = A(prior.exact_sample(torch.randn(n, 6, dtype=DOUBLE, generator=generator)))
+    obs = Observations(y + 0.5 * torch.randn(n, values, dtype=DOUBLE, generator=generator), A, sigma=0.5)
+
+    def draw(some, k=8):
+        return torch.stack([prior.draw_posterior(some, draw=d) for d in range(k)])
+
+    return prior, obs, draw
+
+
+@pytest.mark.parametrize("values", [1, 2, 5])
+def test_draws_of_the_right_posterior_have_the_chi2_they_should(values):
+    """With one value per observation the median of χ² itself is 0.45, and a limit of ½ flagged the right model."""
+    _, obs, draw = exact_problem(values)
+    measures = explained(draw(obs), obs, 0.0)
+    # the median of 400 draws of a χ² law has a standard deviation of about 8 % for one value, and less for more
+    assert measures["heldout_chi2"] == pytest.approx(1, abs=0.25)
+    assert abs(measures["heldout_chi2_z"]) < 4
+    twice = explained(3 * draw(obs), obs, 0.0)
+    assert twice["heldout_chi2_z"] > 4
+
+
+def test_values_are_predicted_and_covered():
+    prior, obs, draw = exact_problem(5)
+    measures = measure_held_out(prior, obs, lambda some: draw(some, 19), 0.2, seed=0)
+    assert measures["hidden_coverage90"] == pytest.approx(0.9, abs=4 * measures["hidden_coverage90_error"])
+    assert 0.01 < measures["hidden_coverage90_error"] < 0.03  # about 400 values
+    each = measures["predictive_each"]
+    assert len(each) == len(obs)
+    assert sum(each) / len(each) == pytest.approx(measures["predictive_log_likelihood"], rel=1e-9)
+    narrow = measure_held_out(prior, obs, lambda some: draw(some, 19) * 0 + prior.posterior_mean(some), 0.2, seed=0)
+    assert narrow["hidden_coverage90"] < measures["hidden_coverage90"] - 0.02
+
+
+def test_few_hidden_values_that_are_all_covered_are_no_certainty():
+    prior, obs, draw = exact_problem(5, n=4)
+    measures = measure_held_out(prior, obs, draw, 0.2, seed=1)
+    assert measures["hidden_coverage90_error"] > 0.03
+
+
+LAP = {"lap": 2, "heldout_chi2": 0.3, "expected_chi2": 0.5, "heldout_chi2_z": 9.0}
+
+
+def test_residuals_are_compared_with_what_is_expected():
+    assert warnings([{"lap": 1}, LAP], RECIPE) == []
+    assert "should be about 1" in warnings([{"lap": 1}, LAP | {"expected_chi2": 1.0}], RECIPE)[0]
+    assert "should be about 0.5" in warnings([{"lap": 1}, LAP | {"heldout_chi2": 1.1}], RECIPE)[0]
+
+
+def test_what_chance_explains_is_no_warning():
+    """Off by more than a factor of two, but by less than is certain."""
+    lap = LAP | {"expected_chi2": 1.0, "heldout_chi2_z": 2.0, "hidden_coverage90": 0.7, "hidden_coverage90_error": 0.1}
+    assert warnings([{"lap": 1}, lap], RECIPE) == []
+    sure = lap | {"heldout_chi2_z": -8.0, "hidden_coverage90_error": 0.01}
+    assert len(warnings([{"lap": 1}, sure], RECIPE)) == 2
+
+
+def predicted(lap, each):
+    return {"lap": lap, "predictive_each": each.tolist(), "predictive_log_likelihood": float(each.mean())}
+
+
+def test_laps_are_compared_observation_by_observation():
+    """A loss that all observations share is certain, although they differ by much more among themselves."""
+    generator = torch.Generator().manual_seed(0)
+    level = torch.randn(64, generator=generator, dtype=DOUBLE)
+    noise = 0.05 * torch.randn(64, generator=generator, dtype=DOUBLE)
+    history = [predicted(1, level), predicted(2, level - 0.1 + noise)]
+    assert "predicted worse than in lap 1, by 0.09" in warnings(history, RECIPE)[0]
+    assert warnings([predicted(1, level), predicted(2, level - 0.04 + noise)], RECIPE) == []  # too little to matter
+    shuffled = level[torch.randperm(64, generator=generator)]
+    assert warnings([predicted(1, level), predicted(2, shuffled - 0.1)], RECIPE) == []  # chance explains it
+
+
+def test_the_best_lap_is_named():
+    flat = torch.zeros(16, dtype=DOUBLE)
+    wave = torch.linspace(-0.01, 0.01, 16, dtype=DOUBLE)
+    history = [predicted(lap, flat + value + lap * wave) for lap, value in enumerate((0.0, 0.5, 0.3, 0.2))]
+    assert "lap=1" in warnings(history, RECIPE)[0]
+
+
+def test_more_laps_ask_for_more_certainty():
+    """The false alarms of all laps together stay below the level."""
+    lap = LAP | {"expected_chi2": 1.0, "heldout_chi2_z": 3.3}
+    assert warnings([{"lap": 1}, lap], load_recipe("digits", {"laps": 1}))
+    assert not warnings([{"lap": 1}, lap], load_recipe("digits", {"laps": 100}))

@@ -43,6 +43,7 @@ from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
 from .measured_loss import usable_share
+from .model_check import check_model
 from .screening import largest_plausible
 from .shown import restore_pictures
 from .start import gaussian_start, given_start, set_noise_range
@@ -381,6 +382,13 @@ class Loop:
             if lap == self.recipe.laps:
                 self.processes.meet()
 
+    def check(self, prior: Prior, metrics: dict[str, Any]) -> list[str]:
+        """Warnings about the model y = Ax + e that was stated, from the start; what else was found goes to the metrics."""
+        checked = check_model(prior, self.train_obs, self.held_out, self.recipe, self.device)
+        metrics |= checked.metrics
+        metrics["notes"] = [*metrics.get("notes", []), *checked.notes]
+        return checked.warnings
+
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
         watched = self.within_memory(
             prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe, batch)
@@ -389,8 +397,9 @@ class Loop:
         shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
         metrics["files"] = write_shown(self.run, lap, {name: x.cpu().numpy() for name, x in shown.items()})
         metrics["seconds"] = time.monotonic() - began
-        history = [*(self.run.metrics() if lap else []), metrics]
-        metrics["warnings"] = warnings(history, self.recipe) if lap else []
+        metrics["warnings"] = (
+            warnings([*self.run.metrics(), metrics], self.recipe) if lap else self.check(prior, metrics)
+        )
         self.run.finish_lap(lap, metrics)
         keep = self.recipe.e_step.keep
         if keep is not None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..linalg import dot
-from ..metrics.evidence import (
-    exact_predictive_log_likelihood,
-    hide,
-    observation_distance,
-    predictive_log_likelihood,
-)
+from ..metrics.calibration import student_quantile
+from ..metrics.evidence import observation_distance
 from ..priors import GaussianPrior, Prior
-from ..randomness import Stream
 from .expectation import condition_like
+from .held_out import measure_held_out
+from .model_check.significance import LAPS_LEVEL, two_sided
 
 if TYPE_CHECKING:
     from ..runs.recipe import Recipe
@@ -26,13 +24,13 @@ if TYPE_CHECKING:
 # Random numbers of their own, the same for every lap: differences between laps are the prior's.
 WATCH_LAP = 1 << 20
 WATCH_STEPS = 64
-EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's predictions are computed in closed form
 PICTURED = 8  # observations the report shows
+NARROW, WIDE = 0.8, 0.97  # coverage of 90 % intervals that matters
 
 
 @dataclass
 class Watched:
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
     samples: Tensor  # (samples, *event), prior samples
     posterior: Tensor  # (draws, observations shown, *event)
 
@@ -50,20 +48,12 @@ def watch(
     prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, batch: int | None = None
 ) -> Watched:
     """Measure a prior on held-out observations (None: on none) and draw what the report shows, `batch` samples at a time."""
-    seed, metrics = recipe.seed, {}
+    seed = recipe.seed
+    metrics: dict[str, Any] = {}
     samples = prior_samples(prior, recipe, batch)
     if held_out is not None:
-        x = posterior_draws(prior, held_out, recipe, batch)
-        metrics["heldout_chi2"] = float(torch.stack([held_out.chi2(d) for d in x]).median())
-        metrics["expected_chi2"] = 1.0 if isinstance(prior, GaussianPrior) else expected_chi2(held_out, prior.sigma_min)
-        partial, hidden = hide(held_out, recipe.watch.hidden, seed)
-        if isinstance(prior, GaussianPrior) and int(held_out.counts().max()) <= EXACT_VALUES:
-            predicted = exact_predictive_log_likelihood(prior, held_out, hidden)
-        else:
-            drawn = posterior_draws(prior, partial, recipe, batch)
-            predicted = predictive_log_likelihood(drawn, held_out, hidden)
-        metrics["predictive_log_likelihood"] = float(predicted)
-        metrics["predictive_error"] = predicted.standard_error
+        draw = partial(posterior_draws, prior, recipe=recipe, batch=batch)
+        metrics |= measure_held_out(prior, held_out, draw, recipe.watch.hidden, seed)
     compared = held_out if held_out is not None and len(held_out) >= 64 else shown.informative()
     if compared is not None and len(compared) > 1:
         some = compared[: min(len(samples), len(compared))]
@@ -99,38 +89,15 @@ def in_pictures(n: int, held_out: int) -> Tensor:
     return (held if len(held) else train)[:PICTURED]
 
 
-def expected_chi2(obs: Observations, sigma_min: float) -> float:
-    """χ² per measured value of draws as they should be: 1, less what their last denoising at σ_min takes away.
-
-    It returns the mean instead of a draw, and with that halves the residual of a value whose noise is as small as σ_min:
-    tr Σ_y(Σ_y + σ_min² I)⁻¹ over the number of values. The trace is taken with one vector of random signs per observation, which
-    is exact for independent noise.
-    """
-    index = torch.arange(len(obs), device=obs.y.device)
-    signs = Stream(0, "expected chi2").uniform(index, tuple(obs.y.shape[1:])) < 0.5
-    z = torch.where(signs, -1, 1).to(obs.y)
-    z = z if obs.measured is None else torch.where(obs.measured, z, 0)
-    noise = obs.noise
-    return float((dot(z, noise.matvec(noise.plus(sigma_min**2).solve(z))) / obs.counts()).mean())
-
-
 def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
-    """What the newest lap of `history` should worry about, and what to do."""
-    lap, out = history[-1], []
-    past = [m["predictive_log_likelihood"] for m in history[:-1] if "predictive_log_likelihood" in m]
-    now = lap.get("predictive_log_likelihood")
-    if now is not None and past and now < max(past) - recipe.watch.worse:
-        out.append(
-            f"held-out values are predicted worse than before ({now:.3f} nats per value, best {max(past):.3f}): the prior drifts; "
-            "use the best lap (diffem.load(run, lap=k)), train longer per lap, or raise e_step.steps or e_step.iterations"
-        )
-    chi2 = lap.get("heldout_chi2")
-    expected = lap.get("expected_chi2", 1.0)
-    if chi2 is not None and not 0.5 * expected < chi2 < 2 * expected:
-        out.append(
-            f"draws miss their observations: χ² per measured value is {chi2:.2f}, it should be about {expected:.2g}; "
-            "raise e_step.steps or e_step.iterations, and check the noise level given with the observations"
-        )
+    """What is probably wrong with the newest lap of `history`, and what to do.
+
+    A measure must be off by enough to matter and by more than chance explains: over all laps of a run, the right model is flagged
+    with a probability of `LAPS_LEVEL` at most.
+    """
+    lap = history[-1]
+    level = LAPS_LEVEL / (3 * recipe.laps)
+    out = [*_drift(history, recipe.watch.worse, level), *_residuals(lap, level), *_intervals(lap, level)]
     rejected = lap.get("rejected", 0.0)
     # the first lap draws from the Gaussian start, whose tails leave the plausible range by nature
     if lap["lap"] > 1 and rejected > recipe.watch.rejected:
@@ -139,3 +106,52 @@ def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
             "raise train.first_steps or train.steps, or e_step.redraws"
         )
     return out
+
+
+def _drift(history: list[dict[str, Any]], worse: float, level: float) -> list[str]:
+    """Held-out values predicted worse than in the best lap: the difference per observation, by Student's t."""
+    key = "predictive_log_likelihood"
+    lap, past = history[-1], [m for m in history[:-1] if m.get(key) is not None]
+    if lap.get(key) is None or not past:
+        return []
+    best = max(past, key=lambda m: float(m[key]))
+    loss = best[key] - lap[key]
+    if loss <= worse:
+        return []
+    now, then = (torch.tensor(m.get("predictive_each", []), dtype=torch.float64) for m in (lap, best))
+    if len(now) != len(then) or len(now) < 2:
+        return []
+    difference = then - now
+    error = float(difference.std()) / math.sqrt(len(difference))
+    if loss <= student_quantile(1 - level, len(difference) - 1) * error:
+        return []
+    return [
+        f"held-out values are predicted worse than in lap {best['lap']}, by {loss:.3f} ± {error:.3f} nats per value: the prior drifts; "
+        f"use that lap (diffem.load(run, lap={best['lap']})), train longer per lap, or raise e_step.steps or e_step.iterations"
+    ]
+
+
+def _residuals(lap: dict[str, Any], level: float) -> list[str]:
+    """Draws that leave residuals of another size than the noise."""
+    chi2, expected, z = lap.get("heldout_chi2"), lap.get("expected_chi2", 1.0), lap.get("heldout_chi2_z")
+    if chi2 is None or z is None or 0.5 * expected < chi2 < 2 * expected or abs(z) < two_sided(level):
+        return []
+    what = (
+        "draws miss their observations; raise e_step.steps or e_step.iterations, and check the noise level and the operators"
+        if chi2 > expected
+        else "draws follow the noise of their observations, or the noise was stated too large"
+    )
+    return [f"χ² of held-out observations is {chi2:.2f} and should be about {expected:.2g}: {what}"]
+
+
+def _intervals(lap: dict[str, Any], level: float) -> list[str]:
+    """Predictions of hidden values that are too sure of themselves, or not sure enough."""
+    inside, error = lap.get("hidden_coverage90"), lap.get("hidden_coverage90_error")
+    if inside is None or not error or NARROW <= inside <= WIDE or abs(inside - 0.9) < two_sided(level) * error:
+        return []
+    what = (
+        "posterior draws vary too little; train longer, raise e_step.steps, or check the noise level and the operators"
+        if inside < 0.9
+        else "posterior draws vary too much, or the noise was stated too large"
+    )
+    return [f"90 % intervals contain {inside:.0%} ± {error:.0%} of hidden held-out values: {what}"]

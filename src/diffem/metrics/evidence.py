@@ -17,6 +17,7 @@ from ..operators import Compose, Mask
 from ..priors.gaussian import GaussianPrior
 from ..priors.marginal import choose, measured_values, observation_laws
 from ..randomness import Stream
+from .calibration import covered
 from .distances import sliced_wasserstein
 from .estimate import Estimate, clustered_mean
 from .log_density import unbiased_log_density
@@ -49,35 +50,65 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
     Returns:
         The mean over all hidden values, and its standard error over observations and draws. NaN if nothing is hidden.
     """
-    hidden = hidden.expand_as(obs.y)
-    shown = ~hidden if obs.measured is None else ~hidden & obs.measured
-
-    def predict(x: Tensor) -> Tensor:
-        seen = obs.A(x)
-        return (seen + obs.cov.conditional_mean(shown, torch.where(shown, obs.y - seen, 0)))[hidden]
-
-    predicted = torch.stack([predict(x) for x in draws])
-    noise = obs.cov.conditional_variances(shown, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
-    return mean_of_hidden(unbiased_log_density(obs.y[hidden], predicted, noise), hidden)
+    return clustered_mean(hidden_log_densities(draws, obs, hidden), hidden)
 
 
 def exact_predictive_log_likelihood(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Estimate:
     """The same for a Gaussian prior, in closed form: no draws, no Monte-Carlo error."""
+    return clustered_mean(exact_hidden_log_densities(prior, obs, hidden), hidden)
+
+
+def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: float = 0.9, seed: int = 0) -> Estimate:
+    """How often a hidden value lies in the central interval of its prediction; `level` if posterior and noise are right.
+
+    By the rank of the value among draws of its prediction, noise included: see `coverage`, and `predictive_log_likelihood` for the
+    arguments.
+    """
+    hidden = hidden.expand_as(obs.y)
+    means, variance = _predictions(draws, obs, hidden)
+    index = torch.arange(len(obs), device=obs.y.device)
+    stream, shape = Stream(seed, "predictive noise"), tuple(obs.y.shape[1:])
+    noise = [stream.normal(index, shape, draw=torch.full_like(index, d))[hidden] for d in range(len(draws))]
+    predicted = means + variance.sqrt() * torch.stack(noise).to(means)
+    return clustered_mean(_spread(covered(predicted, obs.y[hidden], level), hidden), hidden)
+
+
+def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Tensor:
+    """The log density of every hidden value, by draws and without bias; 0 for the others. `(n, *measurement)`."""
+    hidden = hidden.expand_as(obs.y)
+    means, variance = _predictions(draws, obs, hidden)
+    return _spread(unbiased_log_density(obs.y[hidden], means, variance), hidden)
+
+
+def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Tensor:
+    """The same under a Gaussian prior, exactly."""
     hidden = hidden.expand_as(obs.y)
     chosen = choose(measured_values(obs), obs.y[0].numel())
     log_density = torch.zeros(len(obs), hidden[0].numel(), dtype=torch.float64, device=obs.y.device)
     for rows, law in observation_laws(prior, obs, chosen):
         here = chosen[rows]
-        each = torch.where(here.inside, law.predict(here.take(hidden)), 0)
-        log_density[rows].scatter_add_(1, here.index, each)
-    return mean_of_hidden(log_density[hidden.flatten(1)], hidden)
+        log_density[rows].scatter_add_(1, here.index, torch.where(here.inside, law.predict(here.take(hidden)), 0))
+    return log_density.reshape(hidden.shape).where(hidden, 0)
 
 
-def mean_of_hidden(values: Tensor, hidden: Tensor) -> Estimate:
-    """The mean of one value `(H,)` per hidden entry; hidden: `(n, *measurement)` with H entries that are True."""
-    return clustered_mean(
-        torch.zeros(hidden.shape, dtype=values.dtype, device=values.device).masked_scatter(hidden, values), hidden
-    )
+def _predictions(draws: Tensor, obs: Observations, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of the hidden values given each draw and the values shown, `(k, H)`, and their variances given those, `(H,)`.
+
+    Noise that is correlated between values makes the residuals of the values shown tell about the hidden ones.
+    """
+    shown = measured_values(obs).reshape(obs.y.shape) & ~hidden
+
+    def mean(x: Tensor) -> Tensor:
+        seen = obs.A(x)
+        return (seen + obs.cov.conditional_mean(shown, torch.where(shown, obs.y - seen, 0)))[hidden]
+
+    variance = obs.cov.conditional_variances(shown, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
+    return torch.stack([mean(x) for x in draws]), variance
+
+
+def _spread(values: Tensor, hidden: Tensor) -> Tensor:
+    """One value `(H,)` per hidden entry, put in its place; 0 elsewhere."""
+    return torch.zeros(hidden.shape, dtype=values.dtype, device=values.device).masked_scatter(hidden, values)
 
 
 def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:

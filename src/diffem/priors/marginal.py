@@ -74,7 +74,7 @@ class ObservationLaw:
         chol = torch.linalg.cholesky(self.covariance())
         white = torch.linalg.solve_triangular(chol, self.residual.unsqueeze(-1), upper=False).squeeze(-1)
         logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return -0.5 * (white.square().sum(1) + logdet + self.inside.sum(1) * math.log(2 * math.pi))
+        return -0.5 * (white.square().sum(1) + logdet + self.inside.sum(1).double() * math.log(2 * math.pi))
 
     def simulated(self, z: Tensor) -> ObservationLaw:
         """The same laws with residuals drawn from them: K^½ z for white noise z `(n, p)`."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
-    "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
+    "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "hidden_coverage90", "hidden_coverage90_error", "heldout_chi2_z", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
     "m_seconds", "seconds", "laps_before",
 }  # fmt: skip
 BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
@@ -257,6 +257,9 @@ class RunDir:
         for name in NUMBERS & metrics.keys():
             if not isinstance(metrics[name], int | float | None):
                 raise InputError(f"{file}: {name} should be a number, got {type(metrics[name]).__name__}")
+        each = metrics.get("predictive_each", [])
+        if not isinstance(each, list) or not all(isinstance(value, int | float) for value in each):
+            raise InputError(f"{file}: predictive_each should be a list of numbers")
         for name in ("warnings", "notes"):
             texts = metrics.get(name, [])
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

@@ -1,0 +1,106 @@
+"""What held-out observations tell about a prior: whether draws explain them, and whether their hidden values are predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from ..data.scale import smallest_noise
+from ..linalg import dot
+from ..metrics.estimate import clustered_mean
+from ..metrics.evidence import exact_hidden_log_densities, hidden_coverage, hidden_log_densities, hide
+from ..priors import GaussianPrior, Prior
+from ..randomness import Stream
+from ..samplers.schedule import lowest_level
+
+EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's predictions are computed in closed form
+
+
+def measure_held_out(
+    prior: Prior, obs: Observations, draw: Callable[[Observations], Tensor], hidden_share: float, seed: int
+) -> dict[str, Any]:
+    """Measures of a prior on observations it was not trained on.
+
+    Args:
+        obs: Observations that measure at least one value each.
+        draw: Posterior draws `(k, n, *event)` given observations.
+        hidden_share: The share of the measured values that is hidden and predicted.
+    """
+    # a Gaussian is drawn from exactly; other draws end with a denoising
+    last_level = 0.0 if isinstance(prior, GaussianPrior) else lowest_level(prior.sigma_min, smallest_noise(obs))
+    metrics: dict[str, Any] = explained(draw(obs), obs, last_level)
+    shown, hidden = hide(obs, hidden_share, seed)
+    if not bool(hidden.any()):
+        return metrics
+    x = draw(shown)
+    if isinstance(prior, GaussianPrior) and int(obs.counts().max()) <= EXACT_VALUES:
+        log_density = exact_hidden_log_densities(prior, obs, hidden)
+    else:
+        log_density = hidden_log_densities(x, obs, hidden)
+    predicted, inside = clustered_mean(log_density, hidden), hidden_coverage(x, obs, hidden, seed=seed)
+    each = log_density.flatten(1).sum(1) * (len(obs) / int(hidden.sum()))  # their mean is the measure
+    metrics |= {
+        "predictive_log_likelihood": float(predicted),
+        "predictive_each": each.tolist(),
+        "hidden_coverage90": float(inside),
+        "hidden_coverage90_error": _least_error(len(x), int(hidden.sum())),
+    }
+    if len(obs) > 1:
+        metrics["predictive_error"] = predicted.standard_error
+        metrics["hidden_coverage90_error"] = max(metrics["hidden_coverage90_error"], inside.standard_error)
+    return metrics
+
+
+def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, float]:
+    """χ² of posterior draws x `(k, n, *event)`, relative to its median, and how surely it is off.
+
+    A draw of the right posterior leaves a residual that is distributed like the noise, so χ² of m values has the law of that
+    name, whatever the prior. Its probabilities P(χ²_m ≤ observed) are uniform on 0 … 1; their mean over observations has a variance of
+    at most 1/(12 n), and `heldout_chi2_z` is the distance from ½ in standard deviations of that size.
+    """
+    counts, expected = obs.counts().double(), expected_chi2(obs, last_level)
+    chi2 = torch.stack([obs.chi2(draw) for draw in x]).double().nan_to_num(torch.inf)
+    below = torch.special.gammainc(counts / 2, (counts * chi2 / (2 * expected)).clamp(max=1e300))
+    return {
+        "heldout_chi2": float((chi2 / chi2_median(counts)).median()),
+        "expected_chi2": float(expected.mean()),
+        "heldout_chi2_z": float(below.mean() - 0.5) * math.sqrt(12 * len(obs)),
+    }
+
+
+def expected_chi2(obs: Observations, last_level: float) -> Tensor:
+    """χ² per measured value of draws as they should be, `(n,)`: 1, less what the denoising at the last level σ takes away.
+
+    It returns the mean instead of a draw, and with that halves the residual of a value whose noise is as small as σ:
+    tr Σ_y(Σ_y + σ² I)⁻¹ over the number of values. The trace is taken with one vector of random signs per observation, which
+    is exact for independent noise.
+    """
+    index = torch.arange(len(obs), device=obs.y.device)
+    signs = Stream(0, "expected chi2").uniform(index, tuple(obs.y.shape[1:])) < 0.5
+    z = torch.where(signs, -1, 1).to(obs.y)
+    z = z if obs.measured is None else torch.where(obs.measured, z, 0)
+    noise = obs.noise
+    return dot(z, noise.matvec(noise.plus(last_level**2).solve(z))).double() / obs.counts()
+
+
+def chi2_median(counts: Tensor) -> Tensor:
+    """The median of χ² per value with m values, for counts m `(n,)`: 0.45 for one value, 1 for many. By bisection."""
+    m, place = counts.double().unique(return_inverse=True)
+    low, high = torch.zeros_like(m), torch.full_like(m, 2.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        above = torch.special.gammainc(m / 2, m * middle / 2) > 0.5
+        low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+    return high[place]
+
+
+def _least_error(draws: int, values: int) -> float:
+    """The standard error of the coverage of independent values by calibrated draws: what is observed of few values may be 0."""
+    tail = 0.05 * (draws + 1)
+    weights = (torch.clamp(torch.arange(draws + 2).double(), tail, draws + 1 - tail)).diff()
+    return float(weights.std(correction=0)) / math.sqrt(values)

@@ -1,0 +1,139 @@
+"""Do the observations fit the model y = Ax + e that was stated for them? Asked once, when the Gaussian start is made.
+
+The Gaussian start predicts the mean and covariance of every observation exactly, so three common mistakes show before
+anything is trained: a wrong noise level (`noise.py`), operators that belong to other observations (`pairing.py`) and masks that
+are shifted or mixed up (`masks.py`). Only means and covariances are used: x need not be Gaussian. Where the observations cannot
+tell, that is noted instead of decided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...data import Observations
+from ...priors import GaussianPrior, Prior
+from ...randomness import Stream
+from .masks import MaskEvidence, mask_evidence
+from .noise import NoiseEvidence, noise_evidence
+from .pairing import PairingEvidence, Unseen, pairing_evidence
+from .significance import CHECK_LEVEL, one_sided, two_sided
+
+if TYPE_CHECKING:
+    from ...runs.recipe import Recipe
+
+CHECKED = 1024  # observations looked at, at most
+TESTS = 4  # twice the noise, half of it, the pairing, the masks
+ZEROS = 0.01  # share of exact zeros that continuous noise does not explain
+
+
+@dataclass
+class ModelCheck:
+    """What was measured, what is probably wrong, and what could not be checked."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@torch.no_grad()
+def check_model(
+    prior: Prior, train: Observations, held_out: Observations | None, recipe: Recipe, device: torch.device | str = "cpu"
+) -> ModelCheck:
+    """Check the stated model with the start of a run.
+
+    Args:
+        prior: The start; only a Gaussian one can be checked with.
+        train: The observations it was fitted to, of which at most `CHECKED` are read.
+        held_out: Observations it was not fitted to, for the pairing where Gaussians of low rank are fitted.
+    """
+    check = ModelCheck()
+    if recipe.e_step.clean:
+        return check  # samples themselves: there is no measurement to be wrong about
+    if not isinstance(prior, GaussianPrior):
+        check.notes.append(
+            "noise level and operators were not checked: that takes a Gaussian start, this one was given"
+        )
+        return check
+    pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
+    some = train[pick].to(device).informative()
+    if some is None:
+        return check  # nothing was measured
+    unseen = [] if held_out is None else [Unseen(prior, held_out, prior)]
+    noise = noise_evidence(some, recipe.gaussian, recipe.seed)
+    if isinstance(noise, NoiseEvidence):
+        unseen = noise.unseen
+    masks = mask_evidence(some)
+    _judge_masks(masks, check)
+    if unseen:
+        _judge_pairing(pairing_evidence(unseen, recipe.seed), check, masks is not None)
+    else:
+        check.notes.append("whether operators and observations belong together was not checked: watch.held_out is 0")
+    _judge_noise(noise, check)
+    return check
+
+
+def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
+    if isinstance(noise, str):
+        check.notes.append(f"the noise level was not checked: {noise}")
+        return
+    limit = one_sided(CHECK_LEVEL / TESTS)
+    preferred, undecided = [], []
+    for factor, name, level in ((0.5, "half", "half"), (2.0, "double", "twice")):
+        gain = noise.gains[factor]
+        check.metrics |= {f"noise_{name}_gain": float(gain.unseen), f"noise_{name}_error": gain.unseen.standard_error}
+        if gain.fits_better and gain.significance > limit:
+            preferred.append(
+                f"the noise stated with the observations is probably too {'small' if factor > 1 else 'large'}: with {level} that "
+                f"level, a Gaussian predicts unseen observations better by {float(gain.unseen):.2g} ± "
+                f"{gain.unseen.standard_error:.1g} nats each; correct sigma or cov of the observations"
+            )
+        elif not (gain.fits_worse and gain.significance < -limit) or (factor < 1 and noise.absorbed):
+            undecided.append(level)
+    if check.warnings:  # what does not belong together looks like noise, too
+        return
+    check.warnings += preferred
+    if undecided and not preferred:
+        check.notes.append(
+            f"the observations cannot tell the stated noise level from {' or '.join(undecided)} of it (values measured once, as "
+            "with masks, do not separate noise from detail of x): measure the noise where there is no signal"
+        )
+
+
+def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: bool) -> None:
+    if pairing is None:
+        return
+    limit = one_sided(CHECK_LEVEL / TESTS)
+    check.metrics |= {"pairing": float(pairing.rank), "pairing_expected": float(pairing.expected)}
+    if pairing.tells > 2 * limit and pairing.missing > limit and pairing.better_than_chance < limit:
+        check.warnings.append(
+            "operators and observations do not belong together: under the Gaussian start an observation fits its own operator better "
+            f"than that of another observation in {float(pairing.rank):.0%} of comparisons, where it should be "
+            f"{float(pairing.expected):.0%} and chance gives 50 %; check the order of y and A, and of the values within y"
+        )
+    elif pairing.tells < 2 * limit and not masked:
+        check.notes.append(
+            "the observations cannot tell whether operators and observations belong together: "
+            "under the Gaussian start those of other observations would fit as well"
+        )
+
+
+def _judge_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
+    if masks is None:
+        return
+    check.metrics["mask_zeros"] = masks.zeros
+    strongest = max(masks.neighbours, key=lambda place: abs(masks.neighbours[place]), default=None)
+    limit = two_sided(CHECK_LEVEL / TESTS / max(1, len(masks.neighbours)))
+    if strongest is not None and abs(masks.neighbours[strongest]) > limit:
+        axis, step = strongest
+        check.warnings.append(
+            f"the size of a measured value depends on whether the entry next to it is measured (axis {axis}, {step:+d}): the masks are "
+            "probably shifted by one entry against the observations, or they were chosen by looking at x"
+        )
+    elif masks.zeros > ZEROS:
+        check.warnings.append(
+            f"{masks.zeros:.0%} of the values at a typical measured entry are exactly 0, which continuous noise does not produce: masks "
+            "and observations do not belong together, or values were rounded or clipped"
+        )

@@ -1,0 +1,85 @@
+r"""Do masks and observations belong together? Two marks of values that were never measured but count as measured.
+
+- Exact zeros. Entries that are not measured are 0 in y; continuous noise never gives that. Their share is taken per entry of y, and
+  the median over entries reported, so that some entries that are always 0 do not count.
+- Neighbours. If the mask was not chosen by looking at x, whether an entry's neighbour is measured says nothing about the
+  size of the entry's own value. If the masks are shifted by one entry against y, it says whether the value was measured at all.
+  With u the squared deviation of a value in units of its entry's variance and g whether the neighbour is measured, the covariance of
+  u and g within an observation has mean 0 under the right model; a z-test over observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...data import Observations
+
+NUMBERS = 1 << 24  # values held at a time
+
+
+@dataclass(frozen=True)
+class MaskEvidence:
+    """The share of exact zeros at a typical measured entry; for neighbours (axis of y, ±1) the z of their influence."""
+
+    zeros: float
+    neighbours: dict[tuple[int, int], float]
+
+
+def mask_evidence(obs: Observations) -> MaskEvidence | None:
+    """Look for values that were never measured; None if every observation measures every value."""
+    if obs.measured is None:
+        return None
+    zeros, mean, variance = _entries(obs)
+    axes = [-2, -1] if not obs.A.complex_output else [-3, -2]  # the last axis of complex measurements is (re, im)
+    axes = [axis for axis in axes if -axis < obs.y.ndim and obs.y.shape[axis] > 1]
+    places = [(axis, step) for axis in axes for step in (1, -1)]
+    covariances: dict[tuple[int, int], list[Tensor]] = {place: [] for place in places}
+    for y, measured in _parts(obs):
+        inside = measured & (variance > 0)
+        u = ((y - mean).square() / variance).where(inside, 0)
+        for axis, step in places:
+            # the neighbour at +1 comes to its entry by rolling back
+            g = measured.roll(-step, axis).double()
+            covariances[axis, step].append(_covariance(u, g, inside))
+    return MaskEvidence(zeros, {place: _z(torch.cat(parts)) for place, parts in covariances.items()})
+
+
+def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
+    """y in float64 and which of it is measured, some observations at a time."""
+    batch = max(1, NUMBERS // obs.y[0].numel())
+    for start in range(0, len(obs), batch):
+        part = obs[start : start + batch]
+        assert part.measured is not None
+        yield part.y.double(), part.measured.expand_as(part.y)
+
+
+def _entries(obs: Observations) -> tuple[float, Tensor, Tensor]:
+    """The median share of zeros over entries, and the mean and variance of each entry of y where it is measured."""
+    count, zeros, total, square = (torch.zeros_like(obs.y[0], dtype=torch.float64) for _ in range(4))
+    for y, measured in _parts(obs):
+        count += measured.sum(0)
+        zeros += (measured & (y == 0)).sum(0)
+        total += y.where(measured, 0).sum(0)
+    mean = total / count.clamp(min=1)
+    for y, measured in _parts(obs):
+        square += (y - mean).square().where(measured, 0).sum(0)
+    seen = count > 0
+    share = float((zeros[seen] / count[seen]).median()) if bool(seen.any()) else 0.0
+    return share, mean, square / count.clamp(min=1)
+
+
+def _covariance(u: Tensor, g: Tensor, inside: Tensor) -> Tensor:
+    """Σ (u − ū)(g − ḡ) over the entries inside, per observation, `(n,)`; u is 0 outside."""
+    u, g, inside = u.flatten(1), g.flatten(1), inside.flatten(1)
+    count = inside.sum(1).clamp(min=1)
+    g = g.where(inside, 0)
+    return (u * g).sum(1) - u.sum(1) * g.sum(1) / count
+
+
+def _z(values: Tensor) -> float:
+    spread = float(values.square().sum().sqrt())
+    return float(values.sum()) / spread if spread > 0 else 0.0

@@ -1,0 +1,167 @@
+r"""Is the noise level right? Gaussians are fitted under half, once and twice the stated level, and compared.
+
+For any law of x, the expected log N(y; Aμ, AΣAᵀ + Σ_y) is largest at the true mean and covariance of y given A. With enough
+observations, and where the operators separate AΣAᵀ from Σ_y, the right level therefore fits best. Where they do not (masks: Σ + τ²I
+with less noise gives the same y), a lower level fits the observations at hand better and others worse, since it leaves
+Σ more freedom, and a higher level the other way round. So a level is preferred only if it fits better *both* the
+observations that the Gaussian was fitted to and those it was not: the observations are cut in two halves, each half is fitted, and
+the other serves as the unseen ones, with a paired z-test.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...data import Observations
+from ...linalg import Isotropic
+from ...metrics.estimate import Estimate, clustered_mean
+from ...priors import GaussianPrior, fit_gaussian
+from ...priors.marginal import choose, measured_values, observation_laws
+from .pairing import Unseen
+
+if TYPE_CHECKING:
+    from ...runs.recipe import Gaussian
+
+FACTORS = (0.5, 1.0, 2.0)
+ROUNDS, TOLERANCE = 32, 1e-4  # of the fits; the tolerance is in nats per measured value
+FITS_BETTER = 5.0  # nats by which another level must fit better in all: fits that are not settled yet differ by some
+VALUES = 1024  # measured values per observation, at most
+ENOUGH = 4  # measured values per parameter of the Gaussian, in each half
+WORK = 4e10, 4e12  # floating-point operations of all fits together, on a CPU and on a GPU: some seconds
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What another noise level gains: in nats on all observations fitted to, and in nats per unseen observation."""
+
+    fitted: float
+    unseen: Estimate
+    values: int  # measured, in all
+
+    @property
+    def settled(self) -> float:
+        """Differences between fits below this many nats may be due to where they stopped."""
+        return FITS_BETTER + 10 * TOLERANCE * self.values
+
+    @property
+    def fits_better(self) -> bool:
+        return self.fitted > self.settled
+
+    @property
+    def fits_worse(self) -> bool:
+        return self.fitted < -self.settled
+
+    @property
+    def significance(self) -> float:
+        """Standard errors by which the gain on unseen observations differs from 0."""
+        return float(self.unseen) / self.unseen.standard_error if self.unseen.standard_error > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class NoiseEvidence:
+    """The gains of half and twice the level; and the halves, with the Gaussians fitted under the stated level."""
+
+    gains: dict[float, Gain]
+    unseen: list[Unseen]
+    absorbed: bool  # whether noise beyond the stated level can pass for detail of x, whatever the data
+
+
+def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> NoiseEvidence | str:
+    """Compare noise levels on some observations; or a reason why that is not done.
+
+    Args:
+        options: Those of the Gaussian start.
+    """
+    if options.rank is not None:  # with a restricted covariance the right noise need not fit best
+        return "that takes a Gaussian start with a full covariance, without gaussian.rank"
+    if options.rounds < ROUNDS // 2:
+        return f"that takes Gaussian fits of {ROUNDS // 2} rounds or more (gaussian.rounds)"
+    obs = obs[: _affordable(obs)]
+    counts, size = obs.counts(), math.prod(obs.x_shape)
+    if int(counts.sum()) < ENOUGH * size * (size + 3) or int(counts.max()) > VALUES:
+        return f"a full covariance over {size} numbers takes more observations or time than are spent on a check"
+    halves = _Halves(obs, seed)
+    gains = halves.gains()
+    # a fit of the stated level that stopped early must not count against it: it starts again from where others got
+    for factor in [factor for factor, gain in gains.items() if gain.fits_better]:
+        halves.try_again(factor)
+        gains = halves.gains()
+    return NoiseEvidence(gains, halves.unseen(), _absorbs_noise(obs))
+
+
+def _absorbs_noise(obs: Observations) -> bool:
+    """Whether AAᵀ = cI and Σ_y = σ²I for all observations: then x + N(0, τ²I) with less noise has the same law of y."""
+    gram = obs.A.gram_diagonal(obs.y)
+    if gram is None or not isinstance(obs.cov, Isotropic) or obs.cov.batch is not None:
+        return False
+    gains = gram.expand_as(obs.y)[obs.measured.expand_as(obs.y)] if obs.measured is not None else gram
+    return bool((gains == gains.flatten()[0]).all())
+
+
+class _Halves:
+    """Two halves of the observations, each with Gaussians fitted to it under every noise level."""
+
+    def __init__(self, obs: Observations, seed: int) -> None:
+        self.seed, self.values = seed, int(obs.counts().sum())
+        self.obs = obs[0::2], obs[1::2]
+        self.priors = [{factor: self._fit(half, factor) for factor in FACTORS} for half in self.obs]
+        self.fitted = [self._evidence(here, here) for here in (0, 1)]
+        self.other = [self._evidence(here, 1 - here) for here in (0, 1)]
+
+    def _fit(self, obs: Observations, factor: float, start: GaussianPrior | None = None) -> GaussianPrior:
+        return fit_gaussian(
+            _with_noise(obs, factor), rounds=ROUNDS, tolerance=TOLERANCE, start=start, seed=self.seed, progress=False
+        )
+
+    def _evidence(self, fitted_to: int, seen: int) -> dict[float, Tensor]:
+        """For every level, log N(y; …) of each observation of the half `seen` by the Gaussian fitted to the half `fitted_to`."""
+        return {f: log_evidence(prior, _with_noise(self.obs[seen], f)) for f, prior in self.priors[fitted_to].items()}
+
+    def try_again(self, factor: float) -> None:
+        """Fit under the stated level from the Gaussian of another level, and keep it where that fits better."""
+        for here in (0, 1):
+            prior = self._fit(self.obs[here], 1.0, start=self.priors[here][factor])
+            evidence = log_evidence(prior, self.obs[here])
+            if evidence.sum() > self.fitted[here][1.0].sum():
+                self.priors[here][1.0], self.fitted[here][1.0] = prior, evidence
+                self.other[here][1.0] = log_evidence(prior, self.obs[1 - here])
+
+    def gains(self) -> dict[float, Gain]:
+        gains = {}
+        for factor in FACTORS:
+            if factor != 1:
+                fitted = sum(float((half[factor] - half[1.0]).sum()) for half in self.fitted)
+                unseen = torch.cat([half[factor] - half[1.0] for half in self.other])
+                gains[factor] = Gain(fitted, clustered_mean(unseen[:, None]), self.values)
+        return gains
+
+    def unseen(self) -> list[Unseen]:
+        first, second = (priors[1.0] for priors in self.priors)
+        return [Unseen(first, self.obs[1], second), Unseen(second, self.obs[0], first)]
+
+
+def log_evidence(prior: GaussianPrior, obs: Observations) -> Tensor:
+    """log N(y; Aμ, AΣAᵀ + Σ_y) of each observation, `(n,)`."""
+    chosen = choose(measured_values(obs), VALUES)
+    return torch.cat([law.log_prob() for _, law in observation_laws(prior, obs, chosen)])
+
+
+def _affordable(obs: Observations) -> int:
+    """How many observations can be fitted within the limit of work."""
+    size, values = math.prod(obs.x_shape), float(obs.counts().double().mean())
+    each = 30 * values**3 if obs.selection() is not None else 2 * values * size * (size + values) + values**3
+    fits = ROUNDS * len(FACTORS)  # each of two halves of the observations
+    return max(2, min(len(obs), int(WORK[obs.y.is_cuda] / (fits * each))))
+
+
+def _with_noise(obs: Observations, factor: float) -> Observations:
+    """The same observations, stated with `factor` times the noise."""
+    new = copy.copy(obs)
+    new.cov = obs.cov.scaled(factor)
+    return new

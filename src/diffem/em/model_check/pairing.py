@@ -1,0 +1,104 @@
+r"""Do operators and observations belong together? An observation should fit its own operator better than another's.
+
+Under the Gaussian start, log N(y_i; A_jμ, A_jΣA_jᵀ + Σ_y) is computed for the observation's own operator and for those of a few
+other observations; the share of others that it beats is the rank of the own one. If operators and observations were shuffled,
+the own operator is one among many and the rank is ½ on average, whatever the Gaussian. If they belong together, its mean is that of
+simulated observations. The values compared are those that both operators measure: for masks nothing
+is left to compare, and the ranks are ½ in both cases (see `masks.py` for those).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...data import Observations
+from ...metrics.estimate import Estimate, clustered_mean
+from ...priors import GaussianPrior
+from ...priors.marginal import choose, measured_values, observation_laws
+from ...randomness import Stream
+
+OTHERS = 4  # operators of other observations that each observation is compared with
+VALUES = 256  # measured values per observation, at most
+OBSERVATIONS = 256  # per Gaussian, at most
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Observations that one Gaussian was not fitted to, and another was: so that what the first gets wrong is expected of it."""
+
+    prior: GaussianPrior
+    obs: Observations
+    fitted: GaussianPrior
+
+
+@dataclass(frozen=True)
+class PairingEvidence:
+    """Mean ranks of the own operator, 0 … 1: as observed, as the Gaussian expects them, and expected less observed."""
+
+    rank: Estimate
+    expected: Estimate
+    difference: Estimate
+
+    @property
+    def missing(self) -> float:
+        """Standard errors by which the ranks lie below those expected."""
+        return _significance(float(self.difference), self.difference)
+
+    @property
+    def better_than_chance(self) -> float:
+        return _significance(float(self.rank) - 0.5, self.rank)
+
+    @property
+    def tells(self) -> float:
+        """Standard errors by which ranks as expected would lie above chance."""
+        return _significance(float(self.expected) - 0.5, self.expected)
+
+
+def _significance(value: float, estimate: Estimate) -> float:
+    return value / estimate.standard_error if estimate.standard_error > 0 else 0.0
+
+
+def pairing_evidence(unseen: list[Unseen], seed: int = 0) -> PairingEvidence | None:
+    """Ranks of own operators; None if all observations share one operator."""
+    if any(part.obs.A.batch is None or len(part.obs) < 2 for part in unseen):
+        return None
+    parts = [_ranks(part, seed, k) for k, part in enumerate(unseen)]
+    ranks, expected = (torch.cat(part)[:, None] for part in zip(*parts, strict=True))
+    return PairingEvidence(clustered_mean(ranks), clustered_mean(expected), clustered_mean(expected - ranks))
+
+
+def _ranks(unseen: Unseen, seed: int, part: int) -> tuple[Tensor, Tensor]:
+    """The rank of each observation's own operator, and of that of y simulated with it, both `(n,)`."""
+    obs = unseen.obs[: min(len(unseen.obs), OBSERVATIONS)]
+    n, measured = len(obs), measured_values(obs)
+    ranks, expected = (torch.zeros(n, dtype=torch.float64, device=obs.y.device) for _ in range(2))
+    stream, index = Stream(seed, "model check pairing", part), torch.arange(n, device=obs.y.device)
+    count = min(OTHERS, n - 1)
+    for k in range(count):
+        # a step of less than half the way round: no two observations are compared twice
+        other = (index + 1 + k * (n - 1) // (2 * count)) % n
+        swapped = copy.copy(obs)
+        swapped.A = obs.A[other]
+        chosen = choose(measured & measured[other], VALUES)
+        laws = (
+            observation_laws(unseen.prior, obs, chosen),
+            observation_laws(unseen.prior, swapped, chosen),
+            observation_laws(unseen.fitted, obs, chosen),
+        )
+        for (rows, own), (_, foreign), (_, likely) in zip(*laws, strict=True):
+            z = stream.normal(index[rows], tuple(own.residual.shape[1:]), step=k, dtype=torch.float64)
+            ranks[rows] += _beats(own.log_prob(), foreign.log_prob()) / count
+            # what is left when y is replaced by a draw of the law fitted to it
+            change = likely.simulated(z).residual - likely.residual
+            pair = (replace(law, residual=law.residual + change) for law in (own, foreign))
+            expected[rows] += _beats(*(law.log_prob() for law in pair)) / count
+    return ranks, expected
+
+
+def _beats(own: Tensor, other: Tensor) -> Tensor:
+    """1 where own is larger, ½ where they are equal."""
+    return (own > other).double() + 0.5 * (own == other).double()
