@@ -5,7 +5,8 @@ import torch
 
 from diffem.data.sources import make_problem
 from diffem.nn.networks import make_network
-from diffem.runs.recipe import EStep, Train, differences, load_recipe, names, parse_change
+from diffem.runs.changes import differences
+from diffem.runs.recipe import EStep, Train, load_recipe, names, parse_change
 
 
 @pytest.mark.parametrize("name", names())

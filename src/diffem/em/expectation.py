@@ -164,6 +164,20 @@ def fresh_count(n: int, fresh: float) -> int:
     return max(1, round(fresh * n))
 
 
+def summary(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """What making the shards of a lap took: counts as fractions of the lap's draws, χ² as their mean."""
+    count = sum(r["draws"] for r in reports)
+    metrics: dict[str, Any] = {"draws": count}
+    for name in ("rejected", "redrawn", "kept", "replaced"):
+        metrics[name] = sum(r[name] for r in reports) / count
+    informed = [r.get("informed", r["draws"]) for r in reports]
+    if any(informed):
+        metrics["chi2"] = sum(r["chi2"] * n for r, n in zip(reports, informed, strict=True)) / sum(informed)
+    evaluations = sum(r["evaluations"] for r in reports)
+    metrics["guards"] = sum(r["guards"] for r in reports) / evaluations if evaluations else 0.0
+    return metrics
+
+
 def given_shard(obs: Observations) -> Shard:
     """The draws of clean observations: themselves."""
     none = dict.fromkeys(("rejected", "redrawn", "kept", "replaced", "chi2", "guards", "evaluations", "vjps"), 0.0)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -27,32 +27,28 @@ from ..data import DrawStore, Observations
 from ..data.draws import lap_draws
 from ..data.stored import stored
 from ..errors import InputError
-from ..fusion import compile_network
 from ..interruption import Interruption, Preempted, polled
-from ..memory import is_out_of_memory
-from ..nn.networks import make_network
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, load_with_description, save_prior
 from ..processes import Processes
 from ..progress import Progress
-from ..randomness import Stream
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.shown import write_losses, write_shown
+from .batches import MicroBatches
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
-from .expectation import Shard, draw_shard, fresh_count, given_shard
+from .expectation import Shard, draw_shard, fresh_count, given_shard, summary
 from .maximization import TrainingRecord, maximization
 from .measured_loss import usable_share
 from .model_check import check_model
 from .screening import largest_plausible
 from .shown import restore_pictures
-from .start import gaussian_start, given_start, set_noise_range
+from .start import denoiser_to_train, gaussian_start, given_start, set_noise_range
 from .validation import notes
 from .watch import PICTURED, split, warnings, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
 
-Made = TypeVar("Made")
 Say = Callable[[str, dict[str, Any]], None]  # event name, its data; the command line prints them
 
 
@@ -75,11 +71,10 @@ class Loop:
         # one process speaks for all
         self.say: Say = say if say is not None and processes.is_first else (lambda event, data: None)
         self.progress = progress if processes.is_first else False
-        self.batch = 0  # draws made at a time
-        self.chosen: int | None = None  # so many of a network's
-        self.most = 1 << 62  # of those, as many as fit the device, as far as is known
         self.index, held = split(len(obs), recipe.watch.held_out)
         self.train_obs = stored(obs)[self.index]
+        self.batches = MicroBatches(recipe, len(self.train_obs), device, self.say)
+        self.batch = 0  # draws made at a time in the last E
         self.shown = (obs[held] if len(held) else obs[: min(256, len(obs))]).to(device)
         self.held_out = self.shown.informative() if len(held) else None
         self.prior: Prior | None = None  # of the last lap, while it is in memory
@@ -190,21 +185,6 @@ class Loop:
     def store(self, lap: int) -> DrawStore:
         return DrawStore.of_lap(self.run, lap, len(self.train_obs), self.recipe.e_step.shard)
 
-    def prepare(self, prior: Prior) -> int:
-        """Settle the micro-batch, and make the network fast at it."""
-        options = self.recipe.e_step
-        most = min(options.shard, len(self.train_obs))
-        if not isinstance(prior, DiffusionPrior):
-            return min(options.batch or prior.batch_for(most), self.most)
-        if self.device.type == "cuda":
-            prior.compute_in(self.recipe.drawing_precision)
-        if self.chosen is None:  # once: a network is compiled for one size
-            self.chosen = options.batch or prior.batch_for(most)
-        batch = min(self.chosen, self.most)
-        if self.device.type == "cuda":
-            prior.accelerate(batch)
-        return batch
-
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:
         began, options = time.monotonic(), self.recipe.e_step
         store, bound = self.store(lap), self.bound()
@@ -220,16 +200,7 @@ class Loop:
         metrics["e_seconds"] = time.monotonic() - began
         self.processes.meet()  # all shards are written
         metrics["e_batch"] = self.batch
-        reports = list(store.reports())
-        count = sum(r["draws"] for r in reports)
-        metrics["draws"] = count
-        for name in ("rejected", "redrawn", "kept", "replaced"):
-            metrics[name] = sum(r[name] for r in reports) / count
-        informed = [r.get("informed", r["draws"]) for r in reports]
-        if any(informed):
-            metrics["chi2"] = sum(r["chi2"] * n for r, n in zip(reports, informed, strict=True)) / sum(informed)
-        evaluations = sum(r["evaluations"] for r in reports)
-        metrics["guards"] = sum(r["guards"] for r in reports) / evaluations if evaluations else 0.0
+        metrics |= summary(list(store.reports()))
         self.say("expectation", {"lap": lap, **metrics})
         return store
 
@@ -265,7 +236,7 @@ class Loop:
                 progress=bar,
             )
 
-        return self.within_memory(prior, lap, shard)
+        return self.batches.within_memory(prior, lap, shard)
 
     def earlier_draws(self, lap: int, k: int, bound: float) -> torch.Tensor:
         """The draws of shard k of an earlier lap, made again if they are damaged or were removed."""
@@ -284,23 +255,6 @@ class Loop:
         store.write(k, shard.x, shard.report)
         return store.read(k)
 
-    def within_memory(self, prior: Prior, lap: int, make: Callable[[int], Made]) -> Made:
-        """`make(batch)`, again with smaller micro-batches where the device runs out of memory; they change nothing in what is drawn."""
-        tries = 0
-        while True:
-            batch = self.prepare(prior)
-            try:
-                return make(batch)
-            except RuntimeError as error:
-                if not is_out_of_memory(error) or batch == 1:
-                    raise
-            tries += 1
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
-            if tries > 1:  # the first time something else may have taken the memory for a moment
-                self.most = batch // 2
-            self.say("memory", {"lap": lap, "batch": min(batch, self.most)})
-
     def maximise(self, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
         file, state_file = self.run.prior_file(lap), self.run.lap(lap) / "training.safetensors"
         origin, state_origin = (self.run.origin(kind, lap) for kind in ("prior", "training"))
@@ -309,7 +263,7 @@ class Loop:
             metrics |= description["training"]
             assert isinstance(prior, DiffusionPrior)
             return prior.to(self.device)
-        prior = self.initial(before)
+        prior = denoiser_to_train(before, self.saved_prior(0, self.device), self.recipe)
         options = self.recipe.train
         first = lap == 1 and not isinstance(before, DiffusionPrior)
         steps = (options.first_steps or options.steps) if first else options.steps
@@ -348,31 +302,6 @@ class Loop:
         self.say("maximization", {"lap": lap, **training})
         return prior
 
-    def initial(self, before: Prior) -> DiffusionPrior:
-        """The network this lap starts from: the last lap's weights, or new ones addressed by the seed."""
-        start = self.saved_prior(0, self.device)
-        settings: dict[str, Any] | None
-        if isinstance(before, DiffusionPrior):
-            network, settings = before.network, before.settings
-        else:
-            settings = self.recipe.network.model_dump()
-            options = {name: value for name, value in settings.items() if name != "kind"}
-            with torch.random.fork_rng([]):
-                torch.manual_seed(Stream(self.recipe.seed, "network").integer())
-                network = make_network(settings["kind"], before.event_shape, options)
-            if self.device.type == "cuda":
-                compile_network(network)
-        return DiffusionPrior(
-            network.to(self.device),
-            mean=start.mean,
-            cov=start.covariance(),
-            settings=settings,
-            scale=start.scale,
-            sigma_min=start.sigma_min,
-            sigma_max=start.sigma_max,
-            trained_min=self.recipe.sigma_min * start.scale,
-        ).to(self.device)
-
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
         """Watch, and write what makes the lap count; the other processes of a run already draw for the next."""
         self.prior = prior
@@ -390,7 +319,7 @@ class Loop:
         return checked.warnings
 
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
-        watched = self.within_memory(
+        watched = self.batches.within_memory(
             prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe, batch)
         )
         metrics |= watched.metrics
@@ -413,7 +342,7 @@ class Loop:
 
         def load(lap: int) -> tuple[Prior, int]:
             prior = self.saved_prior(lap, self.device)
-            return prior, self.prepare(prior)
+            return prior, self.batches.prepare(prior)
 
         for lap in (k for k in range(self.recipe.laps + 1) if self.run.done(k)):
             restore_pictures(

@@ -11,6 +11,8 @@ import torch
 
 from ..data import Observations
 from ..data.scale import smallest_noise
+from ..fusion import compile_network
+from ..nn.networks import make_network
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.files import load_with_description
 from ..randomness import Stream
@@ -86,3 +88,35 @@ def given_start(start: Prior | str) -> tuple[Prior, int]:
         file, origin = run.prior_file(lap), run.origin("prior", lap)
     prior, description = load_with_description(file, origin)
     return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0
+
+
+def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe) -> DiffusionPrior:
+    """The prior that M trains: the network of the prior before, or a new one addressed by the seed.
+
+    Args:
+        before: The prior of the lap before.
+        start: The run's start, on the device; its mean, covariance, scale and noise levels are kept by every lap.
+        recipe: The run's recipe.
+    """
+    device = start.mean.device
+    settings: dict[str, Any] | None
+    if isinstance(before, DiffusionPrior):
+        network, settings = before.network, before.settings
+    else:
+        settings = recipe.network.model_dump()
+        options = {name: value for name, value in settings.items() if name != "kind"}
+        with torch.random.fork_rng([]):
+            torch.manual_seed(Stream(recipe.seed, "network").integer())
+            network = make_network(settings["kind"], before.event_shape, options)
+        if device.type == "cuda":
+            compile_network(network)
+    return DiffusionPrior(
+        network.to(device),
+        mean=start.mean,
+        cov=start.covariance(),
+        settings=settings,
+        scale=start.scale,
+        sigma_min=start.sigma_min,
+        sigma_max=start.sigma_max,
+        trained_min=recipe.sigma_min * start.scale,
+    ).to(device)

@@ -18,7 +18,6 @@ from .reading import digest, read_text
 if TYPE_CHECKING:
     from ..data.sources import Problem
 
-LOCATIONS = {"path", "folder", "coils", "cache"}  # keys of `data` that name a place on disk, not what the data are
 MANY = 10_000_000  # more steps, draws or observations at a time than any machine takes: a slip of the pen, or malice
 CHECKSUM = "# sha256 of the lines above: "
 RUN = "# run: "
@@ -358,21 +357,3 @@ def _explain(item: Any) -> str:
     if item["type"] == "value_error":  # a rule of our own, whose message names what was given
         return (f"{where}: " if item["loc"] else "") + item["msg"].removeprefix("Value error, ")
     return f"{where}: {item['msg'].lower()}, got {_SHORT.repr(item['input'])}"
-
-
-def moved(old: Recipe, new: Recipe) -> Recipe:
-    """The old recipe with the places on disk that the new one names for its data."""
-    places = {name: value for name, value in new.data.options("source").items() if name in LOCATIONS}
-    return old.model_copy(update={"data": old.data.model_copy(update=places)})
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """`key: old → new` for every leaf that differs."""
-    out: list[str] = []
-    for key in [*old, *(k for k in new if k not in old)]:
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            out += differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            out.append(f"{prefix}{key}: {a!r} → {b!r}")
-    return out

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import InputError
+from .changes import differences, moved
 from .files import clear_partials, read_json, write_json, write_text
 from .origin import Origin, data_fingerprint, fingerprint, run_name
 from .reading import JSON_BYTES, parse_json, read_text, require_inside
-from .recipe import Recipe, differences, has_checksum, load_recipe, moved, named_run
+from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
 
 if TYPE_CHECKING:
