@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from diffem import Observations, operators
+from diffem import Observations, memory, operators
 from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
 
 from ..exact import random_covariance
@@ -90,9 +90,11 @@ def numbers(*shape):
     ],
     ids=repr,
 )
-def test_every_noise_survives_saving(cov, tmp_path):
+@pytest.mark.parametrize("budget", [memory.RESIDENT_BYTES, 0], ids=["in memory", "on disk"])
+def test_every_noise_survives_saving(cov, budget, tmp_path, monkeypatch):
     obs = Observations(torch.randn(4, 3, 4), operators.Identity(), cov=cov)
     obs.save(tmp_path / "o.safetensors")
+    monkeypatch.setattr(memory, "RESIDENT_BYTES", budget)
     again = Observations.load(tmp_path / "o.safetensors")
     v = torch.randn(4, 3, 4)
     assert torch.equal(again.cov.matvec(v), obs.cov.matvec(v))
@@ -169,7 +171,9 @@ def test_bad_input(make, words):
         ({"cov": {"kind": "eval", "axes": {}}}, "unknown covariance"),
     ],
 )
-def test_files_that_are_something_else(structure, words, tmp_path):
+@pytest.mark.parametrize("budget", [memory.RESIDENT_BYTES, 0], ids=["in memory", "on disk"])
+def test_files_that_are_something_else(structure, words, budget, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "RESIDENT_BYTES", budget)
     path = tmp_path / "o.safetensors"
     identity = {"kind": "Identity", "children": [], "tensors": [], "complex": [], "config": {}}
     whole = {"format": "diffem-observations-1", "A": identity, "cov": {"kind": "isotropic", "axes": {"variance": 0}}}
@@ -179,6 +183,42 @@ def test_files_that_are_something_else(structure, words, tmp_path):
     save_file({"y": torch.ones(2, 3), "cov.variance": torch.tensor(1.0)}, path, metadata)
     with pytest.raises(ValueError, match=words):
         Observations.load(path)
+
+
+def test_a_file_larger_than_the_budget_is_checked_like_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr("diffem.data.batches.SCANNED_BYTES", 1)  # one observation at a time
+    path = tmp_path / "o.safetensors"
+    masked().save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(ValueError, match="do not match its checksum"):
+        Observations.load(path)
+    path.write_bytes(data[:-1])
+    with pytest.raises(ValueError, match="cannot be read"):
+        Observations.load(path)
+    tensors, y = {"cov.variance": torch.tensor(1.0)}, torch.ones(3, 2)
+    y[2, 1] = torch.nan
+    identity = {"kind": "Identity", "children": [], "tensors": [], "complex": [], "config": {}}
+    whole = {"format": "diffem-observations-1", "A": identity, "cov": {"kind": "isotropic", "axes": {"variance": 0}}}
+    save_file({"y": y, **tensors}, path, {"diffem": json.dumps(whole)})
+    with pytest.raises(ValueError, match=r"y holds non-finite measured values.*observations from 2 on"):
+        Observations.load(path)
+    save_file({"y": torch.ones(3, 2), **tensors}, path, {"diffem": json.dumps(whole)})
+    obs = Observations.load(path)
+    save_file({"y": torch.zeros(3, 2), **tensors}, path, {"diffem": json.dumps(whole)})
+    with pytest.raises(ValueError, match="has changed since it was opened"):
+        obs[:1].read()
+
+
+def test_a_shared_parameter_with_a_row_for_every_observation(tmp_path, monkeypatch):
+    """A matrix of three rows for three observations is no matrix row per observation: the file is read as a whole."""
+    A = operators.Dense(torch.arange(6.0).reshape(3, 2))
+    obs = Observations(A(torch.ones(3, 2)), A, sigma=0.1)
+    obs.save(tmp_path / "o.safetensors")
+    monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
+    again = Observations.load(tmp_path / "o.safetensors")
+    assert torch.equal(again.A(torch.ones(3, 2)), obs.y)
 
 
 def test_files_that_are_nothing(tmp_path):

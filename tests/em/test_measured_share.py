@@ -9,7 +9,7 @@ import diffem
 from diffem import Observations, operators
 from diffem.em.augment import Augment
 from diffem.em.measured_loss import MeasuredLoss, mean_gain, one_operator, usable_share
-from diffem.runs.rundir import fingerprint
+from diffem.runs.origin import fingerprint
 
 from .small import RECIPE, observations
 

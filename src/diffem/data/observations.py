@@ -15,14 +15,20 @@ from ..batched import Index, as_index
 from ..errors import InputError
 from ..linalg import Covariance, Dense, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
-from ..operators import OPERATORS, Identity, Mask, Operator
+from ..operators import Identity, Mask, Operator
 from ..operators.implied import implied
+from ..operators.saved import (
+    describe_operator,
+    gather_tensors,
+    operator_structure,
+    per_observation,
+    rebuild_operator,
+)
 from ..operators.spectrum import Spectrum
 from ..shapes import require_batch
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
-PARTS, NESTING = 256, 16  # operators an operator in a file is made of, and how deep
 SAMPLE, GROWTH = 1 << 24, 1024  # numbers of samples that a file may imply: so many, or so many times those it holds
 
 
@@ -226,7 +232,7 @@ class Observations:
 
         tensors = {"y": self.y}
         cov, parts = describe_covariance(self.cov)
-        structure: dict[str, Any] = {"format": FORMAT, "A": _describe(self.A, "A", tensors), "cov": cov}
+        structure: dict[str, Any] = {"format": FORMAT, "A": describe_operator(self.A, "A", tensors), "cov": cov}
         if self.adaptive:
             structure["adaptive"] = True
         tensors |= parts
@@ -236,19 +242,29 @@ class Observations:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the observations by name: y, the operators' parameters, the noise; and a mark if they are adaptive."""
         tensors = {"y": self.y} | ({"adaptive": torch.ones((), dtype=torch.bool)} if self.adaptive else {})
-        _gather(self.A, "A", tensors)
+        gather_tensors(self.A, "A", tensors)
         return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
+
+    def per_observation(self) -> set[str]:
+        """The names among `tensors` that hold one entry per observation."""
+        return {"y", *per_observation(self.A, "A"), *(f"cov.{name}" for name in self.cov.per_observation())}
 
     def structure(self) -> dict[str, Any]:
         """What tells observations with the same tensors apart, as JSON values: kinds and settings of operator and noise."""
-        kinds = {"A": _structure(self.A), "cov": type(self.cov).__name__}
+        kinds = {"A": operator_structure(self.A), "cov": type(self.cov).__name__}
         return {**kinds, "x_shape": list(self.x_shape), "adaptive": self.adaptive}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observations:
-        """Read what `save` wrote; nothing in the file is executed."""
-        from ..runs.tensors import explain, read_tensors, require_finite
+        """Read what `save` wrote; nothing in the file is executed.
 
+        Observations that take more memory than `memory.may_stay` allows stay in the file, and are read from it as they are used.
+        """
+        from ..runs.tensors import explain, read_tensors, require_finite
+        from .observations_file import open_large
+
+        if (large := open_large(Path(path))) is not None:
+            return large
         tensors, structure = read_tensors(path, "an observations file")
         if structure.get("format") != FORMAT:
             raise InputError(
@@ -258,8 +274,8 @@ class Observations:
         # y alone may hold anything where nothing was measured
         require_finite({name: tensor for name, tensor in tensors.items() if name != "y"}, path)
         try:
-            y, A = require_batch(tensors["y"], "y"), _rebuild(structure["A"], "A", tensors)
-            _require_affordable(A, y)
+            y, A = require_batch(tensors["y"], "y"), rebuild_operator(structure["A"], "A", tensors)
+            require_affordable(A, y)
             cov = rebuild_covariance(structure["cov"], tensors)
             return cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
         except Exception as error:  # whatever a stranger's description provokes is about the file
@@ -268,7 +284,7 @@ class Observations:
             ) from error
 
 
-def _require_affordable(A: Operator, y: Tensor) -> None:
+def require_affordable(A: Operator, y: Tensor) -> None:
     """Refuse an operator whose settings ask for samples out of all proportion to the data."""
     _, numbers = implied(A, tuple(y.shape))
     if numbers > max(SAMPLE, GROWTH * y.numel()):
@@ -291,46 +307,3 @@ def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
     if bad:
         raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
     return y if same or measured is None else torch.where(measured, y, 0)
-
-
-def _gather(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> None:
-    """Put the operator's tensors into `tensors` under names that start with `prefix`."""
-    for name, tensor in A.tensors().items():
-        tensors[f"{prefix}.{name}"] = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    for i, child in enumerate(A.children()):
-        _gather(child, f"{prefix}.{i}", tensors)
-
-
-def _structure(A: Operator) -> dict[str, Any]:
-    return {"kind": type(A).__name__, "config": A.config(), "children": [_structure(child) for child in A.children()]}
-
-
-def _describe(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The operator's structure as JSON values; its tensors go into `tensors` under names that start with `prefix`."""
-    kind = type(A).__name__
-    if OPERATORS.get(kind) is not type(A):
-        raise InputError(f"an operator of type {kind} holds code and cannot be saved; rebuild it where it is used")
-    _gather(A, prefix, tensors)
-    complex_names = [name for name, tensor in A.tensors().items() if tensor.is_complex()]
-    children = [_describe(child, f"{prefix}.{i}", tensors) for i, child in enumerate(A.children())]
-    return {
-        "kind": kind,
-        "config": A.config(),
-        "tensors": list(A.tensors()),
-        "complex": complex_names,
-        "children": children,
-    }
-
-
-def _rebuild(structure: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Operator:
-    """The operator again, through its constructor and therefore its checks."""
-    if not isinstance(structure, dict) or prefix.count(".") > NESTING or len(structure["children"]) > PARTS:
-        raise InputError(f"{prefix}: an operator has at most {PARTS} parts, nested at most {NESTING} deep")
-    kind = structure["kind"]
-    if kind not in OPERATORS:
-        raise InputError(f"unknown operator {kind!r}; known: {', '.join(OPERATORS)}")
-    children = [_rebuild(child, f"{prefix}.{i}", tensors) for i, child in enumerate(structure["children"])]
-    own = {name: tensors[f"{prefix}.{name}"] for name in structure["tensors"]}
-    for name in structure["complex"]:
-        own[name] = torch.view_as_complex(own[name])
-    return OPERATORS[kind](*children, **own, **structure["config"])

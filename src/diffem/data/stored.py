@@ -7,6 +7,7 @@ one shard, however many observations there are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -29,7 +30,11 @@ class Shelf(Protocol):
     """
 
     x_shape: tuple[int, ...]
-    digest: str  # of everything on the shelf, in hexadecimal
+
+    @property
+    def digest(self) -> str | None:
+        """Of everything on the shelf, in hexadecimal; None: the observations are hashed as they are read."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -41,7 +46,7 @@ class Shelf(Protocol):
 class MemoryShelf:
     """Observations that are in memory already: rows are taken as they are used, not copied beforehand."""
 
-    digest = ""  # the observations themselves are what tells them from others
+    digest = None
 
     def __init__(self, obs: Observations) -> None:
         self.obs, self.x_shape, self.adaptive = obs, obs.x_shape, obs.adaptive
@@ -66,7 +71,7 @@ class ScaledShelf:
 
     def __init__(self, shelf: Shelf, factor: float) -> None:
         self.shelf, self.factor, self.x_shape = shelf, factor, shelf.x_shape
-        self.digest = digest(f"{shelf.digest} × {factor!r}".encode())
+        self.digest = shelf.digest and digest(f"{shelf.digest} × {factor!r}".encode())
         self.adaptive = getattr(shelf, "adaptive", False)
 
     def __len__(self) -> int:
@@ -86,6 +91,11 @@ class StoredObservations(Observations):
         self._shelf, self._rows = shelf, torch.arange(len(shelf)) if rows is None else rows
         self._read: Observations | None = None
         self.x_shape, self.adaptive = shelf.x_shape, getattr(shelf, "adaptive", False)
+
+    @property
+    def digest(self) -> str | None:
+        """That of their shelf."""
+        return self._shelf.digest
 
     def read(self) -> Observations:
         """These observations in memory."""
@@ -118,7 +128,7 @@ class StoredObservations(Observations):
 
     def scaled(self, factor: float) -> Observations:
         if self._read is not None:
-            return self._read.scaled(factor)
+            return StoredObservations(ScaledShelf(MemoryShelf(self._read), factor))
         return StoredObservations(ScaledShelf(self._shelf, factor), self._rows)
 
     def counts(self) -> Tensor:
@@ -126,8 +136,7 @@ class StoredObservations(Observations):
             return self._read.counts()
         if hasattr(self._shelf, "counts"):
             return self._shelf.counts(self._rows)
-        parts = self._rows.split(scanned_together(self))
-        return torch.cat([self._shelf.read(part).counts() for part in parts])
+        return torch.cat([part.counts() for part in self.parts()])
 
     def operators(self) -> StoredOperators:
         """Their A, without reading all of them."""
@@ -137,16 +146,20 @@ class StoredObservations(Observations):
         return self.read().reduced()
 
     def tensors(self) -> dict[str, Tensor]:
-        """What tells these observations from others: the shelf's digest and the rows, not the measurements themselves."""
-        if isinstance(self._shelf, MemoryShelf):
+        """What tells these observations from others: the shelf's digest and the rows, or where it has none every tensor."""
+        if self._shelf.digest is None:
             return self.read().tensors()
         digest = torch.tensor(list(bytes.fromhex(self._shelf.digest)), dtype=torch.uint8)
         return {"shelf": digest, "rows": self._rows}
 
     def structure(self) -> dict[str, Any]:
-        if isinstance(self._shelf, MemoryShelf):
-            return self.read().structure()
+        if self._shelf.digest is None:
+            return self[:1].read().structure()
         return {"x_shape": list(self.x_shape), "adaptive": self.adaptive}  # the rest would have to be read
+
+    def parts(self) -> Iterator[Observations]:
+        """All of them in memory, a part at a time: observations whose shelf has no digest are hashed like this."""
+        return (self._shelf.read(rows) for rows in self._rows.split(scanned_together(self)))
 
     def save(self, path: Any) -> None:
         self.read().save(path)

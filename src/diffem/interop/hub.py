@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..data import Observations
+from ..data.stored import stored
 from ..errors import InputError
 from ..nn.networks import make_network
 from ..operators import Operator
@@ -33,22 +34,30 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 MAX_CARD_BYTES = 1 << 22
 
 
-def describe_operator(A: Operator) -> dict[str, Any]:
-    """An operator in words: its kind, settings, and the shapes of its parameters; not the parameters themselves."""
+def describe_operator(A: Operator, n: int) -> dict[str, Any]:
+    """An operator in words: its kind, settings, and the shapes of its parameters for n observations; not the parameters themselves."""
+    own = A.per_observation()
+    shapes = {name: list(tensor.shape) for name, tensor in A.tensors().items()}
     return {
         "kind": type(A).__name__,
         "config": A.config(),
-        "parameters": {name: list(tensor.shape) for name, tensor in A.tensors().items()},
-        "parts": [describe_operator(child) for child in A.children()],
+        "parameters": {name: [n, *shape[1:]] if name in own else shape for name, shape in shapes.items()},
+        "parts": [describe_operator(child, n) for child in A.children()],
     }
 
 
 def describe_observations(obs: Observations) -> dict[str, Any]:
+    """What is known about observations from one of them, and what all of them say together; they are read part by part."""
+    obs = stored(obs)
+    one, variance = obs[:1].read(), 0.0
+    for part in obs.parts():
+        variances = part.cov.diagonal(part.y.shape[1:])
+        variance += float(variances.double().mean()) * len(part) / len(obs)
     return {
         "observations": len(obs),
-        "measurement_shape": list(obs.y.shape[1:]),
-        "operators": describe_operator(obs.A),
-        "noise": {"kind": type(obs.cov).__name__, "mean_variance": float(obs.cov.diagonal(obs.y.shape[1:]).mean())},
+        "measurement_shape": list(one.y.shape[1:]),
+        "operators": describe_operator(one.A, len(obs)),
+        "noise": {"kind": type(one.cov).__name__, "mean_variance": variance},
         "fingerprint": data_fingerprint(obs),
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from .reading import opened
 
 
 class RowsInFile:
-    """An array `(n, ...)` at `offset` bytes of a file, row after row.
+    """An array `(n, ...)` at `offset` bytes of a file, row after row; one without axes is one row.
 
     A file that is written to or replaced afterwards is refused: what was checked when it was opened would no longer hold.
     """
@@ -29,7 +30,7 @@ class RowsInFile:
             self._version = _version(file.fileno())
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return self.shape[0] if self.shape else 1
 
     @property
     def nbytes(self) -> int:
@@ -54,6 +55,15 @@ class RowsInFile:
             for first, end, row in zip(starts.tolist(), ends.tolist(), rows[starts].tolist(), strict=True):
                 _fill(descriptor, view[first * width : end * width], self.offset + row * width, self.path)
         return out
+
+    def whole(self) -> np.ndarray:
+        return self[:].reshape(self.shape)
+
+    def blocks(self, size: int = 1 << 22) -> Iterator[np.ndarray]:
+        """All rows, about `size` bytes at a time."""
+        rows = max(1, size // max(1, self.row_bytes))
+        for first in range(0, len(self), rows):
+            yield self[first : first + rows]
 
 
 def _fill(descriptor: int, view: memoryview, place: int, path: Path) -> None:

@@ -20,7 +20,7 @@ from .. import __version__
 from ..errors import InputError
 from .changes import differences, moved
 from .files import clear_partials, read_json, write_json, write_text
-from .origin import Origin, data_fingerprint, fingerprint, run_name
+from .origin import Origin, data_fingerprint, run_name, tensors_fingerprint
 from .reading import JSON_BYTES, parse_json, read_text, require_inside
 from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
@@ -274,4 +274,4 @@ def _begun(name: str) -> bool:
 
 def _fingerprint(obs: Observations, info: dict[str, Any]) -> str:
     """The fingerprint of observations as the run's format has it: until format 2 of the tensors alone."""
-    return data_fingerprint(obs) if info.get("format", 1) >= 3 else fingerprint(obs.tensors())
+    return data_fingerprint(obs) if info.get("format", 1) >= 3 else tensors_fingerprint(obs)

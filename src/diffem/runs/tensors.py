@@ -13,24 +13,47 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import memory
 from ..errors import InputError
 from .reading import StrPath, opened, parse_json, size_of
+from .rows import RowsInFile
 
 HEADER_BYTES, TENSORS = 24 << 20, 20_000
+NUMPY = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
+}
 
 
 def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
-    value = hashlib.sha256(json.dumps(description).encode())
+    value = _described(description)
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        value.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        _begin(value, name, tensor.dtype, list(tensor.shape))
         if tensor.numel():
             value.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return value.hexdigest()
+
+
+def _described(description: dict[str, Any]) -> hashlib._Hash:
+    """A hash that begins with a description, less the hash in it."""
+    said = {name: value for name, value in description.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(said).encode())
+
+
+def _begin(value: hashlib._Hash, name: str, dtype: torch.dtype, shape: list[int]) -> None:
+    value.update(f"\n{name} {dtype} {shape}\n".encode())
 
 
 def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -50,6 +73,40 @@ def read_header(path: StrPath, what: str = "tensors") -> tuple[dict[str, tuple[i
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     description.pop("sha256", None)
     return shapes, description
+
+
+def tensor_rows(path: StrPath, what: str = "tensors") -> tuple[dict[str, RowsInFile], dict[str, Any]]:
+    """The tensors of a file, of which rows are read as they are used, and the description.
+
+    The contents are compared with their checksum once, block by block.
+    """
+    path = Path(path)
+    with _tensor_file(path, what) as (_, size, description):
+        pass  # the reader has compared the header with the file: offsets, types and shapes agree
+    with opened(path) as file:
+        start = size_of(file) - size
+        header = parse_json(file.read(start)[8:].decode(), f"{path}: the header")
+    rows = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in NUMPY:
+            raise InputError(f"{path}: {name} is {entry['dtype']}; needed: float32 or float64")
+        place = start + entry["data_offsets"][0]
+        rows[name] = RowsInFile(path, np.dtype(NUMPY[entry["dtype"]]), tuple(entry["shape"]), place)
+    if "sha256" in description:
+        value = _described(description)
+        for name in sorted(rows):
+            _begin(value, name, _torch_dtype(rows[name].dtype), list(rows[name].shape))
+            for block in rows[name].blocks():
+                value.update(block.reshape(-1).view(np.uint8).data)
+        if value.hexdigest() != description.pop("sha256"):
+            raise InputError(f"{path} is damaged: its contents do not match its checksum")
+    return rows, description
+
+
+def _torch_dtype(dtype: np.dtype) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 @contextmanager
