@@ -95,6 +95,7 @@ def test_a_run_over_files_is_the_run_in_memory_bit_for_bit(tmp_path, monkeypatch
     )  # of 40 observations in the Gaussian start
     monkeypatch.setattr("diffem.data.batches.SCANNED_BYTES", 40 * 24)
     monkeypatch.setattr("diffem.em.measured_loss.PROBES", 16)
+    monkeypatch.setattr("diffem.em.model_check.CHECKED", 32)
     obs = observations()
     shelf = Disk(tmp_path, obs)
     memory_run = diffem.fit(obs, recipe, tmp_path / "memory", progress=False)
