@@ -38,6 +38,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "memory": running.memory,
     "scaling": running.scaling,
     "hostile": running.hostile,
+    "watch": running.watch,
     "cost": running.cost,
     "mixture": sampling.mixture,
     "figure2": sampling.figure2,

@@ -131,3 +131,23 @@ def hostile(result: dict[str, Any]) -> str:
         f"import of torch. {figures['sound_inputs']} sound inputs for the same commands, {figures['sound_inputs_refused']} refused.\n\n"
         + source(result)
     )
+
+
+def watch(result: dict[str, Any]) -> str:
+    names = {
+        "noise_x2": "noise stated twice as large",
+        "noise_half": "noise stated half as large",
+        "shuffled": "operators in another order",
+        "shifted": "y shifted by one entry",
+    }
+    kinds = list(dict.fromkeys(row["data"] for row in result["rows"]))
+    cells = {(row["fault"], row["data"]): row for row in result["rows"]}
+    rows = [["the right model", *(f"{cells['right', kind]['flagged']:.0%}" for kind in kinds)]]
+    for fault, name in names.items():
+        both = [cells[fault, kind] for kind in kinds]
+        rows.append([name, *(f"{row['flagged']:.0%} ({row['exact']:.0%})" for row in both)])
+    lead = (
+        f"Runs flagged, of {result['figures']['repeats']} each; in parentheses what the test of the exact likelihood ratio reaches, "
+        "which knows the law of x and which mistake to look for. The right model is taken through two laps, and any warning counts."
+    )
+    return "\n\n".join([lead, table(["", *kinds], rows), source(result)])

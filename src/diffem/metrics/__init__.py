@@ -5,6 +5,7 @@ from .distances import frechet, sliced_wasserstein
 from .estimate import Estimate
 from .evidence import (
     exact_predictive_log_likelihood,
+    hidden_coverage,
     hide,
     observation_distance,
     predictive_log_likelihood,
@@ -34,6 +35,7 @@ __all__ = [
     "features",
     "frechet",
     "frechet_distance",
+    "hidden_coverage",
     "hide",
     "image_quality",
     "inception_score",

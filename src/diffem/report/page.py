@@ -81,7 +81,12 @@ COLUMNS = [
         "{:.3f}",
         "residual of the training draws per measured value; about 1 when draws explain their observations",
     ),
-    ("heldout_chi2", "held-out χ²", "{:.3f}", "the same on observations kept from training"),
+    (
+        "heldout_chi2",
+        "held-out χ²",
+        "{:.3f}",
+        "the same on observations kept from training: the median, divided by the median of the right model",
+    ),
     (
         "predictive_log_likelihood",
         "predictive",
@@ -95,6 +100,12 @@ COLUMNS = [
         "sliced distance between real observations and simulated ones; lower is better",
     ),
     ("rejected", "rejected", "{:.2%}", "draws that failed the screening at first"),
+    (
+        "hidden_coverage90",
+        "covered",
+        "{:.1%}",
+        "hidden values inside 90 % intervals of their predictions; should be 90 %",
+    ),
     ("kept", "kept", "{:.2%}", "draws taken over from the lap before"),
     ("guards", "guards", "{:.2%}", "curvature guards per evaluation"),
     ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),

@@ -178,13 +178,15 @@ class Train(Section):
 
 class Watch(Section):
     held_out: int = Field(64, ge=0, le=MANY, description="observations kept from training, to watch the run with")
-    draws: int = Field(16, ge=2, le=100_000)
+    draws: int = Field(16, ge=2, le=100_000, description="posterior draws per held-out observation")
     hidden: float = Field(
         0.1, gt=0, lt=1, description="fraction of the held-out observations' values hidden and predicted"
     )
     samples: int = Field(256, ge=2, le=MANY, description="prior samples per lap")
     worse: float = Field(
-        0.05, gt=0, description="warn when the predictive log-likelihood falls this far below its best"
+        0.05,
+        gt=0,
+        description="warn when the predictive log-likelihood falls this far, in nats, and further than by chance below its best",
     )
     rejected: float = Field(0.05, gt=0, description="warn when more than this fraction of draws is rejected")
 
