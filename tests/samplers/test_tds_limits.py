@@ -5,28 +5,12 @@ import math
 import pytest
 import torch
 
+from benchmarks.twisted import exact_draws, floors, to_exact, unequal_noise
 from diffem import Observations, operators, priors
 from diffem.linalg import Diagonal
-from diffem.metrics import sliced_wasserstein
 from diffem.posterior.likelihood import lanczos_logdet
 
 DOUBLE = torch.float64
-
-
-def unequal_noise(seed=0, size=8, measured=6):
-    """Six clusters in R⁸, six values whose noise differs by a factor of 100; and the same problem with the noise whitened."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=DOUBLE)
-
-    weights = torch.rand(6, generator=generator, dtype=DOUBLE) + 0.2
-    prior = priors.MixturePrior(weights, 3 * normal(6, size), torch.full((6,), 0.7, dtype=DOUBLE))
-    matrix, spread = normal(measured, size) / math.sqrt(size), torch.logspace(-1, 1, measured, dtype=DOUBLE)
-    x = prior.exact_sample(torch.rand(1, generator=generator, dtype=DOUBLE), normal(1, size))
-    y = x @ matrix.T + spread * normal(1, measured)
-    obs = Observations(y, operators.Dense(matrix), cov=Diagonal(spread**2))
-    return prior, obs, Observations(y / spread, operators.Dense(matrix / spread.unsqueeze(1)), sigma=1.0)
 
 
 def test_unequal_noise_and_the_default_solver():
@@ -36,12 +20,10 @@ def test_unequal_noise_and_the_default_solver():
     """
     draws, sets, seed = 250, 6, 0
     prior, obs, whitened = unequal_noise(seed)
-    exact = prior.posterior(whitened, method="exact").exact_sample(draws * sets, seed=seed)[:, 0].split(draws)
+    exact = exact_draws(prior, whitened, draws * sets, seed).split(draws)
     x = prior.posterior(obs).sample(draws=draws, steps=128, sampler="tds", particles=8, seed=seed)[:, 0]
-    floor = torch.tensor([[sliced_wasserstein(a, b) for b in exact] for a in exact], dtype=DOUBLE)
-    floor = floor.sum(1) / (sets - 1)  # of each set to the others
-    distance = torch.tensor([sliced_wasserstein(x, a) for a in exact]).mean()
-    assert distance < 1.1 * floor.mean() + 2 * floor.std()
+    floor = floors(exact)
+    assert to_exact(x, exact) < 1.1 * floor.mean() + 2 * floor.std()
 
 
 def test_the_determinant_of_a_scaled_system():
