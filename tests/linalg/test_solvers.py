@@ -160,6 +160,72 @@ def test_entries_that_are_not_measured_leave_the_system(solver):
     assert (solution.u[~measured] == 0).all()
 
 
+def ill_conditioned(condition, size=40):
+    """Symmetric systems with eigenvalues from 1 to 1e-6, and noise that sets the condition number; b has unit variance in the norm of M⁻¹."""
+    generator = torch.Generator().manual_seed(1)
+    basis = torch.linalg.qr(torch.randn(N, size, size, generator=generator, dtype=torch.float64)).Q
+    signal = (basis * torch.logspace(0, -6, size, dtype=torch.float64)) @ basis.mT
+    whole = signal + torch.eye(size, dtype=torch.float64) / condition
+    z = torch.randn(N, size, 1, generator=generator, dtype=torch.float64)
+    return signal, whole, (torch.linalg.cholesky(whole) @ z).squeeze(-1)
+
+
+def squared_error(whole, u, exact):
+    """(u − u*)ᵀM(u − u*) relative to u*ᵀMu*: 1 for u = 0."""
+
+    def energy(v):
+        return (v * (whole @ v.unsqueeze(-1)).squeeze(-1)).sum(1)
+
+    return energy(u.double() - exact) / energy(exact)
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 20, 400])
+@pytest.mark.parametrize("condition", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("solver", ["cg", "gmres", "bicgstab"])
+def test_no_solve_ends_further_from_the_solution_than_it_began(solver, condition, iterations):
+    """In float32, where bicgstab diverges from a condition number of about 1e4 on. 1 % for rounding in what is compared."""
+    signal, whole, b = ill_conditioned(condition)
+    noise = Isotropic(torch.tensor(1 / condition))
+    iterations = min(iterations, 60) if solver == "gmres" else iterations  # the space has 40 dimensions
+    solution = SOLVERS[solver](system(signal.float(), noise), b.float(), iterations=iterations)
+    assert (squared_error(whole, solution.u, torch.linalg.solve(whole, b)) <= 1.01).all()
+    assert torch.allclose(solution.pullback, 3 * solution.u, rtol=1e-3, atol=1e-3 * float(solution.u.abs().max()))
+    assert torch.equal(solution.guards, (solution.status == Status.DIVERGED).long())
+    if (solver, condition, iterations) == ("bicgstab", 1e8, 400):
+        assert (solution.status == Status.DIVERGED).any()
+
+
+@pytest.mark.parametrize("solver", ["cg", "bicgstab"])
+def test_a_solve_that_diverges_is_replaced_by_its_best_iterate_and_counted(solver):
+    """A Jacobian that rotates: every direction has positive curvature, so no guard stops conjugate gradients. Batch mates are untouched."""
+    matrices, b = spd(), rhs()
+    clean = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=5)
+    generator = torch.Generator().manual_seed(0)
+    rotation = torch.randn(M, M, generator=generator, dtype=torch.float64)
+    matrices = matrices.clone()
+    matrices[2] += 20 * (rotation - rotation.T)
+    bad = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=5)
+    others = [i for i in range(N) if i != 2]
+    assert torch.equal(bad.u[others], clean.u[others])
+    assert (bad.guards[others] == 0).all()
+    # with H the symmetric part, a merit of at most 0 bounds u: uᵀHu ≤ 4 bᵀH⁻¹b
+    H = (matrices[2] + matrices[2].T) / 2 + 0.1 * EYE
+    assert float(bad.u[2] @ H @ bad.u[2]) <= 4 * float(b[2] @ torch.linalg.solve(H, b[2]))
+    if solver == "cg":
+        assert bad.status[2] == Status.DIVERGED
+        assert bad.guards[2] == 1
+
+
+def test_a_measured_value_without_noise_is_part_of_the_system():
+    """Entries that are not measured are known by their zero rows, not by a variance of 0: such a value is solved for exactly."""
+    noise = Diagonal._raw(variances=(torch.tensor([0.0, 1.0], dtype=torch.float64), 1))
+    matrix = torch.tensor([[[2.0, 1.0], [1.0, 3.0]]], dtype=torch.float64)
+    b = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    solution = SOLVERS["direct"](system(matrix, noise), b, iterations=1)
+    expected = torch.linalg.solve(matrix[0] + torch.diag(torch.tensor([0.0, 1.0], dtype=torch.float64)), b[0])
+    assert torch.allclose(solution.u[0], expected)
+
+
 def test_scalars_are_kept_in_float64():
     # float32 dot products over 2^20 entries of size 1 ± 1e-4 lose the differences; float64 ones do not
     b = 1 + 1e-4 * torch.randn(1, 1 << 20)

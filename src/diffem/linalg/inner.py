@@ -22,3 +22,8 @@ def axpy(alpha: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """
     alpha = alpha.to(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
     return torch.where(alpha == 0, y, y + alpha * x)
+
+
+def choose(where: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """aᵢ where the sample's flag is set, bᵢ elsewhere. where: `(n,)` bool; a, b: `(n, *shape)`."""
+    return torch.where(where.reshape(-1, *(1,) * (a.ndim - 1)), a, b)

@@ -58,7 +58,7 @@ class SolvingPosterior(Posterior):
         if self._gain is not None:
             variances = self.noise.diagonal(tuple(self.obs.y.shape[1:]))
             scale = (variances + per_sample(sigma, variances) ** 2 * self._gain).rsqrt()
-        return System(signal, self.noise, self.obs.measured, scale)
+        return System(signal, self.noise, scale)
 
     def solve(self, system: System, residual: Tensor) -> Solution:
         """u with M u = residual by the method's solver, whose statistics are those of the scaled system."""

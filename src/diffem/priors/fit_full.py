@@ -37,10 +37,11 @@ def measurement_matrices(obs: Observations) -> Tensor:
 def noise_matrices(obs: Observations) -> tuple[Tensor, Tensor]:
     """Σ_y as `(n, m, m)`, and which entries are not measured `(n, m)`: those get unit noise, which with a zero residual and a
     zero row of A leaves them out of everything."""
-    n, shape, noise = len(obs), tuple(obs.y.shape[1:]), obs.to(torch.float64).noise
+    n, shape, noise, measured = len(obs), tuple(obs.y.shape[1:]), obs.to(torch.float64).noise, obs.measured
     eye = torch.eye(math.prod(shape), dtype=torch.float64, device=obs.y.device)
     sigma_y = torch.stack([noise.matvec(e.reshape(1, *shape).expand(n, *shape)).flatten(1) for e in eye], -1)
-    outside = sigma_y.diagonal(dim1=-2, dim2=-1) == 0
+    measured = torch.ones_like(obs.y, dtype=torch.bool) if measured is None else measured.expand_as(obs.y)
+    outside = ~measured.flatten(1)
     return sigma_y + torch.diag_embed(outside.double()), outside
 
 

@@ -3,76 +3,110 @@
 import torch
 from torch import Tensor
 
-from ..inner import axpy, dot
-from .system import Solution, Status, System, relative, stop_ratio, violates
+from ..inner import axpy, choose, dot
+from .system import Solution, Status, System, beyond_recovery, improves, merit, relative, stop_ratio, violates
 
 
 def bicgstab(
     system: System, b: Tensor, *, iterations: int, tolerance: float | None = None, guard: bool = True
 ) -> Solution:
-    """Solve M u = b from u = 0. b: `(n, *m)`. One iteration is two products, hence two VJPs."""
-    guard = guard and system.noise is not None
+    """Solve M u = b from u = 0. b: `(n, *m)`. One iteration is two products, hence two VJPs.
+
+    Its residual may grow by orders of magnitude before it falls; see `system.py` for which iterate is returned.
+    """
+    definite = system.noise is not None
     r = p = shadow = b
-    u = torch.zeros_like(b)
     bb = dot(b, b)
-    target = bb * stop_ratio(b, tolerance) ** 2
-    rho, rr = bb, bb
+    rho = bb
     status = torch.where(torch.isfinite(bb), Status.ITERATIONS, Status.BREAKDOWN)
-    status = torch.where(bb <= target, Status.CONVERGED, status)
-    count = torch.zeros_like(status)
-    pullback: Tensor | None = None
+    path = _Path(b, bb, status, bb * stop_ratio(b, tolerance) ** 2, definite)
     products = 0
 
     for _ in range(iterations):
-        if tolerance is not None and products and not (status == Status.ITERATIONS).any():
+        if tolerance is not None and products and not path.active.any():
             break
 
         # BiCG half step along p
-        mp, pull, status = _product(system, p, status, guard)
-        products += 1
+        mp, pull = path.product(system, p, guard and definite)
         shadow_mp = dot(shadow, mp)
-        status = _stop(status, (shadow_mp == 0) | ~torch.isfinite(shadow_mp), Status.BREAKDOWN)
-        active = status == Status.ITERATIONS
-        count = count + active
+        path.stop((shadow_mp == 0) | ~torch.isfinite(shadow_mp), Status.BREAKDOWN)
+        active = path.active
+        path.count = path.count + active
         alpha = torch.where(active, rho / torch.where(active, shadow_mp, 1), 0)
-        u = axpy(alpha, p, u)
-        pullback = axpy(alpha, pull, torch.zeros_like(pull) if pullback is None else pullback)
         s = axpy(-alpha, mp, r)
-        rr = torch.where(active, dot(s, s), rr)
-        status = _stop(status, rr <= target, Status.CONVERGED)
+        path.advance(alpha, p, pull, s)
 
         # residual-minimising half step along s
-        ms, pull, status = _product(system, s, status, guard)
-        products += 1
+        ms, pull = path.product(system, s, guard and definite)
+        products += 2
         ms_ms = dot(ms, ms)
-        status = _stop(status, (ms_ms == 0) | ~torch.isfinite(ms_ms), Status.BREAKDOWN)
-        active = status == Status.ITERATIONS
+        path.stop((ms_ms == 0) | ~torch.isfinite(ms_ms), Status.BREAKDOWN)
+        active = path.active
         omega = torch.where(active, dot(ms, s) / torch.where(active, ms_ms, 1), 0)
-        u = axpy(omega, s, u)
-        pullback = axpy(omega, pull, pullback)
         r = axpy(-omega, ms, s)
-        rr = torch.where(active, dot(r, r), rr)
-        status = _stop(status, rr <= target, Status.CONVERGED)
+        path.advance(omega, s, pull, r)
 
         rho_next = dot(shadow, r)
-        status = _stop(status, (rho_next == 0) | (omega == 0), Status.BREAKDOWN)
-        active = status == Status.ITERATIONS
+        path.stop((rho_next == 0) | (omega == 0), Status.BREAKDOWN)
+        active = path.active
         beta = torch.where(active, rho_next / torch.where(active, rho, 1) * alpha / torch.where(active, omega, 1), 0)
         p = axpy(beta, axpy(-omega, mp, p), r)
         rho = rho_next
 
-    assert pullback is not None, "bicgstab needs at least one iteration"
-    guards = (status == Status.GUARDED).to(count.dtype)
-    return Solution(u, pullback, count, relative(rr.sqrt(), bb.sqrt()), status, guards, products)
+    return path.solution(products)
 
 
-def _product(system: System, p: Tensor, status: Tensor, guard: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Mp, the pullback of p, and the status after the guard has looked at p."""
-    signal, noise, pull = system.product(p)
-    if guard:
-        status = _stop(status, violates(dot(p, signal), dot(p, noise)), Status.GUARDED)
-    return signal + noise, pull, status
+class _Path:
+    """The iterates, and the best of them, per sample."""
 
+    def __init__(self, b: Tensor, bb: Tensor, status: Tensor, target: Tensor, definite: bool) -> None:
+        self.b, self.bb, self.target, self.definite = b, bb, target, definite
+        self.status = torch.where(bb <= target, Status.CONVERGED, status)
+        self.count = torch.zeros_like(status)
+        self.u = self.best_u = torch.zeros_like(b)
+        self.rr = self.best_rr = bb
+        self.start = torch.zeros_like(bb) if definite else bb
+        self.best = self.last = self.start  # merits
+        self.pullback: Tensor | None = None
+        self.best_pullback: Tensor | None = None
 
-def _stop(status: Tensor, where: Tensor, reason: Status) -> Tensor:
-    return torch.where((status == Status.ITERATIONS) & where, reason, status)
+    @property
+    def active(self) -> Tensor:
+        return self.status == Status.ITERATIONS
+
+    def stop(self, where: Tensor, reason: Status) -> None:
+        self.status = torch.where(self.active & where, reason, self.status)
+
+    def product(self, system: System, p: Tensor, guard: bool) -> tuple[Tensor, Tensor]:
+        """Mp and the pullback of p, after the guard has looked at p."""
+        signal, noise, pull = system.product(p)
+        if guard:
+            self.stop(violates(dot(p, signal), dot(p, noise)), Status.GUARDED)
+        return signal + noise, pull
+
+    def advance(self, step: Tensor, direction: Tensor, pull: Tensor, r: Tensor) -> None:
+        """u ← u + step · direction, which leaves the residual r; samples that have stopped keep what they have."""
+        if self.pullback is None:
+            self.pullback = self.best_pullback = torch.zeros_like(pull)
+        assert self.best_pullback is not None
+        active = self.active
+        self.u = axpy(step, direction, self.u)
+        self.pullback = axpy(step, pull, self.pullback)
+        self.rr = torch.where(active, dot(r, r), self.rr)
+        self.stop(self.rr <= self.target, Status.CONVERGED)
+        self.stop(beyond_recovery(self.rr, self.bb, r.dtype), Status.DIVERGED)
+        self.last = torch.where(active, merit(self.u, self.b, r, self.rr, self.definite), self.last)
+        better = active & ((self.status == Status.CONVERGED) | improves(self.last, self.best))
+        self.best_u, self.best_pullback = (
+            choose(better, self.u, self.best_u),
+            choose(better, self.pullback, self.best_pullback),
+        )
+        self.best_rr = torch.where(better, self.rr, self.best_rr)
+        self.best = torch.where(better, torch.minimum(self.last, self.best), self.best)
+
+    def solution(self, products: int) -> Solution:
+        assert self.best_pullback is not None, "bicgstab needs at least one iteration"
+        self.stop(~(self.last <= self.start), Status.DIVERGED)
+        guards = ((self.status == Status.GUARDED) | (self.status == Status.DIVERGED)).to(self.count.dtype)
+        residual = relative(self.best_rr.sqrt(), self.bb.sqrt())
+        return Solution(self.best_u, self.best_pullback, self.count, residual, self.status, guards, products)

@@ -1,11 +1,13 @@
 """Conjugate gradients, batched, every scalar per sample (Hestenes & Stiefel, 1952; the paper's Algorithm 4)."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ...fusion import fused
-from ..inner import axpy, dot
-from .system import Solution, Status, System, relative, stop_ratio, violates
+from ..inner import axpy, choose, dot
+from .system import Solution, Status, System, beyond_recovery, improves, merit, relative, stop_ratio, violates
 
 
 def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = None, guard: bool = True) -> Solution:
@@ -14,48 +16,67 @@ def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = 
     b: `(n, *m)`. Runs `iterations` steps without reading anything back from the device; with a `tolerance`, a sample
     stops at ‖r‖ ≤ tolerance·‖b‖ and the loop ends when all have.
     """
-    guard = guard and system.noise is not None
-    r, p = b, b
-    u = torch.zeros_like(b)
-    rr = bb = dot(b, b)
+    definite = system.noise is not None
+    bb = dot(b, b)
     target = bb * stop_ratio(b, tolerance) ** 2
     status = torch.where(torch.isfinite(bb), Status.ITERATIONS, Status.BREAKDOWN)
     status = torch.where(bb <= target, Status.CONVERGED, status)
-    count = torch.zeros_like(status)
-    pullback: Tensor | None = None
+    zeros = torch.zeros_like(b)
+    start = torch.zeros_like(bb) if definite else bb
+    state: State | None = None
     products = 0
 
     for _ in range(iterations):
         if tolerance is not None and products and not (status == Status.ITERATIONS).any():
             break
+        p = b if state is None else state.p
         signal, noise, pull = system.product(p)
         products += 1
-        pullback = torch.zeros_like(pull) if pullback is None else pullback
-        u, pullback, r, p, rr, status, count = _update(
-            u, pullback, r, p, rr, status, count, signal, noise, pull, target, guard
-        )
+        if state is None:
+            nothing = torch.zeros_like(pull)
+            state = State(b, b, bb, status, torch.zeros_like(status), zeros, nothing, zeros, nothing, bb, start, start)
+        state = State(*_update(state, b, bb, signal, noise, pull, target, guard and definite, definite))
+        status = state.status
 
-    assert pullback is not None, "cg needs at least one iteration"
-    guards = (status == Status.GUARDED).to(count.dtype)
-    return Solution(u, pullback, count, relative(rr.sqrt(), bb.sqrt()), status, guards, products)
+    assert state is not None, "cg needs at least one iteration"
+    diverged = (status == Status.ITERATIONS) & ~(state.last <= start)
+    status = torch.where(diverged, Status.DIVERGED, status)
+    guards = ((status == Status.GUARDED) | (status == Status.DIVERGED)).to(state.iterations.dtype)
+    residual = relative(state.best_rr.sqrt(), bb.sqrt())
+    return Solution(state.best_u, state.best_pullback, state.iterations, residual, status, guards, products)
+
+
+class State(NamedTuple):
+    """Vectors `(n, *m)`, pullbacks `(n, *event)`, scalars `(n,)`."""
+
+    p: Tensor
+    r: Tensor
+    rr: Tensor
+    status: Tensor
+    iterations: Tensor
+    u: Tensor
+    pullback: Tensor
+    best_u: Tensor  # the iterate to return
+    best_pullback: Tensor
+    best_rr: Tensor
+    best: Tensor  # the lowest merit so far
+    last: Tensor  # the merit of u
 
 
 @fused
 def _update(
-    u: Tensor,
-    pullback: Tensor,
-    r: Tensor,
-    p: Tensor,
-    rr: Tensor,
-    status: Tensor,
-    count: Tensor,
+    state: State,
+    b: Tensor,
+    bb: Tensor,
     signal: Tensor,
     noise: Tensor,
     pull: Tensor,
     target: Tensor,
     guard: bool,
+    definite: bool,
 ) -> tuple[Tensor, ...]:
-    """One iteration along p, given its products: vectors `(n, *m)`, `pull` and `pullback` `(n, *event)`, scalars `(n,)`."""
+    """One iteration along p, given its products."""
+    p, r, rr, status, count, u, pullback, best_u, best_pullback, best_rr, best, last = state
     p_signal, p_noise = dot(p, signal), dot(p, noise)
     curvature = p_signal + p_noise
     running = status == Status.ITERATIONS
@@ -73,4 +94,10 @@ def _update(
     p = torch.where(active.reshape(-1, *(1,) * (p.ndim - 1)), axpy(beta, p, r), p)
     rr = torch.where(active, rr_next, rr)
     status = torch.where(active & (rr <= target), Status.CONVERGED, status)
-    return u, pullback, r, p, rr, status, count + active
+    status = torch.where(active & beyond_recovery(rr, bb, b.dtype), Status.DIVERGED, status)
+
+    last = torch.where(active, merit(u, b, r, rr, definite), last)
+    better = active & ((status == Status.CONVERGED) | improves(last, best))
+    best_u, best_pullback = choose(better, u, best_u), choose(better, pullback, best_pullback)
+    best_rr, best = torch.where(better, rr, best_rr), torch.where(better, torch.minimum(last, best), best)
+    return p, r, rr, status, count + active, u, pullback, best_u, best_pullback, best_rr, best, last

@@ -40,8 +40,8 @@ def direct(
         pulls.append(pull)
     gram = torch.stack(signal_columns, -1).to(dtype)  # (n, m, m)
     noise = torch.stack(noise_columns, -1).to(dtype)
-    # entries without noise variance are not measured: they leave the system as unit rows with a zero right-hand side
-    outside = (noise.diagonal(dim1=-2, dim2=-1) == 0) & (system.noise is not None)  # (n, m)
+    # entries that are not measured have zero rows: they become unit rows, with a zero right-hand side. No noise is no such sign.
+    outside = ((gram == 0) & (noise == 0)).all(-1)  # (n, m)
     noise = noise + torch.diag_embed(outside.to(dtype))
 
     rhs = b.flatten(1).to(dtype)

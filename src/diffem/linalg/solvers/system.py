@@ -8,6 +8,11 @@ V is a covariance, so the true M satisfies pᵀMp ≥ pᵀΣ_y p. A learned Jaco
 system is wrong along that direction, and solving on would send the sample away. That is the *curvature guard*: such a
 sample stops with what it has, alone, and the guard is counted.
 
+For symmetric M ⪰ Σ_y the distance of u from the solution, in the norm of M, is known but for a constant: it is the *merit*
+½uᵀMu − bᵀu = −½ uᵀ(b + r) with r = b − Mu, and 0 at u = 0. Rounding (in `bicgstab`, from a condition number of 1/√eps on) and Jacobians that are
+not symmetric can make an iteration move away from the solution, without limit. So iterative solvers return the last iterate whose
+merit is as low as any before, and never one that is worse than u = 0; a sample that ends beyond that is reported as diverged and counted with the guards.
+
 Measured values whose noise differs by orders of magnitude give M as many different eigenvalues, and a few iterations resolve few of
 them. A diagonal S close to M^-½ removes most of that difference: M u = b is S M S w = S b with u = S w, and the guard is the same.
 """
@@ -23,9 +28,11 @@ import torch
 from torch import Tensor
 
 from ..covariance import Covariance
+from ..inner import dot
 
 # Rounding in pᵀ(AVAᵀ)p is relative to pᵀMp; below this fraction of pᵀΣ_y p a negative value is rounding, not curvature.
 GUARD_SLACK = 1e-6
+MERIT_SLACK = 1e-3  # of the merit: near convergence it changes by rounding only, and the last iterate is as good as any
 
 
 class Status(IntEnum):
@@ -35,6 +42,7 @@ class Status(IntEnum):
     CONVERGED = 1  # residual at or below the tolerance (or exactly zero)
     GUARDED = 2  # stopped by the curvature guard
     BREAKDOWN = 3  # a division by zero or a non-finite number stopped it
+    DIVERGED = 4  # it ended further from the solution than u = 0 is, or stopped on the way there
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,11 @@ class System:
 
     signal: p `(n, *m)` → (A V Aᵀ p `(n, *m)`, pullback of p `(n, *event)`); called once per product.
     noise: Σ_y, or None for a system that is all signal (then there is nothing to guard against).
-    measured: bool, broadcastable to p, which entries the system is about; None: all of them.
     scale: the diagonal of S, positive, `(1 or n, *m)`; None: S = I.
     """
 
     signal: Callable[[Tensor], tuple[Tensor, Tensor]]
     noise: Covariance | None = None
-    measured: Tensor | None = None
     scale: Tensor | None = None
 
     def product(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,9 +77,9 @@ class Solution:
     u: Tensor  # (n, *m)
     pullback: Tensor  # (n, *event)
     iterations: Tensor  # (n,) int
-    residual: Tensor  # (n,) ‖b − Mu‖ / ‖b‖ as the recurrence has it
+    residual: Tensor  # (n,) ‖b − Mu‖ / ‖b‖ of that u, as the recurrence has it
     status: Tensor  # (n,) Status
-    guards: Tensor  # (n,) int, directions (or eigenvalues) refused
+    guards: Tensor  # (n,) int, directions (or eigenvalues) refused, and solves that diverged
     products: int  # evaluations of `signal`, that is VJPs, for the whole batch at once
     logdet: Tensor | None = None  # (n,) log |M| over the measured entries, from solvers that form M
     energy: Tensor | None = None  # (n,) bᵀM⁻¹b from the same M, refused directions included
@@ -88,6 +94,21 @@ class Solver(Protocol):
 def violates(signal: Tensor, noise: Tensor) -> Tensor:
     """True where pᵀ(AVAᵀ)p is negative beyond rounding, or not a number. Both `(n,)`."""
     return ~(signal >= -GUARD_SLACK * noise)
+
+
+def merit(u: Tensor, b: Tensor, r: Tensor, rr: Tensor, definite: bool) -> Tensor:
+    """How far u is from the solution but for a constant, `(n,)`; for a system that need not be definite, ‖r‖² = `rr`."""
+    return -0.5 * dot(u, b + r) if definite else rr
+
+
+def improves(value: Tensor, best: Tensor) -> Tensor:
+    """Whether an iterate replaces the best before it: lower merit, or the same up to rounding. NaN never does."""
+    return value <= best + MERIT_SLACK * best.abs()
+
+
+def beyond_recovery(rr: Tensor, bb: Tensor, dtype: torch.dtype) -> Tensor:
+    """Whether a residual has grown so far that rounding in it exceeds √eps of b: what follows cannot be accurate."""
+    return ~(rr <= bb / torch.finfo(dtype).eps)
 
 
 def stop_ratio(b: Tensor, tolerance: float | None) -> float:
