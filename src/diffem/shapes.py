@@ -55,6 +55,15 @@ def require_batch(x: object, name: str) -> Tensor:
     return x
 
 
+def require_precision(dtype: torch.dtype, owner: str) -> None:
+    """Refuse half precision: noise levels over five orders of magnitude, solves and residuals need more than its digits."""
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"{owner} must be float32 or float64, got {dtype}; convert with .to(torch.float32). To let a network compute in "
+            "half precision, use compute_in('bf16') or compute_in('fp16') of its prior"
+        )
+
+
 def require_same_dtype(a: Tensor, a_name: str, b: Tensor, b_name: str) -> None:
     if a.dtype != b.dtype:
         raise InputError(f"dtype mismatch: {a_name} is {a.dtype}, {b_name} is {b.dtype}; convert one with .to(...)")

@@ -179,8 +179,8 @@ def squared_error(whole, u, exact):
     return energy(u.double() - exact) / energy(exact)
 
 
-@pytest.mark.parametrize("iterations", [1, 3, 20, 400])
-@pytest.mark.parametrize("condition", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("iterations", [3, 20, 300])
+@pytest.mark.parametrize("condition", [1e4, 1e8])
 @pytest.mark.parametrize("solver", ["cg", "gmres", "bicgstab"])
 def test_no_solve_ends_further_from_the_solution_than_it_began(solver, condition, iterations):
     """In float32, where bicgstab diverges from a condition number of about 1e4 on. 1 % for rounding in what is compared."""
@@ -191,7 +191,7 @@ def test_no_solve_ends_further_from_the_solution_than_it_began(solver, condition
     assert (squared_error(whole, solution.u, torch.linalg.solve(whole, b)) <= 1.01).all()
     assert torch.allclose(solution.pullback, 3 * solution.u, rtol=1e-3, atol=1e-3 * float(solution.u.abs().max()))
     assert torch.equal(solution.guards, (solution.status == Status.DIVERGED).long())
-    if (solver, condition, iterations) == ("bicgstab", 1e8, 400):
+    if (solver, condition, iterations) == ("bicgstab", 1e8, 300):
         assert (solution.status == Status.DIVERGED).any()
 
 

@@ -15,6 +15,7 @@ from ..batched import Index, as_index
 from ..errors import InputError
 from ..linalg import Covariance, Dense, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
+from ..modes import in_own_modes
 from ..operators import Identity, Mask, Operator
 from ..operators.implied import implied
 from ..operators.saved import (
@@ -25,7 +26,7 @@ from ..operators.saved import (
     rebuild_operator,
 )
 from ..operators.spectrum import Spectrum
-from ..shapes import require_batch
+from ..shapes import require_batch, require_precision
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
@@ -45,6 +46,7 @@ class Observations:
 
     adaptive: bool = False
 
+    @in_own_modes
     def __init__(
         self,
         y: Tensor,
@@ -64,6 +66,11 @@ class Observations:
                 raise InputError(f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers")
             y = torch.view_as_real(y.resolve_conj())
         y = require_batch(y, "y")
+        require_precision(y.dtype, "y")
+        if y.ndim == 1:
+            raise InputError(
+                f"an observation needs at least one axis: y is {tuple(y.shape)}, give (n, 1) for single numbers"
+            )
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
         clean = _clean(y, A.measured(y))
@@ -100,7 +107,7 @@ class Observations:
                 raise InputError(f"sigma must be one number or {len(self)} of them, got shape {tuple(value.shape)}")
             if not ((value > 0) & torch.isfinite(value)).all():
                 raise InputError(f"sigma must be positive and finite, got {value.reshape(-1)[:4].tolist()}")
-            cov = Isotropic(value**2).to(device=self.y.device, dtype=self.y.dtype)
+            cov = Isotropic(value**2).to(device=self.y.device)
         assert cov is not None
         if not isinstance(cov, Covariance):
             raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
@@ -113,13 +120,7 @@ class Observations:
             raise InputError(
                 f"the noise covariance {cov} does not fit y of shape {tuple(self.y.shape)}: {error}"
             ) from None
-        cov = cov.to(self.y)
-        if isinstance(cov, Dense) and not (cov.eigenvalue_floor() > 0).all():
-            raise InputError(
-                "the noise covariance must be positive definite: in some direction it has no variance "
-                f"(in {self.y.dtype}), which would make that combination of the measured values exact"
-            )
-        return cov
+        return _represented(cov, self.y)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -136,6 +137,9 @@ class Observations:
     def to(self, *args: Any, **kwargs: Any) -> Observations:
         new = copy.copy(self)
         new.y, new.A, new.cov = self.y.to(*args, **kwargs), self.A.to(*args, **kwargs), self.cov.to(*args, **kwargs)
+        if new.y.dtype != self.y.dtype:
+            require_precision(new.y.dtype, "y")
+            new.cov = _represented(self.cov, new.y)
         return new
 
     def scaled(self, factor: float) -> Observations:
@@ -214,6 +218,7 @@ class Observations:
         measured = self.measured
         return residual if measured is None else torch.where(measured, residual, 0)
 
+    @in_own_modes
     def chi2(self, x: Tensor) -> Tensor:
         """(y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws that explain their observation.
 
@@ -282,6 +287,24 @@ class Observations:
             raise InputError(
                 f"{path} is not an observations file of this library, or is damaged: {explain(error)}"
             ) from error
+
+
+def _represented(cov: Covariance, y: Tensor) -> Covariance:
+    """The covariance in the dtype of y `(n, *measurement)`, if no variance vanishes in it: a variance of 0 stands for "not measured"."""
+    small = torch.finfo(y.dtype).tiny
+    lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
+    cov = cov.to(y)
+    if not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
+        raise InputError(
+            f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves ({small:.1e}): "
+            "give y in float64, in larger units, or with the noise it has"
+        )
+    if isinstance(cov, Dense) and not (cov.eigenvalue_floor() > 0).all():
+        raise InputError(
+            "the noise covariance must be positive definite: in some direction it has no variance "
+            f"(in {y.dtype}), which would make that combination of the measured values exact"
+        )
+    return cov
 
 
 def require_affordable(A: Operator, y: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from ..data import Observations
 from ..errors import InputError
 from ..interruption import Interruption
+from ..modes import in_own_modes
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
 from ..processes import ALONE, Processes
@@ -66,6 +67,7 @@ def load(
     return prior.compute_in(precision) if isinstance(prior, DiffusionPrior) else prior
 
 
+@in_own_modes
 def fit(
     obs: Observations | None = None,
     recipe: str | Path | dict[str, Any] | Recipe = "digits",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..modes import differentiable, own_modes
 from ..shapes import require_event
 from .base import Operator
 
@@ -36,7 +37,7 @@ class Function(Operator):
 
     def _forward(self, x: Tensor) -> Tensor:
         require_event(x, self.x_shape, "Function")
-        y = self.function(x, **self._tensors)
+        y = self.function(x, **{name: differentiable(t) for name, t in self._tensors.items()})
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x) or y.is_complex():
             given = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(
@@ -45,14 +46,16 @@ class Function(Operator):
         return y
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        with torch.enable_grad():
+        with own_modes(), torch.enable_grad():
             x = torch.zeros(len(y), *self.x_shape, dtype=y.dtype, device=y.device, requires_grad=True)
             out = self._forward(x)
-        if out.shape != y.shape:
-            raise InputError(
-                f"Function measures {tuple(out.shape[1:])} per observation, got y of shape {tuple(y.shape)}"
-            )
-        if not out.requires_grad:
-            raise InputError("Function: the callable's result does not depend on x through differentiable operations")
-        (x_bar,) = torch.autograd.grad(out, x, y)
-        return x_bar
+            if out.shape != y.shape:
+                raise InputError(
+                    f"Function measures {tuple(out.shape[1:])} per observation, got y of shape {tuple(y.shape)}"
+                )
+            if not out.requires_grad:
+                raise InputError(
+                    "Function: the callable's result does not depend on x through differentiable operations"
+                )
+            (x_bar,) = torch.autograd.grad(out, x, y)
+            return x_bar

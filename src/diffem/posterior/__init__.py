@@ -6,6 +6,7 @@ from typing import Any
 from ..data import Observations
 from ..errors import InputError
 from ..linalg import Isotropic
+from ..modes import in_own_modes
 from ..priors.base import Prior
 from ..priors.mixture import MixturePrior
 from .base import Evaluation, Posterior, Statistics
@@ -31,6 +32,7 @@ METHODS: dict[str, Callable[..., Posterior]] = {
 } | {"exact": exact}
 
 
+@in_own_modes
 def condition(prior: Prior, obs: Observations, method: str = "mmps", **options: Any) -> Posterior:
     """The posterior of `prior` given `obs` by a method's name; `options` are the method's."""
     if not isinstance(obs, Observations):

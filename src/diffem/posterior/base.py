@@ -19,13 +19,14 @@ from ..data import Observations
 from ..data.scale import smallest_noise
 from ..errors import InputError
 from ..linalg import Diagonal, Isotropic, Solution, System
+from ..modes import differentiable, in_own_modes
 from ..priors.base import Prior, evaluation_mode
 from ..progress import Progress
 from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
 from ..samplers.base import Denoise
 from ..samplers.schedule import lowest_level
-from ..shapes import noise_level, require_batch, require_event, require_same_dtype
+from ..shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 
 
 class Linearised:
@@ -33,8 +34,8 @@ class Linearised:
 
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
         with torch.enable_grad():
-            self._x_t = x_t.detach().requires_grad_()
-            self._x_hat = prior(self._x_t, sigma)
+            self._x_t = differentiable(x_t).detach().requires_grad_()
+            self._x_hat = prior(self._x_t, differentiable(sigma))
         self._arithmetic = prior.arithmetic
         self.x_hat = self._x_hat.detach()
         self.vjps = 0
@@ -70,7 +71,7 @@ class Statistics:
     vjps: Tensor
     iterations: Tensor  # solver iterations, summed over evaluations
     residuals: Tensor  # largest relative residual a solve ended with
-    guards: Tensor  # curvature guards (or eigenvalues set to 0), summed over evaluations
+    guards: Tensor  # curvature guards (or eigenvalues refused) and solves that diverged, summed over evaluations
     effective: Tensor  # smallest effective number of particles on the way; 0 for a sampler without
     resamplings: Tensor  # how often particles were resampled
 
@@ -134,7 +135,15 @@ class Posterior:
 
     def __post_init__(self) -> None:
         require_event(self.obs.y.new_zeros(1, *self.obs.x_shape), self.prior.event_shape, type(self.prior).__name__)
+        require_precision(self.prior.mean.dtype, f"the {type(self.prior).__name__}")
         require_same_dtype(self.obs.y, "y", self.prior.mean, f"the {type(self.prior).__name__}")
+        cov = self.prior._cov
+        tensors = [*self.prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]
+        if any(t.is_inference() for t in tensors):
+            raise InputError(
+                f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot be computed; "
+                "make or load it outside"
+            )
         self.observe(self.obs)
         self.sigma_min = lowest_level(self.prior.sigma_min, smallest_noise(self.obs))
 
@@ -146,6 +155,7 @@ class Posterior:
         """E[x | x_t, y] and what it took; x_t `(n, *event)`, one sample per observation."""
         raise NotImplementedError
 
+    @in_own_modes
     def __call__(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """E[x | x_t, y] as a denoiser: x_t `(n, *event)` for n observations, sigma a scalar or one per sample."""
         require_event(require_batch(x_t, "x_t"), self.prior.event_shape, type(self).__name__)
@@ -205,6 +215,7 @@ class Posterior:
         return_stats: Literal[True],
         **options: Any,
     ) -> tuple[Tensor, Statistics]: ...
+    @in_own_modes
     @torch.no_grad()
     def sample(
         self,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..linalg import Isotropic
+from ..modes import in_own_modes
 from ..priors.mixture import MixturePrior
 from ..randomness import Stream
 from .base import Evaluation, Posterior
@@ -80,6 +81,7 @@ class Exact(Posterior):
             log_likelihood=torch.logsumexp(log_w, -1),
         )
 
+    @in_own_modes
     def exact_sample(self, draws: int, seed: int = 0) -> Tensor:
         """Draws of the posterior itself, without a diffusion: `(draws, n, *event)`."""
         prior, n = self.prior, len(self.obs)

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..linalg import Covariance
+from ..modes import in_own_modes
 from ..progress import Progress
 from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
-from ..shapes import noise_level, require_batch, require_event, require_same_dtype
+from ..shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 
 if TYPE_CHECKING:
     from ..data import Observations
@@ -53,8 +54,7 @@ class Prior(nn.Module):
         sigma_min = SIGMA_MIN * self.scale if sigma_min is None else sigma_min
         sigma_max = SIGMA_MAX * self.scale if sigma_max is None else sigma_max
         schedule(1, sigma_min, sigma_max)  # validates the pair
-        if not mean.is_floating_point() or not torch.isfinite(mean).all():
-            raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
+        require_mean(mean, type(self).__name__)
         self.register_buffer("mean", mean.detach().clone())
         self._cov: Covariance | None = None
         self.sigma_min, self.sigma_max = float(sigma_min), float(sigma_max)
@@ -89,7 +89,9 @@ class Prior(nn.Module):
     def prepare(self, batch: int, evaluations: int) -> None:
         """Before so many evaluations of batches, with their products: whatever makes them faster by more than it takes."""
 
+    @in_own_modes
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
+        require_precision(self.mean.dtype, f"the {type(self).__name__}")
         require_event(require_batch(x_t, "x_t"), self.event_shape, type(self).__name__)
         require_same_dtype(x_t, "x_t", self.mean, f"the {type(self).__name__}")
         return self.denoise(x_t, noise_level(sigma, x_t))
@@ -104,6 +106,7 @@ class Prior(nn.Module):
         # spaced in units of the scale: logarithms of numbers with other units would round differently
         return self.scale * schedule(steps, low / self.scale, self.sigma_max / self.scale)
 
+    @in_own_modes
     @torch.no_grad()
     def sample(
         self,
@@ -149,6 +152,15 @@ def typical_size(variances: Tensor, mean: Tensor) -> float:
         if (size := float(squares.double().mean().sqrt())) > 0:
             return size
     return 1.0
+
+
+def require_mean(mean: Tensor, owner: str) -> None:
+    """Refuse a mean that no prior can have."""
+    if not mean.is_floating_point() or not torch.isfinite(mean).all():
+        raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
+    require_precision(mean.dtype, f"the mean of a {owner}")
+    if mean.ndim == 0:
+        raise InputError(f"{owner}: samples need at least one axis; give single numbers the shape (1,)")
 
 
 @contextmanager

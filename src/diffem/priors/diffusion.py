@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..fusion import compile_network, compiling_pays, fast_products
 from ..linalg import Covariance
-from ..shapes import per_sample
+from ..shapes import per_sample, require_precision
 from .base import Prior
 from .batching import choose_batch
 
@@ -51,6 +51,9 @@ class DiffusionPrior(Prior):
     ) -> None:
         if not isinstance(network, nn.Module):
             raise InputError(f"DiffusionPrior needs a torch.nn.Module h(x, log_sigma), got {type(network).__name__}")
+        for name, weight in network.named_parameters():
+            if weight.is_floating_point():
+                require_precision(weight.dtype, f"DiffusionPrior: the network's {name}")
         if mean is None:
             event_shape = event_shape if event_shape is not None else getattr(network, "event_shape", None)
             if event_shape is None:

@@ -23,6 +23,7 @@ from ..data.stored import stored
 from ..errors import InputError
 from ..linalg import Covariance
 from ..memory import working_bytes
+from ..modes import in_own_modes
 from ..progress import Progress
 from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected
@@ -48,6 +49,7 @@ class FitState:
     log_likelihood: list[float]
 
 
+@in_own_modes
 @torch.no_grad()
 def fit_gaussian(
     obs: Observations,

@@ -15,10 +15,11 @@ from ..interruption import poll
 from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..memory import working_bytes
+from ..modes import in_own_modes
 from ..operators import Identity
 from ..randomness import Stream
 from ..shapes import require_same_dtype
-from .base import Prior, typical_size
+from .base import Prior, require_mean, typical_size
 
 if TYPE_CHECKING:
     from ..data import Observations
@@ -30,6 +31,7 @@ class GaussianPrior(Prior):
     Its scale is the root mean square of the standard deviations of its entries.
     """
 
+    @in_own_modes
     def __init__(
         self,
         mean: Tensor,
@@ -38,6 +40,7 @@ class GaussianPrior(Prior):
         sigma_min: float | None = None,
         sigma_max: float | None = None,
     ) -> None:
+        require_mean(mean, "GaussianPrior")
         event_shape = tuple(mean.shape)
         cov = as_covariance(cov, event_shape, "GaussianPrior")
         if cov.batch is not None:
@@ -57,10 +60,12 @@ class GaussianPrior(Prior):
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
 
+    @in_own_modes
     def exact_sample(self, z: Tensor) -> Tensor:
         """μ + Σ^½ z for white noise z `(n, *event)`: draws without a diffusion."""
         return self.mean + self._cov.sqrt(z)
 
+    @in_own_modes
     def draw_posterior(
         self, obs: Observations, *, seed: int = 0, lap: int = 0, index: Tensor | None = None, draw: int = 0
     ) -> Tensor:
@@ -80,6 +85,7 @@ class GaussianPrior(Prior):
         x = self.mean + self._cov.to(torch.float64).sqrt(z)
         return (x + self._gain(obs, obs.residual(x) - obs.noise.sqrt(e))).to(self.mean.dtype)
 
+    @in_own_modes
     def posterior_mean(self, obs: Observations) -> Tensor:
         """E[x | y] per observation, `(n, *event)`."""
         obs = obs.to(torch.float64).reduced()
@@ -118,6 +124,7 @@ class GaussianPrior(Prior):
             gain.append(u @ matrix)
         return torch.cat(gain).reshape(residual.shape)
 
+    @in_own_modes
     def log_prob(self, x: Tensor) -> Tensor:
         """log N(x | μ, Σ), `(n,)`."""
         return self._cov.log_prob(x - self.mean)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..linalg import Covariance, Dense
 from ..linalg.inner import accumulate_dtype
+from ..modes import in_own_modes
 from ..shapes import noise_level
 from .base import Prior, typical_size
 
@@ -27,6 +28,7 @@ class MixturePrior(Prior):
     means: Tensor
     stds: Tensor
 
+    @in_own_modes
     def __init__(
         self,
         weights: Tensor,
@@ -86,6 +88,7 @@ class MixturePrior(Prior):
         x = keep.sum(-1, keepdim=True) * x_t.flatten(1) + (r - keep) @ self.means.flatten(1).to(r.dtype)
         return x.to(x_t.dtype).reshape(x_t.shape)
 
+    @in_own_modes
     def covariance_at(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """V[x | x_t], `(n, N, N)` over the flattened event."""
         log_r, m, v = self.components(x_t, noise_level(sigma, x_t))
@@ -95,6 +98,7 @@ class MixturePrior(Prior):
         total = _mixture_covariance(self.weights[None], self.means.flatten(1)[None], self.stds[None] ** 2)
         return Dense(total[0])
 
+    @in_own_modes
     def log_prob(self, x: Tensor, sigma: float = 0.0) -> Tensor:
         """log p(x_t) at noise level sigma (0: of clean x), `(n,)`."""
         spread = self.stds**2 + sigma**2

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..inner import axpy, choose, dot
-from .system import Solution, Status, System, beyond_recovery, improves, merit, relative, stop_ratio, violates
+from .system import Solution, Status, System, beyond_recovery, merit, relative, stop_ratio, violates
 
 
 def bicgstab(
@@ -66,7 +66,7 @@ class _Path:
         self.u = self.best_u = torch.zeros_like(b)
         self.rr = self.best_rr = bb
         self.start = torch.zeros_like(bb) if definite else bb
-        self.best = self.last = self.start  # merits
+        self.last = self.start  # the merit of u
         self.pullback: Tensor | None = None
         self.best_pullback: Tensor | None = None
 
@@ -96,13 +96,13 @@ class _Path:
         self.stop(self.rr <= self.target, Status.CONVERGED)
         self.stop(beyond_recovery(self.rr, self.bb, r.dtype), Status.DIVERGED)
         self.last = torch.where(active, merit(self.u, self.b, r, self.rr, self.definite), self.last)
-        better = active & ((self.status == Status.CONVERGED) | improves(self.last, self.best))
+        better = active & (self.last <= self.start) & (self.rr <= self.best_rr)
+        better = better | (active & (self.status == Status.CONVERGED))
         self.best_u, self.best_pullback = (
             choose(better, self.u, self.best_u),
             choose(better, self.pullback, self.best_pullback),
         )
         self.best_rr = torch.where(better, self.rr, self.best_rr)
-        self.best = torch.where(better, torch.minimum(self.last, self.best), self.best)
 
     def solution(self, products: int) -> Solution:
         assert self.best_pullback is not None, "bicgstab needs at least one iteration"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...fusion import fused
 from ..inner import axpy, choose, dot
-from .system import Solution, Status, System, beyond_recovery, improves, merit, relative, stop_ratio, violates
+from .system import Solution, Status, System, beyond_recovery, merit, relative, stop_ratio, violates
 
 
 def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = None, guard: bool = True) -> Solution:
@@ -34,16 +34,16 @@ def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = 
         products += 1
         if state is None:
             nothing = torch.zeros_like(pull)
-            state = State(b, b, bb, status, torch.zeros_like(status), zeros, nothing, zeros, nothing, bb, start, start)
-        state = State(*_update(state, b, bb, signal, noise, pull, target, guard and definite, definite))
+            state = State(b, b, bb, status, torch.zeros_like(status), zeros, nothing, zeros, nothing, bb, start)
+        state = State(*_update(state, b, bb, start, signal, noise, pull, target, guard and definite, definite))
         status = state.status
 
     assert state is not None, "cg needs at least one iteration"
     diverged = (status == Status.ITERATIONS) & ~(state.last <= start)
     status = torch.where(diverged, Status.DIVERGED, status)
     guards = ((status == Status.GUARDED) | (status == Status.DIVERGED)).to(state.iterations.dtype)
-    residual = relative(state.best_rr.sqrt(), bb.sqrt())
-    return Solution(state.best_u, state.best_pullback, state.iterations, residual, status, guards, products)
+    residual = relative(state.kept_rr.sqrt(), bb.sqrt())
+    return Solution(state.kept_u, state.kept_pullback, state.iterations, residual, status, guards, products)
 
 
 class State(NamedTuple):
@@ -56,10 +56,9 @@ class State(NamedTuple):
     iterations: Tensor
     u: Tensor
     pullback: Tensor
-    best_u: Tensor  # the iterate to return
-    best_pullback: Tensor
-    best_rr: Tensor
-    best: Tensor  # the lowest merit so far
+    kept_u: Tensor  # the last iterate that is no worse than u = 0
+    kept_pullback: Tensor
+    kept_rr: Tensor
     last: Tensor  # the merit of u
 
 
@@ -68,6 +67,7 @@ def _update(
     state: State,
     b: Tensor,
     bb: Tensor,
+    start: Tensor,
     signal: Tensor,
     noise: Tensor,
     pull: Tensor,
@@ -76,7 +76,7 @@ def _update(
     definite: bool,
 ) -> tuple[Tensor, ...]:
     """One iteration along p, given its products."""
-    p, r, rr, status, count, u, pullback, best_u, best_pullback, best_rr, best, last = state
+    p, r, rr, status, count, u, pullback, kept_u, kept_pullback, kept_rr, last = state
     p_signal, p_noise = dot(p, signal), dot(p, noise)
     curvature = p_signal + p_noise
     running = status == Status.ITERATIONS
@@ -97,7 +97,7 @@ def _update(
     status = torch.where(active & beyond_recovery(rr, bb, b.dtype), Status.DIVERGED, status)
 
     last = torch.where(active, merit(u, b, r, rr, definite), last)
-    better = active & ((status == Status.CONVERGED) | improves(last, best))
-    best_u, best_pullback = choose(better, u, best_u), choose(better, pullback, best_pullback)
-    best_rr, best = torch.where(better, rr, best_rr), torch.where(better, torch.minimum(last, best), best)
-    return p, r, rr, status, count + active, u, pullback, best_u, best_pullback, best_rr, best, last
+    keep = active & ((status == Status.CONVERGED) | (last <= start))
+    kept_u, kept_pullback = choose(keep, u, kept_u), choose(keep, pullback, kept_pullback)
+    kept_rr = torch.where(keep, rr, kept_rr)
+    return p, r, rr, status, count + active, u, pullback, kept_u, kept_pullback, kept_rr, last

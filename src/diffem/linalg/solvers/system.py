@@ -10,8 +10,9 @@ sample stops with what it has, alone, and the guard is counted.
 
 For symmetric M ⪰ Σ_y the distance of u from the solution, in the norm of M, is known but for a constant: it is the *merit*
 ½uᵀMu − bᵀu = −½ uᵀ(b + r) with r = b − Mu, and 0 at u = 0. Rounding (in `bicgstab`, from a condition number of 1/√eps on) and Jacobians that are
-not symmetric can make an iteration move away from the solution, without limit. So iterative solvers return the last iterate whose
-merit is as low as any before, and never one that is worse than u = 0; a sample that ends beyond that is reported as diverged and counted with the guards.
+not symmetric can make an iteration move away from the solution, without limit. An iterate with a positive merit is worse than u = 0, and
+never returned: `cg` returns the last one before, `bicgstab`, whose residual jumps, the one with the smallest residual. Such a u satisfies
+uᵀHu ≤ 4 bᵀH⁻¹b, H being the symmetric part of M. A sample that ends with a positive merit is reported as diverged and counted with the guards.
 
 Measured values whose noise differs by orders of magnitude give M as many different eigenvalues, and a few iterations resolve few of
 them. A diagonal S close to M^-½ removes most of that difference: M u = b is S M S w = S b with u = S w, and the guard is the same.
@@ -32,7 +33,6 @@ from ..inner import dot
 
 # Rounding in pᵀ(AVAᵀ)p is relative to pᵀMp; below this fraction of pᵀΣ_y p a negative value is rounding, not curvature.
 GUARD_SLACK = 1e-6
-MERIT_SLACK = 1e-3  # of the merit: near convergence it changes by rounding only, and the last iterate is as good as any
 
 
 class Status(IntEnum):
@@ -99,11 +99,6 @@ def violates(signal: Tensor, noise: Tensor) -> Tensor:
 def merit(u: Tensor, b: Tensor, r: Tensor, rr: Tensor, definite: bool) -> Tensor:
     """How far u is from the solution but for a constant, `(n,)`; for a system that need not be definite, ‖r‖² = `rr`."""
     return -0.5 * dot(u, b + r) if definite else rr
-
-
-def improves(value: Tensor, best: Tensor) -> Tensor:
-    """Whether an iterate replaces the best before it: lower merit, or the same up to rounding. NaN never does."""
-    return value <= best + MERIT_SLACK * best.abs()
 
 
 def beyond_recovery(rr: Tensor, bb: Tensor, dtype: torch.dtype) -> Tensor:
