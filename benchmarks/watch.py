@@ -1,12 +1,14 @@
-"""How often a run is flagged when its model is right, and when it is wrong: `python -m benchmarks.watch [--repeats 50] [--kinds dense blur]`.
+"""How often right and wrong models are flagged: `python -m benchmarks.watch [--repeats 50] [--kinds dense blur]`.
 
-Four kinds of small data: masks over 8 numbers, dense operators (5 combinations of 8 numbers), blurs (signals of 12, a kernel of its
-own for each), one combination of 8 numbers per observation. x is Gaussian, so that the exact likelihood is known. Five cases of each:
-the model as it is; the noise stated at twice and at half its level; operators in another order; operators shifted by one entry against y.
+Four kinds of small data: masks over 8 numbers, dense operators (5 combinations of 8 numbers), blurs (signals of 12, a
+kernel of its own for each), one combination of 8 numbers per observation. x is Gaussian, so that the exact likelihood
+is known. Five cases of each: the model as it is; the noise stated at twice and at half its level; operators in
+another order; operators shifted by one entry against y.
 
-With the right model a whole run is made, the start and two laps of a small network, and any warning is a false alarm. With a wrong
-one the check at the start is made, and any warning counts; `named` counts those that name the right cause. `exact` is the rate that the test
-of the exact likelihood ratio reaches: it knows the law of x and which mistake to look for, and flags the right model in 5 % of cases.
+With the right model a whole run is made, the start and two laps of a small network, and any warning is a false alarm.
+With a wrong one the check at the start is made, and any warning counts; `named` counts those that name the right
+cause. `exact` is the rate that the test of the exact likelihood ratio reaches: it knows the law of x and which
+mistake to look for, and flags the right model in 5 % of cases.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from diffem import Observations, operators, priors
 from diffem.em import model_check
 from diffem.em.model_check import check_model
 from diffem.em.model_check.masks import mask_evidence
-from diffem.em.model_check.noise import log_evidence
+from diffem.em.model_check.noise import Gain, NoiseEvidence, log_evidence
 from diffem.em.model_check.pairing import Unseen, pairing_evidence
+from diffem.metrics import Estimate
 from diffem.priors import marginal
 from diffem.priors.marginal import choose, measured_values, observation_laws
 from diffem.runs.recipe import load_recipe
@@ -168,6 +169,14 @@ def test_masks_tell_more_noise_than_there_is_from_a_curve_alone():
         found = check(Observations(y, A, sigma=factor * SIGMA))
         assert found.warnings == []
         assert any("cannot tell the stated noise level" in note for note in found.notes)
+
+
+def test_more_and_less_noise_cannot_both_be_right():
+    better = Gain(fitted=1e3, unseen=Estimate(1.0, 0.01), values=100)
+    found = model_check.ModelCheck()
+    model_check._judge_noise(NoiseEvidence({0.5: better, 2.0: better}, [], False), found)
+    assert found.warnings == []
+    assert "half or twice" in found.notes[0]
 
 
 # what is not checked -------------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ DOUBLE = torch.float64
 def test_the_log_density_has_no_bias(k, noise):
     """Its mean over all draws, an integral over the laws of their mean and their variance, is the log density itself.
 
-    k draws of N(0, 1) have a mean of N(0, 1/k) and, independently, a variance S² with (k − 1) S² ~ χ² of k − 1 degrees of
-    freedom. Draws (ā ± S, k = 2 up to scale) with these values are put in by hand, and integrated over by quadrature.
+    k draws of N(0, 1) have a mean of N(0, 1/k) and, independently, a variance S² with (k − 1) S² ~ χ² of k − 1
+    degrees of freedom. Draws (ā ± S, k = 2 up to scale) with these values are put in by hand, and integrated over by
+    quadrature.
     """
     y, alpha = 0.7, (k - 1) / 2
     log_t = torch.linspace(-60 / min(alpha, 1.5), 8, 6001, dtype=DOUBLE)

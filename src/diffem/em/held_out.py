@@ -1,4 +1,4 @@
-"""What held-out observations tell about a prior: whether draws explain them, and whether their hidden values are predicted."""
+"""What held-out observations tell about a prior: do draws explain them, and are their hidden values predicted?"""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ def measure_held_out(
 def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, float]:
     """χ² of posterior draws x `(k, n, *event)`, relative to its median, and how surely it is off.
 
-    A draw of the right posterior leaves a residual that is distributed like the noise, so χ² of m values has the law of that
-    name, whatever the prior. Its probabilities P(χ²_m ≤ observed) are uniform on 0 … 1; their mean over observations has a variance of
-    at most 1/(12 n), and `heldout_chi2_z` is the distance from ½ in standard deviations of that size.
+    A draw of the right posterior leaves a residual that is distributed like the noise, so χ² of m values has the law
+    of that name, whatever the prior. Its probabilities P(χ²_m ≤ observed) are uniform on 0 … 1; their mean over
+    observations has a variance of at most 1/(12 n), and `heldout_chi2_z` is the distance from ½ in standard
+    deviations of that size.
     """
     counts, expected = obs.counts().double(), expected_chi2(obs, last_level)
     chi2 = torch.stack([obs.chi2(draw) for draw in x]).double().nan_to_num(torch.inf)
@@ -74,11 +75,11 @@ def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, floa
 
 
 def expected_chi2(obs: Observations, last_level: float) -> Tensor:
-    """χ² per measured value of draws as they should be, `(n,)`: 1, less what the denoising at the last level σ takes away.
+    """χ² per measured value of right draws, `(n,)`: 1, less what the denoising at the last level σ takes away.
 
     It returns the mean instead of a draw, and with that halves the residual of a value whose noise is as small as σ:
-    tr Σ_y(Σ_y + σ² I)⁻¹ over the number of values. The trace is taken with one vector of random signs per observation, which
-    is exact for independent noise.
+    tr Σ_y(Σ_y + σ² I)⁻¹ over the number of values. The trace is taken with one vector of random signs per
+    observation, which is exact for independent noise.
     """
     index = torch.arange(len(obs), device=obs.y.device)
     signs = Stream(0, "expected chi2").uniform(index, tuple(obs.y.shape[1:])) < 0.5
@@ -100,7 +101,7 @@ def chi2_median(counts: Tensor) -> Tensor:
 
 
 def _least_error(draws: int, values: int) -> float:
-    """The standard error of the coverage of independent values by calibrated draws: what is observed of few values may be 0."""
+    """The standard error of the coverage of independent values by calibrated draws; that of few values may seem 0."""
     tail = 0.05 * (draws + 1)
     weights = (torch.clamp(torch.arange(draws + 2).double(), tail, draws + 1 - tail)).diff()
     return float(weights.std(correction=0)) / math.sqrt(values)

@@ -92,8 +92,8 @@ def in_pictures(n: int, held_out: int) -> Tensor:
 def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
     """What is probably wrong with the newest lap of `history`, and what to do.
 
-    A measure must be off by enough to matter and by more than chance explains: over all laps of a run, the right model is flagged
-    with a probability of `LAPS_LEVEL` at most.
+    A measure must be off by enough to matter and by more than chance explains: over all laps of a run, the right
+    model is flagged with a probability of `LAPS_LEVEL` at most.
     """
     lap = history[-1]
     level = LAPS_LEVEL / (3 * recipe.laps)
@@ -126,8 +126,9 @@ def _drift(history: list[dict[str, Any]], worse: float, level: float) -> list[st
     if loss <= student_quantile(1 - level, len(difference) - 1) * error:
         return []
     return [
-        f"held-out values are predicted worse than in lap {best['lap']}, by {loss:.3f} ± {error:.3f} nats per value: the prior drifts; "
-        f"use that lap (diffem.load(run, lap={best['lap']})), train longer per lap, or raise e_step.steps or e_step.iterations"
+        f"held-out values are predicted worse than in lap {best['lap']}, by {loss:.3f} ± {error:.3f} nats per value: "
+        f"the prior drifts; use that lap (diffem.load(run, lap={best['lap']})), train longer per lap, "
+        "or raise e_step.steps or e_step.iterations"
     ]
 
 
@@ -137,7 +138,8 @@ def _residuals(lap: dict[str, Any], level: float) -> list[str]:
     if chi2 is None or z is None or 0.5 * expected < chi2 < 2 * expected or abs(z) < two_sided(level):
         return []
     what = (
-        "draws miss their observations; raise e_step.steps or e_step.iterations, and check the noise level and the operators"
+        "draws miss their observations; raise e_step.steps or e_step.iterations, "
+        "and check the noise level and the operators"
         if chi2 > expected
         else "draws follow the noise of their observations, or the noise was stated too large"
     )

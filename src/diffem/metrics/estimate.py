@@ -25,10 +25,11 @@ class Estimate(float):
 
 
 def clustered_mean(values: Tensor, selected: Tensor | None = None) -> Estimate:
-    r"""The mean of the selected values of all observations; the observations are independent, values of one observation are not.
+    r"""The mean of the selected values of all observations, which are independent; the values of one are not.
 
-    With S_i the sum and M_i the number of selected values of observation i, the mean is the ratio s = Σ S_i / Σ M_i, and to
-    first order its variance is n/(n − 1) Σ (S_i − s M_i)² / (Σ M_i)². Observations without a selected value do not count.
+    With S_i the sum and M_i the number of selected values of observation i, the mean is the ratio s = Σ S_i / Σ M_i,
+    and to first order its variance is n/(n − 1) Σ (S_i − s M_i)² / (Σ M_i)². Observations without a selected value do
+    not count.
 
     Args:
         values: Shape `(n, ...)`.

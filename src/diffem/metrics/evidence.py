@@ -38,9 +38,9 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
 def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) -> Estimate:
     """Mean log density of the hidden values under posterior draws that did not see them, in nats per value.
 
-    The prediction of a value is taken as Gaussian, with the mean and variance of the posterior plus the noise. For Gaussian
-    posteriors the estimate has no bias, whatever the number of draws (`log_density.py`). Noise that is correlated between values
-    is itself predicted from the residuals of the values that were shown.
+    The prediction of a value is taken as Gaussian, with the mean and variance of the posterior plus the noise. For
+    Gaussian posteriors the estimate has no bias, whatever the number of draws (`log_density.py`). Noise that is
+    correlated between values is itself predicted from the residuals of the values that were shown.
 
     Args:
         draws: Posterior draws given the observations without their hidden values, shape `(k, n, *event)`, k ≥ 2.
@@ -61,8 +61,8 @@ def exact_predictive_log_likelihood(prior: GaussianPrior, obs: Observations, hid
 def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: float = 0.9, seed: int = 0) -> Estimate:
     """How often a hidden value lies in the central interval of its prediction; `level` if posterior and noise are right.
 
-    By the rank of the value among draws of its prediction, noise included: see `coverage`, and `predictive_log_likelihood` for the
-    arguments.
+    By the rank of the value among draws of its prediction, noise included: see `coverage`, and
+    `predictive_log_likelihood` for the arguments.
     """
     hidden = hidden.expand_as(obs.y)
     means, variance = _predictions(draws, obs, hidden)

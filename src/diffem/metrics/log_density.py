@@ -4,9 +4,9 @@ A value y = a + e has a ~ N(m, v), of which k draws are given, and e ~ N(0, s²)
 
     ℓ = −½ [(y − m)²/(v + s²) + log 2π(v + s²)].
 
-Putting the draws' mean ā and variance S² in place of m and v is biased: log is concave, 1/(v + s²) is convex, and ā errs by v/k.
-Let α = (k − 1)/2. Then T = αS² has the gamma law of shape α and scale v and is independent of ā, and for a gamma law the functions
-whose means are 1/(v + s²) and log(v + s²) are inverse Laplace transforms. With z = T/s²,
+Putting the draws' mean ā and variance S² in place of m and v is biased: log is concave, 1/(v + s²) is convex, and ā
+errs by v/k. Let α = (k − 1)/2. Then T = αS² has the gamma law of shape α and scale v and is independent of ā, and for
+a gamma law the functions whose means are 1/(v + s²) and log(v + s²) are inverse Laplace transforms. With z = T/s²,
 
     E[M(z)] / s² = 1/(v + s²),             M(z) = ₁F₁(1; α; −z) = 1 − z F'(z),
     E[F(z)] + log s² = log(v + s²),        F(z) = ∫₀¹ (1 − c)^(α−1) (1 − e^(−zc)) dc/c.
@@ -15,8 +15,8 @@ Since E[(y − ā)²] = (y − m)² + v/k and v/(v + s²) = 1 − s²/(v + s²),
 
     −½ [(y − ā)² M/s² − (1 − M)/k + F + log 2πs²]
 
-has the mean ℓ, for every k ≥ 2 and every ratio of v to s². (The Student law of a new value given k draws answers another
-question: its mean log density is that of the k draws' prediction, and lies below ℓ.)
+has the mean ℓ, for every k ≥ 2 and every ratio of v to s². (The Student law of a new value given k draws answers
+another question: its mean log density is that of the k draws' prediction, and lies below ℓ.)
 """
 
 from __future__ import annotations

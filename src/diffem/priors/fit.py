@@ -162,7 +162,8 @@ def fit_gaussian(
             model.set_parameters(_extrapolate(*path))
             try:
                 current = expect()
-            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                # so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
                 current = -math.inf
             if current >= plain:
                 gained = current - before

@@ -1,7 +1,7 @@
 r"""What a Gaussian prior predicts for observations, exactly: y | A ~ N(Aμ, AΣAᵀ + Σ_y).
 
-One law per observation, over its measured values or a window of them. Nothing of the size of all observations is formed:
-`observation_laws` goes through them in parts.
+One law per observation, over its measured values or a window of them. Nothing of the size of all observations is
+formed: `observation_laws` goes through them in parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUMBERS = 1 << 24  # entries of the rows of A, or of the covariances, held at a 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Up to p measured values of each observation: `index` `(n, p)` into the flattened y, `inside` `(n, p)` False on padding."""
+    """Up to p measured values of each observation: `index` into the flattened y, `inside` False on padding; `(n, p)`."""
 
     index: Tensor
     inside: Tensor
@@ -43,7 +43,7 @@ def measured_values(obs: Observations) -> Tensor:
 
 
 def choose(measured: Tensor, most: int) -> Chosen:
-    """At most `most` entries of each row of `measured` `(n, m)`, neighbours from the middle: their law is a marginal of the whole."""
+    """At most `most` entries of each row of `measured` `(n, m)`, neighbours from the middle."""
     counts = measured.sum(1)
     width = max(1, min(most, int(counts.max())))
     first = ((counts - width).clamp(min=0) // 2)[:, None]
@@ -82,7 +82,7 @@ class ObservationLaw:
         return replace(self, residual=torch.where(self.inside, (chol @ z.unsqueeze(-1)).squeeze(-1), 0))
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """log p(y_j | the values that are not hidden) for every chosen value j by itself, `(n, p)`. hidden: `(n, p)` bool."""
+        """log p(y_j | the values not hidden) for every chosen value j by itself, `(n, p)`. hidden: `(n, p)` bool."""
         K, shown = self.covariance(), self.inside & ~hidden
         both = shown[:, :, None] & shown[:, None, :]
         chol = torch.linalg.cholesky(torch.where(both, K, torch.diag_embed((~shown).to(K))))

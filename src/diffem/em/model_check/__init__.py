@@ -1,9 +1,9 @@
 """Do the observations fit the model y = Ax + e that was stated for them? Asked once, when the Gaussian start is made.
 
 The Gaussian start predicts the mean and covariance of every observation exactly, so three common mistakes show before
-anything is trained: a wrong noise level (`noise.py`), operators that belong to other observations (`pairing.py`) and masks that
-are shifted or mixed up (`masks.py`). Only means and covariances are used: x need not be Gaussian. Where the observations cannot
-tell, that is noted instead of decided.
+anything is trained: a wrong noise level (`noise.py`), operators that belong to other observations (`pairing.py`) and
+masks that are shifted or mixed up (`masks.py`). Only means and covariances are used: x need not be Gaussian. Where
+the observations cannot tell, that is noted instead of decided.
 """
 
 from __future__ import annotations
@@ -86,19 +86,21 @@ def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
         check.metrics |= {f"noise_{name}_gain": float(gain.unseen), f"noise_{name}_error": gain.unseen.standard_error}
         if gain.fits_better and gain.significance > limit:
             preferred.append(
-                f"the noise stated with the observations is probably too {'small' if factor > 1 else 'large'}: with {level} that "
-                f"level, a Gaussian predicts unseen observations better by {float(gain.unseen):.2g} ± "
+                f"the noise stated with the observations is probably too {'small' if factor > 1 else 'large'}: with "
+                f"{level} that level, a Gaussian predicts unseen observations better by {float(gain.unseen):.2g} ± "
                 f"{gain.unseen.standard_error:.1g} nats each; correct sigma or cov of the observations"
             )
         elif not (gain.fits_worse and gain.significance < -limit) or (factor < 1 and noise.absorbed):
             undecided.append(level)
+    if len(preferred) > 1:  # less noise and more cannot both be right: the fit of the stated level has not settled
+        preferred, undecided = [], ["half", "twice"]
     if check.warnings:  # what does not belong together looks like noise, too
         return
     check.warnings += preferred
     if undecided and not preferred:
         check.notes.append(
-            f"the observations cannot tell the stated noise level from {' or '.join(undecided)} of it (values measured once, as "
-            "with masks, do not separate noise from detail of x): measure the noise where there is no signal"
+            f"the observations cannot tell the stated noise level from {' or '.join(undecided)} of it "
+            "(values measured once, as with masks, do not separate noise from detail of x): measure the noise where there is no signal"
         )
 
 
@@ -109,8 +111,8 @@ def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
     check.metrics |= {"pairing": float(pairing.rank), "pairing_expected": float(pairing.expected)}
     if pairing.tells > 2 * limit and pairing.missing > limit and pairing.better_than_chance < limit:
         check.warnings.append(
-            "operators and observations do not belong together: under the Gaussian start an observation fits its own operator better "
-            f"than that of another observation in {float(pairing.rank):.0%} of comparisons, where it should be "
+            "operators and observations do not belong together: under the Gaussian start an observation fits its own "
+            f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons, where it should be "
             f"{float(pairing.expected):.0%} and chance gives 50 %; check the order of y and A, and of the values within y"
         )
     elif pairing.tells < 2 * limit and not masked:
@@ -129,11 +131,11 @@ def _judge_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
     if strongest is not None and abs(masks.neighbours[strongest]) > limit:
         axis, step = strongest
         check.warnings.append(
-            f"the size of a measured value depends on whether the entry next to it is measured (axis {axis}, {step:+d}): the masks are "
-            "probably shifted by one entry against the observations, or they were chosen by looking at x"
+            f"the size of a measured value depends on whether the entry next to it is measured (axis {axis}, "
+            f"{step:+d}): the masks are probably shifted by one entry against the observations, or they were chosen by looking at x"
         )
     elif masks.zeros > ZEROS:
         check.warnings.append(
-            f"{masks.zeros:.0%} of the values at a typical measured entry are exactly 0, which continuous noise does not produce: masks "
-            "and observations do not belong together, or values were rounded or clipped"
+            f"{masks.zeros:.0%} of the values at a typical measured entry are exactly 0, which continuous noise does not "
+            "produce: masks and observations do not belong together, or values were rounded or clipped"
         )

@@ -1,11 +1,12 @@
 r"""Do masks and observations belong together? Two marks of values that were never measured but count as measured.
 
-- Exact zeros. Entries that are not measured are 0 in y; continuous noise never gives that. Their share is taken per entry of y, and
-  the median over entries reported, so that some entries that are always 0 do not count.
-- Neighbours. If the mask was not chosen by looking at x, whether an entry's neighbour is measured says nothing about the
-  size of the entry's own value. If the masks are shifted by one entry against y, it says whether the value was measured at all.
-  With u the squared deviation of a value in units of its entry's variance and g whether the neighbour is measured, the covariance of
-  u and g within an observation has mean 0 under the right model; a z-test over observations.
+- Exact zeros. Entries that are not measured are 0 in y; continuous noise never gives that. Their share is taken per
+  entry of y, and the median over entries reported, so that some entries that are always 0 do not count.
+- Neighbours. If the mask was not chosen by looking at x, whether an entry's neighbour is measured says nothing about
+  the size of the entry's own value. If the masks are shifted by one entry against y, it tells whether the value was
+  measured at all. With u the squared deviation of a value in units of its entry's variance and g whether the
+  neighbour is measured, the covariance of u and g within an observation has mean 0 under the right model; a z-test
+  over observations.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 r"""Is the noise level right? Gaussians are fitted under half, once and twice the stated level, and compared.
 
-For any law of x, the expected log N(y; Aμ, AΣAᵀ + Σ_y) is largest at the true mean and covariance of y given A. With enough
-observations, and where the operators separate AΣAᵀ from Σ_y, the right level therefore fits best. Where they do not (masks: Σ + τ²I
-with less noise gives the same y), a lower level fits the observations at hand better and others worse, since it leaves
-Σ more freedom, and a higher level the other way round. So a level is preferred only if it fits better *both* the
-observations that the Gaussian was fitted to and those it was not: the observations are cut in two halves, each half is fitted, and
-the other serves as the unseen ones, with a paired z-test.
+For any law of x, the expected log N(y; Aμ, AΣAᵀ + Σ_y) is largest at the true mean and covariance of y given A. With
+enough observations, and where the operators separate AΣAᵀ from Σ_y, the right level therefore fits best. Where they
+do not (masks: Σ + τ²I with less noise gives the same y), a lower level fits the observations at hand better and
+others worse, since it leaves Σ more freedom, and a higher level the other way round. So a level is preferred only if
+it fits better *both* the observations that the Gaussian was fitted to and those it was not: the observations are cut
+in two halves, each half is fitted, and the other serves as the unseen ones, with a paired z-test.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Halves:
         )
 
     def _evidence(self, fitted_to: int, seen: int) -> dict[float, Tensor]:
-        """For every level, log N(y; …) of each observation of the half `seen` by the Gaussian fitted to the half `fitted_to`."""
+        """The log evidence of each observation of one half under the Gaussians fitted to a half, for every level."""
         return {f: log_evidence(prior, _with_noise(self.obs[seen], f)) for f, prior in self.priors[fitted_to].items()}
 
     def try_again(self, factor: float) -> None:

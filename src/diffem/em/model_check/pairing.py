@@ -1,10 +1,10 @@
 r"""Do operators and observations belong together? An observation should fit its own operator better than another's.
 
-Under the Gaussian start, log N(y_i; A_jμ, A_jΣA_jᵀ + Σ_y) is computed for the observation's own operator and for those of a few
-other observations; the share of others that it beats is the rank of the own one. If operators and observations were shuffled,
-the own operator is one among many and the rank is ½ on average, whatever the Gaussian. If they belong together, its mean is that of
-simulated observations. The values compared are those that both operators measure: for masks nothing
-is left to compare, and the ranks are ½ in both cases (see `masks.py` for those).
+Under the Gaussian start, log N(y_i; A_jμ, A_jΣA_jᵀ + Σ_y) is computed for the observation's own operator and for
+those of a few other observations; the share of others that it beats is the rank of the own one. If operators and
+observations were shuffled, the own operator is one among many and the rank is ½ on average, whatever the Gaussian. If
+they belong together, its mean is that of simulated observations. The values compared are those that both operators
+measure: for masks nothing is left to compare, and the ranks are ½ in both cases (see `masks.py` for those).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OBSERVATIONS = 256  # per Gaussian, at most
 
 @dataclass(frozen=True)
 class Unseen:
-    """Observations that one Gaussian was not fitted to, and another was: so that what the first gets wrong is expected of it."""
+    """Observations that `prior` was not fitted to, and `fitted`, which was: it simulates what to expect of `prior`."""
 
     prior: GaussianPrior
     obs: Observations

@@ -1,7 +1,8 @@
 """How far from its mean a standard normal number may lie before a run is flagged.
 
-A run makes many tests, and the right model should be flagged in at most one run of twenty, by any of them. Half of that is
-given to the check of the start and half to the laps, and within each every test gets the same share (Bonferroni).
+A run makes many tests, and the right model should be flagged in at most one run of twenty, by any of them. Half of
+that is given to the check of the start and half to the laps, and within each every test gets the same share
+(Bonferroni).
 """
 
 from __future__ import annotations
