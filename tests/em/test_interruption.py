@@ -11,6 +11,7 @@ import diffem
 from benchmarks import rank_faults
 from diffem import cli, priors
 from diffem.em.loop import Loop
+from diffem.em.model_check.noise import noise_evidence
 from diffem.interruption import EXIT_CTRL_C, EXIT_PREEMPTED, Interruption, Preempted, poll, polled
 from diffem.nn import MLP
 from diffem.priors.fit_full import Selected
@@ -126,6 +127,21 @@ def test_polls_do_nothing_outside_of_a_polled_block():
     with pytest.raises(Preempted), polled(stop):
         poll()
     poll()
+
+
+def test_the_check_of_the_model_is_heard_too(monkeypatch):
+    """It fits Gaussians of its own, which runs with few rounds leave out."""
+    rounds = []
+
+    def stop_at_the_third():
+        if len(rounds) >= 3:
+            raise Preempted("here")
+
+    expect = Selected.expect
+    monkeypatch.setattr(Selected, "expect", lambda *arguments: (rounds.append(1), expect(*arguments))[1])
+    with pytest.raises(Preempted), polled(stop_at_the_third):
+        noise_evidence(observations(400), load_recipe("digits").gaussian)
+    assert len(rounds) == 3
 
 
 @pytest.mark.parametrize("phase", ["start", "M"])
