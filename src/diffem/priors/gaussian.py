@@ -54,8 +54,8 @@ class GaussianPrior(Prior):
         return self._cov
 
     def batch_for(self, most: int) -> int:
-        """Of `most`, as many samples as an exact posterior draw can hold at once: about sixteen vectors in float64 for each."""
-        return min(most, max(1, working_bytes(self.mean.device) // (16 * 8 * self.mean.numel())))
+        """Of `most`, as many samples as an exact posterior draw can hold at once: about 24 vectors in float64 for each."""
+        return min(most, max(1, working_bytes(self.mean.device) // (24 * 8 * self.mean.numel())))
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))

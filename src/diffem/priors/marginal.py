@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ..data import Observations
 from ..linalg import Dense, Diagonal, Isotropic
+from ..memory import working_bytes
 from .gaussian import GaussianPrior
 
-NUMBERS = 1 << 24  # entries of the rows of A, or of the covariances, held at a time
+NUMBERS = 1 << 24  # entries of the rows of A, or of the covariances, in one tensor, at most
+TENSORS = 8  # of that size, held at a time
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def observation_laws(prior: GaussianPrior, obs: Observations, chosen: Chosen) ->
     size, width = math.prod(prior.event_shape), chosen.index.shape[1]
     selects = isinstance(prior.covariance(), Dense) and obs[:1].selection() is not None
     each = width * max(width, 1 if selects else size)
-    batch = max(1, NUMBERS // each)
+    batch = max(1, min(NUMBERS, working_bytes(obs.y.device) // (8 * TENSORS)) // each)
     matrix = prior.covariance().to(torch.float64).matrix()[0] if selects else None  # type: ignore[attr-defined]
     for start in range(0, len(obs), batch):
         rows = slice(start, start + batch)
