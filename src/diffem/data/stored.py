@@ -7,7 +7,7 @@ one shard, however many observations there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -136,7 +136,7 @@ class StoredObservations(Observations):
             return self._read.counts()
         if hasattr(self._shelf, "counts"):
             return self._shelf.counts(self._rows)
-        return torch.cat([part.counts() for part in self.parts()])
+        return counts_of(self.parts(), len(self))
 
     def operators(self) -> StoredOperators:
         """Their A, without reading all of them."""
@@ -194,6 +194,19 @@ class StoredOperators:
 def _bytes(A: Operator) -> int:
     own = sum(t.numel() * t.element_size() for t in A.per_observation().values())
     return own + sum(_bytes(child) for child in A.children())
+
+
+def counts_of(parts: Iterable[Observations], n: int) -> Tensor:
+    """How many values each of n observations measures, `(n,)`, from all of them in parts.
+
+    Counts go into one tensor made beforehand: small tensors kept between large temporary ones would keep the memory of those from
+    being given back.
+    """
+    counts, start = torch.empty(n, dtype=torch.int64), 0
+    for part in parts:
+        counts[start : start + len(part)] = part.counts()
+        start += len(part)
+    return counts
 
 
 def stored(obs: Observations) -> StoredObservations:

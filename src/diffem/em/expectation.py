@@ -21,7 +21,7 @@ from ..progress import Progress
 from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER
 from .plausibility import denoising_error
-from .screening import acceptable
+from .screening import acceptable, total_chi2
 
 if TYPE_CHECKING:
     from ..posterior import Posterior
@@ -67,14 +67,13 @@ def draw_shard(
 
     def attempt(rows: Tensor, first: int, counted: bool) -> Tensor:
         """Draws number `first` and those that come with it for some observations of the shard, `(together, rows, *event)`."""
-        parts = []
+        draws, done = torch.empty(0), 0  # made with the first batch, so that nothing is copied together in the end
         for part in rows.split(batch_size or len(rows)):
             whole = len(part) == len(obs)
             if posterior is None:
                 assert isinstance(prior, GaussianPrior)
                 some = obs if whole else obs[part]
-                x = prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=first)
-                parts.append(x.unsqueeze(0))
+                x = prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=first).unsqueeze(0)
             else:
                 x, statistics = (posterior if whole else posterior[part]).sample(
                     together,
@@ -90,13 +89,18 @@ def draw_shard(
                     progress=False,
                     **sampler_options,
                 )
-                parts.append(x)
                 totals["guards"] += float(statistics.guards.sum())
                 totals["evaluations"] += float(statistics.evaluations.sum())
                 totals["vjps"] += float(statistics.vjps.sum())
+            if len(part) == len(rows):
+                draws = x
+            else:
+                draws = draws if done else x.new_empty(len(x), len(rows), *x.shape[2:])
+                draws[:, done : done + len(part)] = x
+            done += len(part)
             if progress is not None and counted:
                 progress.advance(together * len(part))
-        return torch.cat(parts, 1)
+        return draws
 
     plausible = options.plausible if posterior is not None else None  # the Gaussian start is drawn from exactly
 
@@ -142,7 +146,7 @@ def draw_shard(
             elif len(bad):
                 draw[bad] = _fallback(prior, some[bad])
                 hopeless += len(bad)
-            chi2 += float(torch.where(empty, 0, some.chi2(draw)).sum())
+            chi2 += total_chi2(draw, some)
             informed += int((~empty).sum())
             draws.append(draw if before is None else before[d].to(x).index_copy(0, rows.to(x.device), draw))
     report = {
@@ -156,7 +160,7 @@ def draw_shard(
         "chi2": chi2 / max(informed, 1),
         **totals,
     }
-    return Shard(torch.stack(draws), report)
+    return Shard(torch.stack(draws) if len(draws) > 1 else draws[0].unsqueeze(0), report)
 
 
 def fresh_count(n: int, fresh: float) -> int:

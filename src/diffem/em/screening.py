@@ -8,11 +8,15 @@ measures nothing has no residual: its draws are samples of the prior, and need o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from ..data import Observations
 from ..priors import Prior
+
+PART_BYTES = 1 << 23  # of draws screened at a time on a CPU
 
 
 def chi2_limit(counts: Tensor, threshold: float) -> Tensor:
@@ -38,7 +42,29 @@ def largest_plausible(prior: Prior, bound: float | None) -> float:
 
 
 def acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> Tensor:
-    """`(n,)` True where a draw may be used. x: `(n, *event)`, one per observation."""
+    """`(n,)` True where a draw may be used. x: `(n, *event)`, one per observation; looked at in parts."""
+    good = torch.empty(len(x), dtype=torch.bool, device=x.device)
+    for rows in parts_of(x):
+        good[rows] = _acceptable(x[rows], obs[rows], threshold, bound)
+    return good
+
+
+def total_chi2(x: Tensor, obs: Observations) -> float:
+    """The sum of χ² of draws x `(n, *event)` over the observations that measure something."""
+    total = 0.0
+    for rows in parts_of(x):
+        part = obs[rows]
+        total += float(torch.where(part.empty(), 0, part.chi2(x[rows])).double().sum())
+    return total
+
+
+def parts_of(x: Tensor) -> Iterator[slice]:
+    """Rows of x `(n, *event)` that take `PART_BYTES` together: what is computed from them takes little memory."""
+    rows = max(1, PART_BYTES // max(1, x[0].numel() * x.element_size())) if x.device.type == "cpu" else len(x)
+    return (slice(start, start + rows) for start in range(0, len(x), rows))
+
+
+def _acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> Tensor:
     flat = x.flatten(1)
     finite = torch.isfinite(flat).all(1)
     clean = torch.where(finite.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)

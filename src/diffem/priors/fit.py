@@ -19,7 +19,7 @@ from torch import Tensor
 from ..data import Observations
 from ..data.batches import Batches
 from ..data.scale import signal_scale
-from ..data.stored import stored
+from ..data.stored import counts_of, stored
 from ..errors import InputError
 from ..linalg import Covariance
 from ..memory import working_bytes
@@ -107,7 +107,7 @@ def fit_gaussian(
         mean, cov, log_likelihood = fit_complete(batches)
         history.log_likelihood.append(log_likelihood - per_value)
         return prior(mean, cov)
-    counts = torch.cat([part.counts().cpu() for part in batches])
+    counts = counts_of(batches, len(obs))
     total, first = int(counts.sum()), batches.first()
     selected = rank is None and first.selection() is not None
     model: Full | LowRankModel
