@@ -87,7 +87,8 @@ def damage_shown(out: Path, rng: random.Random) -> str:
     if not files:
         return ""
     victim = rng.choice(files)
-    data, how = bytearray(victim.read_bytes()), rng.randrange(4)
+    others = [file for file in files if file.name == victim.name and file != victim]
+    data, how = bytearray(victim.read_bytes()), rng.randrange(4 if others else 3)
     if how == 0:
         victim.unlink()
     elif how == 1:
@@ -96,7 +97,7 @@ def damage_shown(out: Path, rng: random.Random) -> str:
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         victim.write_bytes(data)
     else:
-        shutil.copyfile(rng.choice([file for file in files if file.name == victim.name]), victim)
+        shutil.copyfile(rng.choice(others), victim)
     return f"damaged {victim.relative_to(out)}"
 
 
