@@ -89,7 +89,7 @@ def posterior(
             f"{observations} holds observations of {obs.x_shape}, the samples of {run} have shape {prior.event_shape}"
         )
     memory.require(2 * draws * len(obs) * prior.mean.numel() * prior.mean.element_size(), f"--draws {draws}")
-    e_step = RunDir(run).recipe().e_step if run.is_dir() else EStep.model_validate({})
+    e_step = RunDir(run).recipe().drawing if run.is_dir() else EStep.model_validate({})
     if iterations is not None and (method or e_step.method) != "mmps":
         raise InputError(f"--iterations is for the method mmps, the method here is {method or e_step.method}")
     changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from diffem import InputError, Observations, operators, priors
-from diffem.linalg import Diagonal
+from diffem.data.information import information_of
+from diffem.linalg import Diagonal, LowRank
 from diffem.posterior import IsotropicInformation, Pivot
 
 from ..exact import gaussian_posterior_mean, matrix_of, random_covariance
@@ -34,7 +35,12 @@ def observations(name: str, noise: str = "isotropic") -> tuple[Observations, tor
         obs, cov = Observations(y, A, sigma=0.3), 0.09 * torch.eye(size, dtype=torch.float64)
     else:
         variances = 0.05 + torch.rand(y.shape[1:], generator=generator, dtype=torch.float64)
-        obs, cov = Observations(y, A, cov=Diagonal(variances)), variances.flatten().diag()
+        factor = torch.randn(2, *y.shape[1:], generator=generator, dtype=torch.float64)
+        flat, cov = factor.flatten(1), variances.flatten().diag()
+        if noise == "diagonal":
+            obs = Observations(y, A, cov=Diagonal(variances))
+        else:
+            obs, cov = Observations(y, A, cov=LowRank(factor, variances)), cov + flat.T @ flat
     measured = obs.measured
     inside = torch.ones(N, size, dtype=torch.bool) if measured is None else measured.expand_as(y).flatten(1)
     # what was not measured has a zero row in A: any variance will do, without correlations to what was
@@ -59,17 +65,14 @@ def test_the_spectrum_is_the_information(name: str) -> None:
         torch.testing.assert_close(spectrum.apply(lambda g: g, x).flatten(1), G @ e, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("noise", ["isotropic", "diagonal"])
-@pytest.mark.parametrize("name", sorted(DIAGONAL))
+@pytest.mark.parametrize("noise", ["isotropic", "diagonal", "low rank"])
+@pytest.mark.parametrize("name", REGISTRY)
 def test_denoising_the_pivot_is_the_exact_posterior_mean(name: str, noise: str) -> None:
     """μ + Σ (Σ + σ²K)⁻¹ (m − μ) = E[x | x_t, y] for x ~ N(μ, Σ), to the accuracy of the solves in float64."""
     obs, matrix, cov_y = observations(name, noise)
-    spectrum, size = obs.information(), matrix.shape[-1]
-    if spectrum is None:  # in Fourier space G is diagonal for equal noise alone
-        assert noise == "diagonal"
-        assert name.startswith(("fourier", "blur"))
-        return
-    pivot, generator = Pivot(obs, spectrum), torch.Generator().manual_seed(7)
+    information, size = information_of(obs), matrix.shape[-1]
+    assert information is not None
+    pivot, generator = Pivot(obs, information), torch.Generator().manual_seed(7)
     mean, cov = torch.randn(size, dtype=torch.float64, generator=generator), random_covariance(size)
     z = torch.randn(N, size, dtype=torch.float64, generator=generator)
     eye = torch.eye(size, dtype=torch.float64).reshape(size, 1, *obs.x_shape).expand(size, N, *obs.x_shape)

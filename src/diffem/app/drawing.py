@@ -63,7 +63,7 @@ def condition(
     if isinstance(prior, GaussianPrior):
         x = torch.stack([prior.draw_posterior(obs, seed=seed, draw=d) for d in range(draws)])
     else:
-        options = viewer.recipe.e_step
+        options = viewer.recipe.drawing
         posterior = condition_like(prior, obs, options)
         x = posterior.sample(draws, steps=steps, seed=seed, progress=False, **sampling_like(options))
     chi2 = torch.cat([obs.chi2(d) for d in x])

@@ -55,7 +55,7 @@ def build(viewer: Viewer, folder: Path) -> Any:
     incoming = Incoming(folder, lambda data: decode(data, viewer.event_shape))
     last, recipe = max(viewer.last, 0), viewer.recipe
     images = _is_images(viewer)
-    steps = min(recipe.e_step.steps, 256)
+    steps = min(recipe.drawing.steps, 256)
 
     @lru_cache(maxsize=2)
     def curves(laps: int) -> str:

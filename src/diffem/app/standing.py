@@ -59,7 +59,8 @@ def _stage(viewer: Viewer, lap: int) -> str:
     if state.is_file() or written == shards:
         done = _training_steps(state) if state.is_file() else None
         first = lap == 1 and recipe.start == "gaussian"
-        steps = (recipe.train.first_steps or recipe.train.steps) if first else recipe.train.steps
+        train = recipe.at(lap).train
+        steps = (train.first_steps or train.steps) if first else train.steps
         return f"lap {lap}: training the denoiser" + (
             f", {done} of {steps} steps at the last checkpoint" if done else ""
         )

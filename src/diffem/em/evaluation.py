@@ -46,7 +46,7 @@ SIMULATED = 8192  # observations simulated, at most: their distance to the real 
 
 def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, bound: float) -> Tensor:
     """Draws for every observation as the run's E-step makes them, `(draws, n, *event)`."""
-    options = recipe.e_step.independent(draws)
+    options = recipe.drawing.independent(draws)
     obs = problem.obs.to(prior.mean.device)
     index = torch.arange(len(obs))
     batch = options.batch or prior.batch_for(len(obs))

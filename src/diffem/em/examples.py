@@ -18,6 +18,7 @@ class Examples:
     """Which draws, noise levels and noise every training step uses: a function of the step alone.
 
     law: of the noise levels. Of several processes each takes its part of every batch, `[first, last)`.
+    conditioned: the share of the examples that is shown with one of so many `observations`' operators.
     """
 
     def __init__(
@@ -28,7 +29,10 @@ class Examples:
         augment: Augment,
         stream: Stream,
         processes: Processes = ALONE,
+        conditioned: float = 0.0,
+        observations: int = 0,
     ) -> None:
+        self.conditioned, self.observations = conditioned, observations
         self.draws, self.batch, self.law, self.augment, self.stream = draws, batch, law, augment, stream
         self.first, self.last = (batch * r // processes.count for r in (processes.rank, processes.rank + 1))
         self._orders: dict[int, Tensor] = {}
@@ -46,7 +50,8 @@ class Examples:
         return orders[epoch - first, position % n]
 
     def block(self, start: int, count: int) -> tuple[Tensor, ...]:
-        """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, augmentation uniforms.
+        """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, augmentation uniforms,
+        and the observation whose operator an example is shown with `(count, B)`, −1 for none.
 
         Draws that lie on disk come with them, `(count, B, *event)`: they are read for all steps together.
         """
@@ -63,8 +68,16 @@ class Examples:
             return v.reshape(count, mine, *v.shape[1:])
 
         rows = split(self.rows(position))
-        block = rows, split(self.law.log_sigma(for_law)), split(z), split(for_augment)
+        block = rows, split(self.law.log_sigma(for_law)), split(z), split(for_augment), split(self.others(position))
         return (*block, self.draws[rows]) if isinstance(self.draws, StoredDraws) else block
+
+    def others(self, position: Tensor) -> Tensor:
+        """The observation whose operator the example at each position is shown with, −1 for none."""
+        if not self.conditioned:
+            return torch.full_like(position, -1)
+        u = self.stream.uniform(position, (2,), step=3, dtype=torch.float64)
+        chosen = (u[:, 1] * self.observations).long().clamp(max=self.observations - 1)
+        return torch.where(u[:, 0] < self.conditioned, chosen, -1)
 
     def samples(self, rows: Tensor, u: Tensor, read: Sequence[Tensor] = ()) -> Tensor:
         """The augmented draws of one step, `(B, *event)`; read: the draws, where `block` has read them from disk."""

@@ -60,7 +60,7 @@ def draw_shard(
     index: `(n,)` addresses of the observations. last: gives the previous lap's draws of this shard, kept where every try failed.
     fresh: the fraction of observations that are drawn for; the others keep the last lap's draws, if there are any.
     """
-    posterior = None if isinstance(prior, GaussianPrior) else condition_like(prior, obs, options)
+    posterior = None if isinstance(prior, GaussianPrior) else condition_like(prior, obs, options, own=True)
     sampler_options: dict[str, Any] = dict(options.sampler_options)
     totals = {"guards": 0.0, "evaluations": 0.0, "vjps": 0.0}
     together = options.together if posterior is not None else 1
@@ -141,14 +141,18 @@ def draw_shard(
         for d, draw in enumerate(x, first):
             bad = (~good[d - first]).nonzero().flatten()
             if len(bad) and last is not None:
-                draw[bad] = (last() if before is None else before)[d].to(x)[rows.to(x.device)[bad]]
+                earlier = last() if before is None else before
+                draw[bad] = earlier[d % len(earlier)].to(x)[rows.to(x.device)[bad]]
                 kept += len(bad)
             elif len(bad):
                 draw[bad] = _fallback(prior, some[bad])
                 hopeless += len(bad)
             chi2 += total_chi2(draw, some)
             informed += int((~empty).sum())
-            draws.append(draw if before is None else before[d].to(x).index_copy(0, rows.to(x.device), draw))
+            kept_draw = (
+                None if before is None else before[d % len(before)].to(x)
+            )  # a stage may make more draws than before
+            draws.append(draw if kept_draw is None else kept_draw.index_copy(0, rows.to(x.device), draw))
     report = {
         "observations": len(obs),
         "draws": count * options.draws,  # of this lap; the counts and χ² are theirs
@@ -188,12 +192,17 @@ def given_shard(obs: Observations) -> Shard:
     return Shard(obs.y.unsqueeze(0), {"observations": len(obs), "draws": len(obs), "informed": len(obs), **none})
 
 
-def condition_like(prior: Prior, obs: Observations, options: EStep) -> Posterior:
-    """The posterior as a recipe's E-step conditions; the solver's settings are those of mmps, the others have their own."""
-    solver: dict[str, Any] = {}
+def condition_like(prior: Prior, obs: Observations, options: EStep, *, own: bool = False) -> Posterior:
+    """The posterior as a recipe's E-step conditions; the solver's settings are those of mmps, the others have their own.
+
+    A conditional network answers for operators like those it was trained with. For others mmps takes its place, unless the observations
+    are the run's `own`.
+    """
     if options.method == "mmps":
-        solver = {"solver": options.solver, "iterations": options.iterations}
-    return prior.posterior(obs, method=options.method, **solver)
+        return prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
+    if options.method != "conditional":
+        return prior.posterior(obs, method=options.method)
+    return prior.posterior(obs, method="conditional", check=False) if own else prior.posterior(obs)
 
 
 def sampling_like(options: EStep) -> dict[str, Any]:

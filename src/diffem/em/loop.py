@@ -37,6 +37,7 @@ from ..runs.rundir import RunDir
 from ..runs.shown import write_losses, write_shown
 from .batches import MicroBatches
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
+from .conditioning import Instruments
 from .expectation import Shard, draw_shard, fresh_count, given_shard, summary
 from .maximization import TrainingRecord, maximization
 from .measured_loss import usable_share
@@ -78,6 +79,7 @@ class Loop:
         self.shown = (obs[held] if len(held) else obs[: min(256, len(obs))]).to(device)
         self.held_out = self.shown.informative() if len(held) else None
         self.prior: Prior | None = None  # of the last lap, while it is in memory
+        self._instruments: Instruments | None = None
         self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
 
     def run_all(self, start: Prior | None) -> None:
@@ -185,8 +187,14 @@ class Loop:
     def store(self, lap: int) -> DrawStore:
         return DrawStore.of_lap(self.run, lap, len(self.train_obs), self.recipe.e_step.shard)
 
+    def instruments(self, scale: float) -> Instruments | None:
+        """The operators that examples are shown with, where the network is conditional."""
+        if self.recipe.conditional and self._instruments is None:
+            self._instruments = Instruments(self.train_obs, scale, self.device)
+        return self._instruments
+
     def expect(self, lap: int, prior: Prior, metrics: dict[str, Any]) -> DrawStore:
-        began, options = time.monotonic(), self.recipe.e_step
+        began, options = time.monotonic(), self.recipe.at(lap).e_step
         store, bound = self.store(lap), self.bound()
         total = fresh_count(len(self.train_obs), options.fresh_at(lap)) * options.draws // self.processes.count
         with Progress(f"lap {lap} E", total, "draws", self.progress) as bar:
@@ -214,8 +222,9 @@ class Loop:
         bar: Progress,
     ) -> Shard:
         """Shard k."""
+        options = self.recipe.at(lap).e_step
         first, end = store.range(k)
-        if self.recipe.e_step.clean:
+        if options.clean:
             bar.advance(end - first)
             return given_shard(self.train_obs[first:end])
 
@@ -224,13 +233,13 @@ class Loop:
             return draw_shard(
                 prior,
                 self.train_obs[first:end].to(self.device),
-                self.recipe.e_step,
+                options,
                 index=self.index[first:end],
                 seed=self.recipe.seed,
                 lap=self.laps_before + lap,
                 bound=bound,
                 last=(lambda: self.earlier_draws(lap - 1, k, bound)) if lap > 1 else None,
-                fresh=self.recipe.e_step.fresh_at(lap),
+                fresh=options.fresh_at(lap),
                 batch_size=batch,
                 captured=self.device.type == "cuda" and batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS,
                 progress=bar,
@@ -249,7 +258,7 @@ class Loop:
         first, end = store.range(k)
         prior = self.saved_prior(lap - 1, self.device)
         with Progress(
-            f"lap {lap} E, shard {k} again", (end - first) * self.recipe.e_step.draws, "draws", self.progress
+            f"lap {lap} E, shard {k} again", (end - first) * self.recipe.at(lap).e_step.draws, "draws", self.progress
         ) as bar:
             shard = self.draw(lap, prior, store, k, bound, bar)
         store.write(k, shard.x, shard.report)
@@ -263,8 +272,11 @@ class Loop:
             metrics |= description["training"]
             assert isinstance(prior, DiffusionPrior)
             return prior.to(self.device)
-        prior = denoiser_to_train(before, self.saved_prior(0, self.device), self.recipe)
-        options = self.recipe.train
+        start = self.saved_prior(0, self.device)
+        instruments = self.instruments(start.scale)
+        family = None if instruments is None else instruments.family
+        prior = denoiser_to_train(before, start, self.recipe, family)
+        options = self.recipe.at(lap).train
         first = lap == 1 and not isinstance(before, DiffusionPrior)
         steps = (options.first_steps or options.steps) if first else options.steps
         draws = lap_draws(store, self.device)
@@ -273,6 +285,11 @@ class Loop:
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
             if self.processes.is_first:
                 write_checkpoint(state_file, done, state, record, state_origin)
+
+        def keep(state: dict[str, torch.Tensor]) -> None:
+            if self.processes.is_first and not self.recipe.at(lap + 1).train.restart:
+                record = TrainingRecord(steps)
+                write_checkpoint(self.optimizer_file(lap), steps, state, record, self.run.origin("optimizer", lap))
 
         record = maximization(
             prior,
@@ -291,6 +308,9 @@ class Loop:
             progress=self.progress,
             processes=self.processes,
             interruption=self.interruption,
+            instruments=instruments,
+            begin=None if options.restart else self.optimizer_state(lap - 1),
+            keep=None if options.restart else keep,
         )
         training = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
         training |= {"rollbacks": record.rollbacks, "measured": share}
@@ -298,9 +318,19 @@ class Loop:
             write_losses(self.run, lap, record.losses)
             save_prior(prior, file, origin, lap=self.laps_before + lap, training=training)
             state_file.unlink(missing_ok=True)
+            self.optimizer_file(lap - 1).unlink(missing_ok=True)
         metrics |= training
         self.say("maximization", {"lap": lap, **training})
         return prior
+
+    def optimizer_file(self, lap: int) -> Path:
+        """The trainer's state at the end of a lap, for an optimizer that lives on (`train.restart: false`)."""
+        return self.run.lap(lap) / "optimizer.safetensors"
+
+    def optimizer_state(self, lap: int) -> dict[str, torch.Tensor] | None:
+        """That state; None where there is none, as in the first lap or a run whose weights alone were brought along."""
+        kept = read_checkpoint(self.optimizer_file(lap), self.run.origin("optimizer", lap))
+        return None if kept is None else kept[1]
 
     def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
         """Watch, and write what makes the lap count; the other processes of a run already draw for the next."""
@@ -320,7 +350,7 @@ class Loop:
 
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
         watched = self.batches.within_memory(
-            prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe, batch)
+            prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe.at(lap + 1), batch)
         )
         metrics |= watched.metrics
         shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}

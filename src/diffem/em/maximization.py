@@ -23,6 +23,7 @@ from ..progress import Progress
 from ..randomness import Stream
 from ..samplers.capture import capture
 from .augment import Augment
+from .conditioning import Instruments
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
@@ -70,12 +71,17 @@ def maximization(
     progress: bool | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
+    instruments: Instruments | None = None,
+    begin: dict[str, Tensor] | None = None,
+    keep: Callable[[dict[str, Tensor]], None] | None = None,
 ) -> TrainingRecord:
     """Train `prior.network` in place on draws `(n, *event)`; it is left in evaluation mode with its averaged weights.
 
     measured: the share of the loss on measured values, `options.measured` when absent. measured_with: the operators of all
         observations, and the observation of every draw, `(n,)`; a share above 0 needs them.
+    instruments: the operators that a share `options.conditioned` of the examples is shown with; a conditional network needs them.
     resume: (steps done, trainer state, record) of an interrupted training; checkpoint: called now and then with the same.
+    begin: the trainer's state at the end of the last lap, for an optimizer that lives on; keep: called with the one at the end of this.
     A loss or weights that are no numbers take the training back to where it was well, to go on with half the step size; a batch that
     does not fit the device is worked through in pieces. When `interruption` asks, the training is saved and `Preempted` raised, on a CPU
     within a step: the steps of an unfinished block are taken again.
@@ -88,10 +94,15 @@ def maximization(
     share = options.measured if measured is None else measured
     measured_loss = _measured_loss(draws, share, augment, seed, measured_with)
     interruption = interruption or Interruption()
-    trainer = Trainer(prior, options, steps, precision, processes, measured_loss, lambda: interruption.asked)
+    trainer = Trainer(
+        prior, options, steps, precision, processes, measured_loss, lambda: interruption.asked, instruments
+    )
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
-    examples = Examples(draws, options.batch, law, augment, stream, processes)
+    shown = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
+    examples = Examples(draws, options.batch, law, augment, stream, processes, *shown)
     done, record = 0, TrainingRecord()
+    if begin is not None:
+        trainer.restore(begin)
     if resume is not None:
         done, state, record = resume
         trainer.restore(state)
@@ -151,6 +162,8 @@ def maximization(
                 saved = time.monotonic()
             if stop and done < steps:
                 raise Preempted(f"lap {lap}: {done} of {steps} training steps are done")
+    if keep is not None:
+        keep(trainer.state())
     trainer.finish()
     prior.eval().requires_grad_(False)
     return record
@@ -194,16 +207,17 @@ def _runner(trainer: Trainer, examples: Examples, stream: Stream, block: int) ->
 
     def eager(start: int, count: int) -> Tensor:
         torch.manual_seed(dropout.integer(start))
-        rows, log_sigma, z, u, *read = examples.block(start, count)
+        rows, log_sigma, z, u, others, *read = examples.block(start, count)
         losses = []
         for i in range(count):
             x = examples.samples(rows[i], u[i], [draws[i] for draws in read])
-            losses.append(trainer.step(start + i, x, log_sigma[i], z[i], rows[i], u[i]))
+            losses.append(trainer.step(start + i, x, log_sigma[i], z[i], rows[i], u[i], others[i]))
             if trainer.stop:
                 break
         return torch.stack(losses)
 
-    if trainer.device.type != "cuda" or processes.count > 1 or (trainer.measured and not trainer.measured.resident):
+    resident = all(part is None or part.resident for part in (trainer.measured, trainer.instruments))
+    if trainer.device.type != "cuda" or processes.count > 1 or not resident:
         return eager
 
     buffers = [torch.empty_like(b) for b in examples.block(0, block)]
@@ -211,9 +225,9 @@ def _runner(trainer: Trainer, examples: Examples, stream: Stream, block: int) ->
     here, overall = (torch.zeros(1, dtype=torch.int64, device=trainer.device) for _ in range(2))
 
     def one_step() -> None:
-        rows, log_sigma, z, u, *read = (b.index_select(0, here)[0] for b in buffers)
+        rows, log_sigma, z, u, others, *read = (b.index_select(0, here)[0] for b in buffers)
         x = examples.samples(rows, u, read)
-        losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u).reshape(1))
+        losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u, others).reshape(1))
         here.add_(1).remainder_(block)  # warming up takes more steps than a block of very large batches has
         overall.add_(1).remainder_(len(trainer.rates))
 

@@ -111,7 +111,7 @@ def reconstruct(
 
     The Gaussian prior is the one the run started from, N(μ, Σ) as every later prior carries it.
     """
-    options = recipe.e_step.independent(draws)
+    options = recipe.drawing.independent(draws)
     sampler_options: dict[str, Any] = dict(options.sampler_options)
     there = obs.to(prior.mean.device)
     batch = batch or options.batch or prior.batch_for(draws * len(there))

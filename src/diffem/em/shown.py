@@ -28,6 +28,8 @@ def restore_pictures(
         shown: The observations in the pictures, `watch.in_pictures`; None if they are not at hand.
     """
 
+    recipe = recipe.at(lap + 1)  # as the watch of that lap drew
+
     def samples() -> np.ndarray:
         prior, batch = load()
         return prior_samples(prior, recipe, batch).cpu().numpy()

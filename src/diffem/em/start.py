@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from ..data import Observations
 from ..data.scale import smallest_noise
 from ..fusion import compile_network
 from ..nn.networks import make_network
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
+from ..priors.family import Family
 from ..priors.files import load_with_description
 from ..randomness import Stream
 from ..runs.rundir import RunDir
@@ -90,26 +93,34 @@ def given_start(start: Prior | str) -> tuple[Prior, int]:
     return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0
 
 
-def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe) -> DiffusionPrior:
+def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe, family: Family | None = None) -> DiffusionPrior:
     """The prior that M trains: the network of the prior before, or a new one addressed by the seed.
 
     Args:
         before: The prior of the lap before.
         start: The run's start, on the device; its mean, covariance, scale and noise levels are kept by every lap.
         recipe: The run's recipe.
+        family: The operators that a conditional network is trained for; None trains an ordinary one.
     """
     device = start.mean.device
+    network: nn.Module | None = None
     settings: dict[str, Any] | None
     if isinstance(before, DiffusionPrior):
         network, settings = before.network, before.settings
     else:
         settings = recipe.network.model_dump()
-        options = {name: value for name, value in settings.items() if name != "kind"}
-        with torch.random.fork_rng([]):
-            torch.manual_seed(Stream(recipe.seed, "network").integer())
-            network = make_network(settings["kind"], before.event_shape, options)
-        if device.type == "cuda":
-            compile_network(network)
+    if (
+        family is not None
+        and settings is not None
+        and settings.get("shown") != (inputs := shown_inputs(settings, family))
+    ):
+        settings = {**settings, "shown": inputs}
+        network = _made(settings, before.event_shape, recipe.seed, before)
+    elif network is None:
+        assert settings is not None
+        network = _made(settings, before.event_shape, recipe.seed, before)
+    if device.type == "cuda":
+        compile_network(network)
     return DiffusionPrior(
         network.to(device),
         mean=start.mean,
@@ -119,4 +130,21 @@ def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe) -> DiffusionP
         sigma_min=start.sigma_min,
         sigma_max=start.sigma_max,
         trained_min=recipe.sigma_min * start.scale,
+        family=family,
     ).to(device)
+
+
+def shown_inputs(settings: dict[str, Any], family: Family) -> int:
+    """How many inputs the description of an observation takes: channels of an image, or numbers."""
+    return family.shape[0] if settings["kind"] == "unet" else math.prod(family.shape)
+
+
+def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, before: Prior) -> nn.Module:
+    """A network with weights addressed by the seed, or with those of the prior before where it has one: further inputs start at 0."""
+    options = {name: value for name, value in settings.items() if name != "kind"}
+    with torch.random.fork_rng([]):
+        torch.manual_seed(Stream(seed, "network").integer())
+        network = make_network(settings["kind"], event_shape, options)
+    if isinstance(before, DiffusionPrior):
+        network.load_state_dict({n: w for n, w in before.network.state_dict().items() if n != "shown"}, strict=False)
+    return network

@@ -4,7 +4,8 @@ With x_t = x + σz, loss weight λ = 1/σ² + 1 and the preconditioning of `prio
 
     λ ‖d(x_t, σ) − x‖² = ‖h(x_t/√(σ²+1), log σ) − (σx − z)/√(σ²+1)‖²,
 
-which is what is computed: no large weights, no cancellation at small σ.
+which is what is computed: no large weights, no cancellation at small σ. Examples that are shown with an operator have noise that differs
+from direction to direction, and the same formula in every one of them (`priors/preconditioning.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 
 from ..fusion import fast_products
 from ..priors import DiffusionPrior
+from ..priors.preconditioning import Preconditioning
 from ..processes import ALONE, Processes
+from .conditioning import Instruments
 from .measured_loss import MeasuredLoss
 
 if TYPE_CHECKING:
@@ -51,10 +54,12 @@ class Trainer:
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
         asked: Callable[[], bool] = lambda: False,
+        instruments: Instruments | None = None,
     ) -> None:
         self.network: nn.Module = prior.network
         self.scale = prior.scale
         self.measured = measured
+        self.instruments = instruments
         self.processes = processes
         self.asked = asked
         self.stop = False  # whether a process had been asked to stop at the last step; all agree, see `_sum_gradients`
@@ -78,7 +83,8 @@ class Trainer:
     def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
         """One optimizer step; returns the loss, `()`. Nothing is read back from the device.
 
-        source: which draws x are, `(n,)`, and the uniform numbers they were augmented with; a loss on measured values needs them.
+        source: which draws x are, `(n,)`, the uniform numbers they were augmented with, and the observations whose operators they are
+            shown with `(n,)`; a loss on measured values and a conditional network need them.
         """
         with fast_products(self.fast):
             return self._step(i, x, log_sigma, z, *source)
@@ -111,12 +117,29 @@ class Trainer:
     def _loss(self, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
         """The squared error of some examples, summed, in units of the prior's scale; log_sigma is relative to it too."""
         x = x / self.scale
+        error = (
+            self._error(x, log_sigma, z) if self.instruments is None else self._shown_error(x, log_sigma, z, source[2])
+        )
+        return error.square().sum() if self.measured is None else self.measured(error, *source[:2])
+
+    def _error(self, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
+        """√λ (d(x_t, σ) − x), `(n, *event)`."""
         sigma = log_sigma.exp().reshape(-1, *(1,) * (x.ndim - 1))
         scale = torch.rsqrt(sigma**2 + 1)
+        return self._h(scale * (x + sigma * z), log_sigma) - scale * (sigma * x - z)
+
+    def _shown_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor) -> Tensor:
+        """√λ (D(m, C) − x), `(n, *event)`, each example with the operator of the observation `others` `(n,)`."""
+        assert self.instruments is not None
+        information = self.instruments[others]
+        noise = Preconditioning(information, log_sigma.exp())
+        v = noise.input(noise.corrupt(x, z))
+        shown = self.instruments.family.describe(information, v, noise.level)
+        return noise.weigh(self._h(v, log_sigma, shown) - noise.target(x, z))
+
+    def _h(self, *inputs: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            h = self.network(scale * (x + sigma * z), log_sigma)
-        error = h.to(x.dtype) - scale * (sigma * x - z)
-        return error.square().sum() if self.measured is None else self.measured(error, *source)
+            return self.network(*inputs).to(inputs[0].dtype)
 
     def _sum_gradients(self, loss: Tensor) -> Tensor:
         """Gradients and loss over all processes, in one message, with the number of processes that were asked to stop."""

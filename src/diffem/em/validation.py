@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..data import Observations
+from ..data.information import information_of
 from ..errors import InputError
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
@@ -23,12 +24,13 @@ CLEAN = 0.01  # noise that is no more than this share of the data's spread is no
 
 def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     """Raise an `InputError` if this recipe cannot be carried out on these observations."""
-    get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
-    for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
-        if name not in known:
-            raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
-    Augment(recipe.train.augment, obs.x_shape)
-    noise_law(recipe.train.noise, recipe.sigma_min, recipe.sigma_max)
+    for lap in (1, *recipe.stages):
+        _validate_stage(recipe.at(lap), obs)
+    if recipe.conditional and information_of(obs[:1]) is None:
+        raise InputError(
+            f"e_step.method: conditional needs AᵀΣ_y⁻¹A in a basis where it is diagonal, or samples of few numbers; got {obs[:1].A}: "
+            "use mmps"
+        )
     if recipe.watch.held_out >= len(obs):
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
@@ -40,6 +42,19 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     if recipe.start == "gaussian" and start is None:
         with torch.device("meta"):
             make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
+
+
+def _validate_stage(recipe: Recipe, obs: Observations) -> None:
+    get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
+    for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
+        if name not in known:
+            raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
+    if recipe.e_step.method == "conditional" and recipe.e_step.sampler == "tds":
+        raise InputError(
+            "e_step: method conditional has no likelihood to weigh the particles of sampler tds by; use mmps"
+        )
+    Augment(recipe.train.augment, obs.x_shape)
+    noise_law(recipe.train.noise, recipe.sigma_min, recipe.sigma_max)
 
 
 def notes(recipe: Recipe, obs: Observations) -> list[str]:

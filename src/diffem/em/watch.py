@@ -79,7 +79,7 @@ def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int 
         return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
     # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler.
     steps = min(WATCH_STEPS, recipe.e_step.steps)
-    posterior = condition_like(prior, obs, recipe.e_step)
+    posterior = condition_like(prior, obs, recipe.e_step, own=True)
     return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=batch, progress=False)
 
 

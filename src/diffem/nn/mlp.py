@@ -7,12 +7,16 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .embedding import NoiseEmbedding
 
 
 class MLP(nn.Module):
-    """h(x `(n, *event)`, log σ `(n,)`) → `(n, *event)`.
+    """h(x `(n, *event)`, log σ `(n,)`, shown) → `(n, *event)`.
+
+    shown: how many numbers describe what was measured. They enter the first layer with weights that start at 0, and count as 0 when they
+    are not given: the same network is a prior and a posterior.
 
     With event (5,), hidden (256, 256, 256) and a 64-d embedding, the network of the manifold experiment: 150,789 parameters.
     """
@@ -23,6 +27,7 @@ class MLP(nn.Module):
         hidden: tuple[int, ...] = (256, 256, 256),
         embedding: NoiseEmbedding | int = 64,
         dropout: float = 0.0,
+        shown: int = 0,
     ) -> None:
         super().__init__()
         self.event_shape = tuple(event_shape)
@@ -35,7 +40,14 @@ class MLP(nn.Module):
             if dropout > 0:
                 layers.append(nn.Dropout(dropout))
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], size))
+        first = self.layers[0]
+        assert isinstance(first, nn.Linear)
+        self.shown = nn.Parameter(torch.zeros(first.out_features, shown)) if shown else None
 
-    def forward(self, x: Tensor, log_sigma: Tensor) -> Tensor:
-        features = torch.cat([x.flatten(1), self.embedding(log_sigma)], -1)
-        return self.layers(features).reshape(x.shape)
+    def forward(self, x: Tensor, log_sigma: Tensor, shown: Tensor | None = None) -> Tensor:
+        features = self.layers[0](torch.cat([x.flatten(1), self.embedding(log_sigma)], -1))
+        if self.shown is not None and shown is not None:
+            features = features + functional.linear(shown.flatten(1), self.shown)
+        for layer in itertools.islice(self.layers, 1, None):
+            features = layer(features)
+        return features.reshape(x.shape)

@@ -25,10 +25,11 @@ def mlp(
     embedding: int = 64,
     dropout: float = 0.0,
     frequencies: list[float] | None = None,
+    shown: int = 0,
 ) -> nn.Module:
     low, high = frequencies or (0.25, 16.0)
     hidden = [256, 256, 256] if hidden is None else hidden
-    return MLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout)
+    return MLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
 
 
 def unet(
@@ -40,18 +41,20 @@ def unet(
     dropout: float = 0.0,
     space_to_depth: int = 1,
     frequencies: list[float] | None = None,
+    shown: int = 0,
 ) -> nn.Module:
     low, high = frequencies or (0.25, 16.0)
     hidden = [128, 256, 384] if hidden is None else hidden
     heads = [0] * len(hidden) if heads is None else heads
-    return UNet(event_shape, hidden, blocks, heads, NoiseEmbedding(embedding, low, high), dropout, space_to_depth)
+    noise = NoiseEmbedding(embedding, low, high)
+    return UNet(event_shape, hidden, blocks, heads, noise, dropout, space_to_depth, shown)
 
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "unet": unet}
 
 
 # The largest number that makes sense, per setting; lists hold at most as many numbers.
-LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64}
+LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64, "shown": 1 << 20}
 LEVELS = 256
 
 
@@ -75,7 +78,7 @@ def _check(options: dict[str, Any]) -> None:
     for name, most in LARGEST.items():
         given = options.get(name)
         values = given if isinstance(given, list | tuple) else [] if given is None else [given]
-        least = 0 if name == "heads" else 1
+        least = 0 if name in ("heads", "shown") else 1
         if len(values) > LEVELS or not all(type(v) is int and least <= v <= most for v in values):
             raise InputError(
                 f"network.{name} must be whole numbers from {least} to {most}, {LEVELS} of them at most, got {str(given)[:80]}"

@@ -86,10 +86,12 @@ class Level(nn.Module):
 
 
 class UNet(nn.Module):
-    """h(x `(n, c, h, w)`, log σ `(n,)`) → `(n, c, h, w)`.
+    """h(x `(n, c, h, w)`, log σ `(n,)`, shown `(n, shown, h, w)`) → `(n, c, h, w)`.
 
     hidden: channels per level, each at half the resolution of the one before. blocks: residual blocks per level and side.
     heads: attention heads per level, 0 for none. space_to_depth: fold s×s pixels into channels before, and back after.
+    shown: channels that describe what was measured. They enter the first convolution with weights that start at 0, and count as 0 when they
+        are not given: the same network is a prior and a posterior.
 
     With 3 channels, hidden (128, 256, 384), 5 blocks, heads (0, 4, 0) and a 256-d embedding, the network of the paper's CIFAR-10
     experiment: 57,560,451 parameters.
@@ -104,6 +106,7 @@ class UNet(nn.Module):
         embedding: NoiseEmbedding | int = 256,
         dropout: float = 0.0,
         space_to_depth: int = 1,
+        shown: int = 0,
     ) -> None:
         super().__init__()
         self.event_shape = tuple(event_shape)
@@ -124,11 +127,14 @@ class UNet(nn.Module):
         self.merge = nn.ModuleList(conv3(hidden[i] + hidden[i + 1], hidden[i]) for i in range(last))
         self.norm = ChannelNorm()
         self.last = nn.Conv2d(hidden[0], channels, 1)
+        self.shown = nn.Parameter(torch.zeros(hidden[0], shown * space_to_depth**2, 3, 3)) if shown else None
 
-    def forward(self, x: Tensor, log_sigma: Tensor) -> Tensor:
-        embedding = self.embedding(log_sigma)
+    def forward(self, x: Tensor, log_sigma: Tensor, shown: Tensor | None = None) -> Tensor:
+        embedding, weight = self.embedding(log_sigma), self.first.weight
+        if self.shown is not None and shown is not None:  # one convolution over both
+            x, weight = torch.cat([x, shown], 1), torch.cat([weight, self.shown], 1)
         x = functional.pixel_unshuffle(x, self.space_to_depth).contiguous(memory_format=torch.channels_last)
-        x = self.descent[0](self.first(x), embedding)
+        x = self.descent[0](functional.conv2d(x, weight, self.first.bias, padding=1), embedding)
         skips = [x]
         for shrink, level in zip(self.shrink, list(self.descent)[1:], strict=True):
             x = level(self.norm(shrink(x)), embedding)

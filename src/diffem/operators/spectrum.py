@@ -1,25 +1,77 @@
-r"""What an observation says about x, where it is diagonal in a known basis.
+r"""What an observation tells about x: the information G = AᵀΣ_y⁻¹A, diagonal in an orthonormal basis.
 
-The likelihood of y = A x + e depends on x through G = AᵀΣ_y⁻¹A, the *information*. For pixel masks, windows and whole images G is
-diagonal in the entries of x; for Cartesian k-space of one coil and circular blurs it is diagonal in Fourier space:
+The likelihood of y = A x + e depends on x through G alone. For pixel masks, windows and whole images G is diagonal in the entries of x; for
+Cartesian k-space of one coil and circular blurs it is diagonal in Fourier space; for small problems its eigenvectors can be computed:
 
-    G = Bᵀ diag(g) B,      B orthonormal.
+    G = Bᵀ diag(g) B,      B with orthonormal rows, G = 0 on their complement.
 
 Functions of G, such as (I + σ²G)⁻¹, then cost two changes of basis and no solver.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+
+from ..shapes import per_sample
+
+Function = Callable[
+    [Tensor], Tensor
+]  # of eigenvalues (1 or n, ...), elementwise; values per sample enter by `per_sample`
+
+
+class Information(Protocol):
+    """G of n observations, or one G for all of them.
+
+    Attributes:
+        gains: The eigenvalues g `(1 or n, ...)`, real and non-negative.
+        kind: The name of the basis.
+    """
+
+    @property
+    def gains(self) -> Tensor: ...
+    @property
+    def kind(self) -> str: ...
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """B x, for x `(n, *event)`; broadcastable with `gains`."""
+        ...
+
+    def combine(self, *terms: tuple[Function, Tensor]) -> Tensor:
+        """Σ f(G) x over the terms (f, x `(n, *event)`)."""
+        ...
+
+    def restore(self, coordinates: Tensor, shape: torch.Size) -> Tensor:
+        """Bᵀ c as samples of `shape` `(n, *event)`."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that hold one entry per observation, or one for all."""
+        ...
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
+        """The same kind of information with other tensors."""
+        ...
+
+    def scaled(self, scale: float) -> Self:
+        """G in units of `scale`: multiplied by its square."""
+        ...
+
+    def isotropic(self) -> Tensor | None:
+        """γ `(1 or n,)` when G = γI for every observation, to rounding; None otherwise."""
+        ...
 
 
 @dataclass(frozen=True)
 class Entries:
     """The basis of x itself."""
+
+    kind = "entries"
 
     def coordinates(self, x: Tensor) -> Tensor:
         return x
@@ -37,6 +89,8 @@ class Frequencies:
 
     complex: bool = False
     channels: bool = False
+
+    kind = "frequencies"
 
     def coordinates(self, x: Tensor) -> Tensor:
         """Images `(n, ..., H, W)`, `(n, ..., H, W, 2)` or `(n, ..., 2, H, W)` → complex spectra `(n, ..., H, W)`."""
@@ -57,18 +111,96 @@ class Frequencies:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """G = Bᵀ diag(gains) B; gains: `(1 or n, ...)`, real, non-negative, broadcastable to coordinates in the basis."""
+    """G = Bᵀ diag(gains) B in a fixed basis; gains: `(1 or n, ...)`, broadcastable to coordinates in the basis."""
 
     gains: Tensor
     basis: Entries | Frequencies = Entries()
 
-    def apply(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Bᵀ diag(function(gains)) B x, `(n, *event)`."""
-        return self.basis.sample(function(self.gains) * self.basis.coordinates(x))
+    @property
+    def kind(self) -> str:
+        return self.basis.kind
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        return self.basis.coordinates(x)
+
+    def restore(self, coordinates: Tensor, shape: torch.Size) -> Tensor:
+        return self.basis.sample(coordinates).expand(shape)
+
+    def combine(self, *terms: tuple[Function, Tensor]) -> Tensor:
+        coordinates = [function(self.gains) * self.basis.coordinates(x) for function, x in terms]
+        return self.basis.sample(functools.reduce(torch.add, coordinates))
+
+    def apply(self, function: Function, x: Tensor) -> Tensor:
+        """f(G) x, `(n, *event)`."""
+        return self.combine((function, x))
+
+    def scaled(self, scale: float) -> Spectrum:
+        return replace(self, gains=self.gains * scale**2)
 
     def isotropic(self) -> Tensor | None:
-        """γ `(1 or n,)` when G = γI for every observation, to rounding; None otherwise."""
         gains = self.gains.flatten(1)
         low, high = gains.amin(1), gains.amax(1)
         slack = 16 * torch.finfo(gains.dtype).eps
         return gains.mean(1) if bool((high - low <= slack * high).all()) else None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"gains": self.gains}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Spectrum:
+        return replace(self, gains=tensors["gains"])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """G = Bᵀ diag(gains) B with rows of its own for every observation, and 0 on their complement.
+
+    Attributes:
+        gains: `(1 or n, r)`.
+        rows: B `(1 or n, r, N)`, orthonormal, over the flattened sample; a row whose gain is 0 may be 0.
+    """
+
+    gains: Tensor
+    rows: Tensor
+
+    kind = "rows"
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        return (self.rows @ x.flatten(1).unsqueeze(-1)).squeeze(-1)
+
+    def restore(self, coordinates: Tensor, shape: torch.Size) -> Tensor:
+        return (self.rows.mT @ coordinates.unsqueeze(-1)).squeeze(-1).reshape(shape)
+
+    def combine(self, *terms: tuple[Function, Tensor]) -> Tensor:
+        nothing, shape = torch.zeros_like(self.gains[:, :1]), terms[0][1].shape
+        outside = [(function(nothing), x.flatten(1)) for function, x in terms]  # f(0) on the complement of the rows
+        inside = [
+            (function(self.gains) - value) * self.coordinates(flat)
+            for (function, _), (value, flat) in zip(terms, outside, strict=True)
+        ]
+        rest = functools.reduce(torch.add, (value * flat for value, flat in outside))
+        return rest.reshape(shape) + self.restore(functools.reduce(torch.add, inside), shape)
+
+    def apply(self, function: Function, x: Tensor) -> Tensor:
+        """f(G) x, `(n, *event)`."""
+        return self.combine((function, x))
+
+    def scaled(self, scale: float) -> Rows:
+        return replace(self, gains=self.gains * scale**2)
+
+    def isotropic(self) -> Tensor | None:
+        return None
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"gains": self.gains, "rows": self.rows}
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Rows:
+        return Rows(**tensors)
+
+
+def determined(information: Information, level: Tensor | float) -> Tensor:
+    """1 − k, the eigenvalues of I − K at the noise level σ, `(1 or n, ...)`: the share of each coordinate that y determines.
+
+    K = (I + σ²G)⁻¹ is the part of the noise of x_t that remains once y is known.
+    """
+    variance_times_gain = per_sample(level, information.gains) ** 2 * information.gains
+    return variance_times_gain / (1 + variance_times_gain)

@@ -1,15 +1,19 @@
 """Posterior methods: prior × observations → denoiser; a new one is a file and a line in `METHODS`."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from ..data import Observations
+from ..data.information import information_of
 from ..errors import InputError
 from ..linalg import Isotropic
 from ..modes import in_own_modes
 from ..priors.base import Prior
+from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior
 from .base import Evaluation, Posterior, Statistics
+from .conditional import Conditional
 from .diffpir import DiffPIR
 from .dps import DPS
 from .exact import Exact
@@ -20,6 +24,8 @@ from .pigdm import PiGDM
 from .pivot import Pivot
 from .tmpd import TMPD
 
+logger = logging.getLogger("diffem")
+
 
 def exact(prior: Prior, obs: Observations) -> Posterior:
     """The exact posterior: of a mixture by dense algebra, of any other prior where AᵀΣ_y⁻¹A is proportional to I."""
@@ -28,15 +34,33 @@ def exact(prior: Prior, obs: Observations) -> Posterior:
 
 
 METHODS: dict[str, Callable[..., Posterior]] = {
-    method.method: method for method in (MMPS, SigmaT, SigmaX, Identity, DPS, PiGDM, TMPD, DiffPIR)
+    method.method: method for method in (Conditional, MMPS, SigmaT, SigmaX, Identity, DPS, PiGDM, TMPD, DiffPIR)
 } | {"exact": exact}
 
 
+def choose_method(prior: Prior, obs: Observations) -> tuple[str, str]:
+    """The best method for this prior and these observations, and why."""
+    if not isinstance(prior, DiffusionPrior):
+        return "mmps", "it is exact for a Gaussian prior, and works with every other"
+    information = information_of(obs)
+    if information is not None and information.isotropic() is not None:
+        return "exact", "every entry is measured equally well, so one denoising is exact"
+    if prior.family is None:
+        return "mmps", "the prior has no conditional network"
+    why = None if information is None else prior.family.outside(information.scaled(prior.scale))
+    if information is None or why is not None:
+        return "mmps", why or "AᵀΣ_y⁻¹A is not diagonal in a known basis"
+    return "conditional", f"the prior was trained for such operators ({prior.family.operator})"
+
+
 @in_own_modes
-def condition(prior: Prior, obs: Observations, method: str = "mmps", **options: Any) -> Posterior:
-    """The posterior of `prior` given `obs` by a method's name; `options` are the method's."""
+def condition(prior: Prior, obs: Observations, method: str | None = None, **options: Any) -> Posterior:
+    """The posterior of `prior` given `obs` by a method's name, or by the best one that applies; `options` are the method's."""
     if not isinstance(obs, Observations):
         raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}")
+    if method is None:
+        method, why = choose_method(prior, obs) if not options else ("mmps", "its options were given")
+        logger.info("posterior method %r: %s", method, why)
     if method not in METHODS:
         raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
     try:
@@ -50,6 +74,7 @@ __all__ = [
     "METHODS",
     "MMPS",
     "TMPD",
+    "Conditional",
     "DiffPIR",
     "Evaluation",
     "Exact",

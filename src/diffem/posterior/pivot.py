@@ -1,34 +1,47 @@
-r"""The pivot: everything that x_t and y say about x, as one Gaussian.
+r"""The pivot: everything that x_t and y tell about x, as one Gaussian.
 
 With x_t = x + σz and y = A x + e, the product of the two likelihoods is a Gaussian in x with precision and centre
 
     Λ = I/σ² + G,      m = Λ⁻¹ (x_t/σ² + AᵀΣ_y⁻¹y),      G = AᵀΣ_y⁻¹A.
 
 So E[x | x_t, y] = E[x | x + w = m] with noise w ~ N(0, Λ⁻¹): conditioning any prior on y is denoising the pivot m, exactly, without a
-Jacobian. Λ⁻¹ = σ²K with K = (I + σ²G)⁻¹, whose eigenvalues in (0, 1] tell how much of each direction is still unknown. G is diagonal
-in a known basis for many operators (`operators/spectrum.py`), and m = K (x_t + σ² AᵀΣ_y⁻¹y) costs two changes of basis.
+Jacobian. Λ⁻¹ = σ²K with K = (I + σ²G)⁻¹, whose eigenvalues in (0, 1] are the share of each direction that is still unknown. In the basis
+where G is diagonal (`operators/spectrum.py`), with ỹ = g⁻¹ B AᵀΣ_y⁻¹y the value that y alone gives a coordinate,
+
+    m = x_t + Bᵀ (1 − k) (ỹ − B x_t):
+
+measured coordinates move from x_t to ỹ by the share that y determines, the others stay as they are.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..operators.spectrum import Spectrum
+from ..operators.spectrum import Information, determined
 from ..shapes import per_sample
 
 
 class Pivot:
-    """The pivot of n observations whose information has the spectrum `spectrum` (`Observations.information`)."""
+    """The pivot of n observations whose information is known (`data/information.py`)."""
 
-    def __init__(self, obs: Observations, spectrum: Spectrum) -> None:
-        self.spectrum = spectrum
-        self._precise_y = obs.A.adjoint(obs.noise.solve(obs.y))  # AᵀΣ_y⁻¹y, (n, *event)
+    def __init__(self, obs: Observations, information: Information) -> None:
+        self.information = information
+        # Where A damps a coordinate, ỹ divides by a small number: in float64, so that y's noise is all that is amplified.
+        exact = obs.to(dtype=torch.float64)
+        tensors = {name: tensor.double() for name, tensor in information.tensors().items()}
+        basis, gains = information.with_tensors(tensors), tensors["gains"]
+        scaled = basis.coordinates(exact.A.adjoint(exact.noise.solve(exact.y))) / torch.where(gains > 0, gains, 1)
+        values = torch.where(gains > 0, scaled, 0)
+        self._values = values.to(information.coordinates(obs.y.new_zeros(1, *obs.x_shape)).dtype)
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """m, `(n, *event)`; sigma: `()` or `(n,)`."""
-        return self.unknown(x_t + per_sample(sigma, x_t) ** 2 * self._precise_y, sigma)
+        share = determined(self.information, sigma)
+        move = share * (self._values - self.information.coordinates(x_t))
+        return x_t + self.information.restore(move, x_t.shape)
 
     def unknown(self, v: Tensor, sigma: Tensor) -> Tensor:
         """K v, the part of v `(n, *event)` that the observation leaves open."""
-        return self.spectrum.apply(lambda gains: 1 / (1 + per_sample(sigma, gains) ** 2 * gains), v)
+        return self.information.combine((lambda gains: 1 / (1 + per_sample(sigma, gains) ** 2 * gains), v))

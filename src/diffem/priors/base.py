@@ -136,10 +136,12 @@ class Prior(nn.Module):
                 ]
             )
 
-    def posterior(self, obs: Observations, method: str = "mmps", **options: Any) -> Posterior:
+    def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Posterior:
         """The prior conditioned on observations: another denoiser, one sample per observation.
 
-        method: a name of `posterior.METHODS`; `options` go to it (`solver`, `iterations`, `tolerance`, `guard`, ...).
+        method: a name of `posterior.METHODS`; `options` go to it (`solver`, `iterations`, `tolerance`, `guard`, ...). When not given, the
+            best one that applies: 'exact' or 'conditional' where one forward pass answers, 'mmps' otherwise. The posterior's `method`
+            tells which, and the logger "diffem" why.
         """
         from ..posterior import condition
 

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..fusion import compile_network, compiling_pays, fast_products
 from ..linalg import Covariance
+from ..operators.spectrum import Information
 from ..shapes import per_sample, require_precision
 from .base import Prior
 from .batching import choose_batch
+from .family import Family
+from .preconditioning import Preconditioning
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what matrix products and convolutions run in
 
@@ -34,6 +37,7 @@ class DiffusionPrior(Prior):
     settings: how the network was made, `{"kind": "mlp", ...}` as in a recipe; needed to save the prior.
     trained_min: the lowest noise level the network was trained at, sigma_min when not given. Below it the network is
         evaluated at that level, where x̂ differs from x_t by less than the level itself.
+    family: the operators that a conditional network, h(x, log_sigma, shown), was trained for; without `shown` it is an ordinary prior.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class DiffusionPrior(Prior):
         sigma_min: float | None = None,
         sigma_max: float | None = None,
         trained_min: float | None = None,
+        family: Family | None = None,
     ) -> None:
         if not isinstance(network, nn.Module):
             raise InputError(f"DiffusionPrior needs a torch.nn.Module h(x, log_sigma), got {type(network).__name__}")
@@ -72,6 +77,7 @@ class DiffusionPrior(Prior):
         self._sampling = self._fast = False
         self._cov = cov
         self.settings = settings
+        self.family = family
 
     def accelerate(self, batch: int, *, precision: str | None = None, sampling: bool = False) -> Self:
         """Make evaluations fast on a GPU; returns the prior itself.
@@ -110,21 +116,45 @@ class DiffusionPrior(Prior):
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         level = sigma / self.scale
         shrink = torch.rsqrt(level**2 + 1)
-        log_level = level.clamp(min=self.trained_min / self.scale).log()
-        h = self._h(per_sample(shrink / self.scale, x_t) * x_t, log_level.expand(len(x_t)))
+        h = self._h(per_sample(shrink / self.scale, x_t) * x_t, self._log_level(level, len(x_t)))
         return per_sample(shrink**2, x_t) * x_t + per_sample(sigma * shrink, x_t) * h
 
-    def _h(self, x: Tensor, log_sigma: Tensor) -> Tensor:
+    def denoise_pivot(self, m: Tensor, sigma: Tensor, information: Information) -> Tensor:
+        """E[x | x + w = m] for noise w of covariance (I/σ² + G)⁻¹, `(n, *event)`: one evaluation of the network.
+
+        Args:
+            m: `(n, *event)`, the pivot.
+            sigma: `()` or `(n,)`.
+            information: G in units of the prior's scale, that is multiplied by scale².
+        """
+        if self.family is None:
+            raise InputError("this prior has no conditional network: it was not trained with train.conditioned")
+        noise, m = Preconditioning(information, sigma / self.scale), m / self.scale
+        x = noise.input(m)
+        shown = self.family.describe(information, x, noise.level)
+        h = self._h(x, self._log_level(noise.level, len(m)), shown)
+        return self.scale * noise.output(m, h)
+
+    def _log_level(self, level: Tensor, n: int) -> Tensor:
+        return level.clamp(min=self.trained_min / self.scale).log().expand(n)
+
+    def _h(self, x: Tensor, log_sigma: Tensor, shown: Tensor | None = None) -> Tensor:
+        inputs: tuple[Tensor, ...] = (x, log_sigma) if shown is None else (x, log_sigma, shown.to(x.dtype))
         with self.arithmetic(), self._autocast(x.device):
             if self._batch is None:
-                return self.network(x, log_sigma).to(x.dtype)
-            if not torch.is_grad_enabled() and not self._sampling:
-                return self.network.forward(x, log_sigma).to(x.dtype)
+                return self.network(*inputs).to(x.dtype)
+            if shown is None and not torch.is_grad_enabled() and not self._sampling:
+                return self.network.forward(*inputs).to(x.dtype)
+            if shown is None and self.family is not None and not torch.is_grad_enabled():
+                inputs = (
+                    x,
+                    log_sigma,
+                    x.new_zeros(len(x), *self.family.shape),
+                )  # one compilation serves prior and posterior
             n, missing = len(x), max(0, self._batch - len(x))
             if missing:
-                x = torch.cat([x, x.new_zeros(missing, *x.shape[1:])])
-                log_sigma = torch.cat([log_sigma, log_sigma.new_zeros(missing)])
-            return self.network(x, log_sigma)[:n].to(x.dtype)
+                inputs = tuple(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in inputs)
+            return self.network(*inputs)[:n].to(x.dtype)
 
     def extra_repr(self) -> str:
         return (

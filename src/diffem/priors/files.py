@@ -15,6 +15,7 @@ from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..nn.networks import make_network
 from .base import Prior
 from .diffusion import DiffusionPrior
+from .family import Family
 from .gaussian import GaussianPrior
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
             )
         description["network"] = prior.settings
         description["trained_min"] = prior.trained_min
+        if prior.family is not None:
+            description["family"] = prior.family.note()
         tensors |= {f"network.{name}": tensor for name, tensor in prior.network.state_dict().items()}
     elif not isinstance(prior, GaussianPrior):
         raise InputError(f"a {type(prior).__name__} cannot be saved; Gaussian and diffusion priors can")
@@ -107,6 +110,7 @@ def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     if kind != "DiffusionPrior":
         raise InputError(f"unknown kind of prior {kind!r}")
     settings = dict(description["network"])
+    family = Family.read(description["family"]) if "family" in description else None
     options = {name: value for name, value in settings.items() if name != "kind"}
     with torch.device("meta"):  # takes no memory: only weights that are in the file are made
         expected = make_network(settings["kind"], tuple(mean.shape), options).state_dict()
@@ -129,6 +133,7 @@ def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
         sigma_min=sigma_min,
         sigma_max=sigma_max,
         trained_min=float(description.get("trained_min", sigma_min)),
+        family=family,
     )
 
 

@@ -56,7 +56,7 @@ def write_study(
     changes: other settings of the run's data source.
     """
     recipe, prior = RunDir(path).recipe(), load(path, lap, device, "recipe")
-    steps = steps or max(recipe.e_step.steps, STEPS)
+    steps = steps or max(recipe.drawing.steps, STEPS)
     if draws < 2:
         raise InputError(f"--draws must be at least 2, for a standard deviation, got {draws}")
     side = min(prior.event_shape[-2:])
@@ -64,7 +64,7 @@ def write_study(
         raise InputError(f"--crop must be at most {side}, the images' shorter side, got {crop}")
     if len(set(accels)) < len(accels):
         raise InputError(f"--accel names an acceleration twice: {', '.join(f'{a:g}' for a in accels)}")
-    batch = batch or recipe.e_step.batch or prior.batch_for(slices * draws)
+    batch = batch or recipe.drawing.batch or prior.batch_for(slices * draws)
     prior.prepare(batch, evaluations=(len(accels) + 1) * math.ceil(slices * draws / batch) * steps)
     parts: list[Reconstruction] = []
     rows: list[dict[str, Any]] = []

@@ -29,7 +29,7 @@ class Origin:
     """The file of a run that an object was written for.
 
     Attributes:
-        kind: What the file holds: "start" (an unfinished one), "prior", "training" (an unfinished one), "draws", "losses" or
+        kind: What the file holds: "start" (an unfinished one), "prior", "training" (an unfinished one), "optimizer", "draws", "losses" or
             "metrics".
         run: The name of the run, see `run_name`.
         seed: The run's seed.

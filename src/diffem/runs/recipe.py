@@ -68,7 +68,10 @@ class EStep(Section):
         False,
         description="the observations are samples of x themselves: nothing is drawn, M is trained on them as they are",
     )
-    method: str = "mmps"
+    method: str = Field(
+        "mmps",
+        description="how draws are conditioned: mmps with any network; conditional with one that is trained to be told what was measured",
+    )
     solver: str = "cg"
     iterations: int = Field(3, ge=1, le=100_000)
     sampler: str = "ddpm2"
@@ -169,7 +172,23 @@ class Train(Section):
     measured_until: int | None = Field(
         None, ge=1, le=MANY, description="the last lap with that share; later ones are EM; all have it when absent"
     )
+    conditioned: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the examples that is shown with the operator of another observation, for e_step.method: conditional; "
+        "0.5 with that method and 0 with others when absent",
+    )
+    restart: bool = Field(
+        True,
+        description="whether the optimizer begins anew in every lap, from the averaged weights; otherwise it lives on",
+    )
     checkpoint_seconds: float = Field(120.0, gt=0)
+
+    @property
+    def conditioned_share(self) -> float:
+        """The share of conditioned examples where the network is conditional."""
+        return 0.5 if self.conditioned is None else self.conditioned
 
     def measured_at(self, lap: int) -> float:
         """The share of the loss on measured values in a lap of the run, counted from its own start."""
@@ -210,6 +229,43 @@ class Recipe(Section):
     e_step: EStep = EStep()  # type: ignore[call-arg]
     train: Train
     watch: Watch = Watch()  # type: ignore[call-arg]
+    stages: dict[Annotated[int, Field(ge=1)], dict[Literal["e_step", "train"], dict[str, Any]]] = Field(
+        {},
+        description="changes of e_step and train from a lap on: {4: {e_step: {method: conditional}}, 12: {train: {steps: 6000}}}",
+    )
+
+    @model_validator(mode="after")
+    def _stages(self) -> Recipe:
+        for lap in self.stages:
+            stage = self.at(lap)  # its values are checked here, before anything runs
+            if stage.e_step.shard != self.e_step.shard or stage.e_step.clean != self.e_step.clean:
+                raise ValueError(f"stages.{lap}: e_step.shard and e_step.clean are the same in all laps")
+        return self
+
+    def at(self, lap: int) -> Recipe:
+        """The recipe as it holds in a lap, with the changes of all stages up to it and no further stages."""
+        if not self.stages:
+            return self
+        sections: dict[str, Any] = {"e_step": self.e_step.model_dump(), "train": self.train.model_dump()}
+        for first in sorted(k for k in self.stages if k <= lap):
+            for section, changes in self.stages[first].items():
+                for key, value in changes.items():
+                    _set(sections, f"{section}.{key}", value)
+        changed = {"e_step": EStep.model_validate(sections["e_step"]), "train": Train.model_validate(sections["train"])}
+        return self.model_copy(update={**changed, "stages": {}})
+
+    @property
+    def drawing(self) -> EStep:
+        """How the last prior is drawn from, for new observations too."""
+        return self.at(self.laps + 1).e_step
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the network is trained to be told what was measured, in any lap."""
+        every = [self.at(lap) for lap in (1, *self.stages)]
+        return any(
+            r.train.conditioned or (r.train.conditioned is None and r.e_step.method == "conditional") for r in every
+        )
 
     @model_validator(mode="after")
     def _sigmas(self) -> Recipe:

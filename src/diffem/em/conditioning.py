@@ -1,0 +1,81 @@
+r"""Training examples as a posterior meets them: a draw of one observation, seen through the operator of another.
+
+A conditional network denoises the pivot m = x + C^½ z, C = (I/σ² + G)⁻¹ (`priors/preconditioning.py`). A share of the examples is given the
+information G = AᵀΣ_y⁻¹A of an observation taken at random, the others G = 0, which trains the prior. The operator must be *another*
+observation's: at the draw's own, x was made from y and would agree with it better than an independent measurement does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .. import memory
+from ..data import Observations
+from ..data.batches import scanned_together
+from ..data.information import information_of
+from ..errors import InputError
+from ..operators.spectrum import Information
+from ..priors.family import Family
+
+
+class Instruments:
+    """The information of all observations in units of a prior's scale, on a device: kept there if it fits, computed as it is used if not.
+
+    Attributes:
+        family: What they have in common, as a conditional network is told.
+        resident: Whether all of it is on the device; a step that computes it cannot be captured.
+    """
+
+    def __init__(self, obs: Observations, scale: float, device: torch.device) -> None:
+        self._obs, self._scale, self._device = obs, scale, device
+        first = self._information(obs[:1])
+        self.family = Family.of(type(obs[:1].A).__name__, self._parts(), obs.x_shape)
+        size = len(obs) * sum(t.numel() * t.element_size() for t in self._compact(first).tensors().values())
+        self.resident = memory.may_stay(size, device)
+        self._kept = self._gather(first) if self.resident else None
+
+    def __len__(self) -> int:
+        return len(self._obs)
+
+    def __getitem__(self, others: Tensor) -> Information:
+        """G of the observations `others` `(n,)`; 0 where that is −1."""
+        known = others >= 0
+        rows = others.clamp(min=0)
+        if self._kept is None:
+            information = self._compact(self._information(self._obs[rows.cpu()]))
+            tensors = {name: t.to(self._device) for name, t in information.tensors().items()}
+        else:
+            information = self._kept
+            tensors = {name: t[rows] if len(t) > 1 else t for name, t in information.tensors().items()}
+        gains = tensors["gains"] * known.reshape(-1, *(1,) * (tensors["gains"].ndim - 1))
+        return information.with_tensors({**tensors, "gains": gains})
+
+    def _parts(self) -> Iterator[Information]:
+        together = min(scanned_together(self._obs), 1024)
+        for start in range(0, len(self._obs), together):
+            yield self._information(self._obs[start : start + together])
+
+    def _information(self, obs: Observations) -> Information:
+        information = information_of(obs)
+        if information is None:
+            raise InputError(
+                f"a conditional E-step needs AᵀΣ_y⁻¹A in a basis where it is diagonal, or samples of few numbers; got {obs[:1].A}: "
+                "use e_step.method: mmps"
+            )
+        return information.scaled(self._scale)
+
+    def _compact(self, information: Information) -> Information:
+        """One channel for all where all channels of a pixel are measured together."""
+        gains = information.gains
+        if self.family.description != "entries" or gains.ndim < 4 or self.family.shape[0] != 1:
+            return information
+        return information.with_tensors({"gains": gains[:, :1]})
+
+    def _gather(self, first: Information) -> Information:
+        parts = [{name: t.to(self._device) for name, t in self._compact(p).tensors().items()} for p in self._parts()]
+        shared = all(len(t) == 1 for t in parts[0].values()) and len(self._obs) > 1
+        tensors = parts[0] if shared else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return first.with_tensors(tensors)

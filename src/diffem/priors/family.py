@@ -1,0 +1,147 @@
+r"""The operators a conditional network was trained for, and how one of them is described to the network.
+
+The network is told K = (I + σ²G)⁻¹, the part of the noise of x_t that y leaves (`posterior/pivot.py`), by what lies between 0, nothing measured, and 1:
+
+    entries    the diagonal of I − K: one number per entry of x, for masks; one per pixel where channels are measured together
+    part       (I − K) v of the network's input v: an image of what was measured, for k-space and blurs
+    matrix     the upper triangle of I − K, for small dense operators
+
+All are 0 where nothing is measured, so that the network without them is the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..operators.spectrum import Information, determined
+
+DESCRIPTIONS = ("entries", "part", "matrix")
+MATRIX = 16  # numbers in a sample up to which all entries of I − K are shown
+SLACK = 1.5  # noise and measured shares beyond the training's by less than this factor are within the family
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators and noise that a conditional network was trained with.
+
+    Attributes:
+        operator: The operator in words, for people.
+        basis: Where G is diagonal, `Information.kind`.
+        description: How the network is told about the observation, one of `DESCRIPTIONS`.
+        shape: The shape of the description of one observation.
+        share: The least and the largest share of x that an observation determines at the scale of the data.
+        noise: The smallest and the largest noise of a measured coordinate, relative to the scale.
+    """
+
+    operator: str
+    basis: str
+    description: str
+    shape: tuple[int, ...]
+    share: tuple[float, float]
+    noise: tuple[float, float]
+
+    @classmethod
+    def of(cls, operator: str, parts: Iterable[Information], event_shape: tuple[int, ...]) -> Self:
+        """The family of observations whose information comes in parts, in units of the prior's scale."""
+        kinds, together, shares, noises = set(), True, [], []
+        for part in parts:  # once, and only a few numbers of each are kept
+            kinds.add(part.kind)
+            together = together and _alike(part)
+            share, noise = _extent(part)
+            shares.append(share)
+            noises.append(noise)
+        if len(kinds) > 1:
+            raise InputError(f"observations of different kinds cannot train one conditional network: {sorted(kinds)}")
+        kind = kinds.pop()
+        description, shape = choose_description(kind, event_shape, together)
+        return cls(operator, kind, description, shape, _range(torch.cat(shares)), _range(torch.cat(noises)))
+
+    def outside(self, information: Information) -> str | None:
+        """Why observations lie outside the family, in units of the prior's scale; None if they do not."""
+        if information.kind != self.basis:
+            return f"the prior was trained for {self.operator}, whose information is diagonal in {self.basis}, not in {information.kind}"
+        if self.description == "entries" and self.shape[0] == 1 and not _alike(information):
+            return "the prior was trained for masks that delete all channels of a pixel together"
+        share, noise = map(_range, _extent(information))
+        for name, (low, high), (least, most) in (
+            ("determined share of x", share, self.share),
+            ("noise", noise, self.noise),
+        ):
+            if low < least / SLACK or high > most * SLACK:
+                return f"the {name} is {low:.3g} to {high:.3g}, the prior was trained for {least:.3g} to {most:.3g}"
+        return None
+
+    def describe(self, information: Information, x: Tensor, level: Tensor) -> Tensor:
+        """What the network is shown beside its input x `(n, *event)`: `(n, *shape)`."""
+        share = determined(information, level)
+        if self.description == "part":
+            return information.restore(share * information.coordinates(x), x.shape)
+        if self.description == "entries":
+            return (share[:, :1] if self.shape[0] == 1 else share).expand(len(x), *self.shape)
+        rows = information.tensors()["rows"]
+        matrix = (rows.mT * share.unsqueeze(1)) @ rows
+        upper = torch.triu_indices(matrix.shape[-1], matrix.shape[-1], device=x.device)
+        return matrix[:, upper[0], upper[1]].expand(len(x), *self.shape)
+
+    def note(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, note: Any) -> Self:
+        """What `note` wrote, checked: it may come from an untrusted file."""
+        try:
+            ranges = {name: tuple(float(v) for v in note[name]) for name in ("share", "noise")}
+            family = cls(**{**note, **ranges, "shape": tuple(int(v) for v in note["shape"])})
+        except (TypeError, ValueError, KeyError) as error:
+            raise InputError(f"the description of the prior's operators is damaged: {error}") from None
+        texts = (family.operator, family.basis, family.description)
+        if (
+            not all(isinstance(text, str) and len(text) <= 1000 for text in texts)
+            or family.description not in DESCRIPTIONS
+        ):
+            raise InputError(f"the description of the prior's operators is damaged: {str(texts)[:200]}")
+        for name, (low, high) in (("share", family.share), ("noise", family.noise)):
+            if not 0 <= low <= high < math.inf:
+                raise InputError(f"the description of the prior's operators says {name} = {low} to {high}")
+        return family
+
+
+def choose_description(kind: str, event_shape: tuple[int, ...], together: bool) -> tuple[str, tuple[int, ...]]:
+    """How observations are described, and the shape of that.
+
+    Args:
+        kind: The basis of their information, `Information.kind`.
+        together: Whether all channels of a pixel are measured together.
+    """
+    size = math.prod(event_shape)
+    if kind == "entries":
+        return "entries", (1, *event_shape[1:]) if together and len(event_shape) > 2 else event_shape
+    if kind == "rows" and size <= MATRIX:
+        return "matrix", (size * (size + 1) // 2,)
+    return "part", event_shape
+
+
+def _alike(information: Information) -> bool:
+    """Whether all channels of a pixel are measured together, with the same noise."""
+    gains = information.gains
+    return gains.ndim > 3 and bool((gains == gains[:, :1]).all())
+
+
+def _extent(information: Information) -> tuple[Tensor, Tensor]:
+    """The determined share of x and the smallest noise, of every observation that measures something."""
+    gains = information.gains.flatten(1).double().cpu()
+    gains = gains[gains.amax(1) > 0]
+    size = information.tensors()["rows"].shape[-1] if information.kind == "rows" else gains.shape[1]
+    return (gains / (1 + gains)).sum(1) / size, gains.amax(1).rsqrt()
+
+
+def _range(values: Tensor) -> tuple[float, float]:
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
