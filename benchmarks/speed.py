@@ -1,8 +1,9 @@
-"""Speed of E and M beside the bare network: `python -m benchmarks.speed [--network paper|fast] [--batch 512]`.
+"""Speed of E and M beside the bare network: `python -m benchmarks.speed [--recipe cifar10] [--batch 512]`.
 
-Bare: the compiled network alone, forward + k vector–Jacobian products, and a training step of network, loss, backward, fused Adam. Ours:
-the same counts through a posterior draw (conditioning, conjugate gradients, sampler, addressed noise) and through `maximization`
-(shuffling, noise levels, noise, clipping, averaged weights). Measured side by side in one process.
+Bare: the compiled network alone, forward + k vector–Jacobian products (none for a conditional recipe), and a training step of network, loss,
+backward, fused Adam. Ours: the same counts through a posterior draw (conditioning, conjugate gradients or the pivot, sampler, addressed noise)
+and through `maximization` (shuffling, noise levels, noise, operators of other observations, clipping, averaged weights). Measured side by
+side in one process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 import torch
 
 from diffem import Observations, operators, priors
+from diffem.data.stored import stored
+from diffem.em.conditioning import Instruments
 from diffem.em.maximization import maximization
 from diffem.nn.networks import make_network
 from diffem.runs.recipe import load_recipe
@@ -49,28 +52,33 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     recipe = load_recipe(arguments.recipe)
     settings, shape = recipe.network.model_dump(), (3, 32, 32)
+    mask = torch.rand(8192, 1, 32, 32, device="cuda") < 0.25
+    everything = Observations(torch.randn(8192, *shape, device="cuda"), operators.Mask(mask), sigma=1e-3)
+    instruments = Instruments(stored(everything), 1.0, torch.device("cuda")) if recipe.conditional else None
+    if instruments is not None:
+        settings, k = {**settings, "shown": 1}, 0
+    family = None if instruments is None else instruments.family
     network = make_network(settings["kind"], shape, {n: v for n, v in settings.items() if n != "kind"}).cuda().eval()
     network.requires_grad_(False)
-    prior = priors.DiffusionPrior(network, event_shape=shape, settings=settings).cuda()
+    prior = priors.DiffusionPrior(network, event_shape=shape, settings=settings, family=family).cuda()
     figures: dict[str, float] = {"parameters": sum(p.numel() for p in network.parameters()), "batch": batch}
     figures["automatic_batch"] = prior.batch_for(1 << 20)
     prior.accelerate(batch, precision="bf16")
 
     # E: T steps and the last denoising make T + 1 evaluations
     x, log_sigma = torch.randn(batch, *shape, device="cuda"), torch.zeros(batch, device="cuda")
-    w = torch.randn_like(x)
+    w, shown = torch.randn_like(x), (mask[:batch].float(),) if instruments is not None else ()
 
     def bare_e() -> None:
         for _ in range(steps + 1):
-            with torch.enable_grad(), torch.autocast("cuda", torch.bfloat16):
-                z = x.detach().requires_grad_()
-                h = network(z, log_sigma)
+            with torch.set_grad_enabled(k > 0), torch.autocast("cuda", torch.bfloat16):
+                z = x.detach().requires_grad_(k > 0)
+                h = network(z, log_sigma, *shown)
             for i in range(k):
                 torch.autograd.grad(h, z, w.to(h.dtype), retain_graph=i + 1 < k)
 
-    mask = torch.rand(batch, 1, 32, 32, device="cuda") < 0.25
-    obs = Observations(x, operators.Mask(mask), sigma=1e-3)
-    posterior = prior.posterior(obs, iterations=k)
+    obs = everything[:batch]
+    posterior = prior.posterior(obs, "conditional") if recipe.conditional else prior.posterior(obs, iterations=k)
 
     def our_e() -> None:
         posterior.sample(steps=steps, sampler=recipe.e_step.sampler, progress=False)
@@ -94,7 +102,7 @@ def main() -> None:
         def bare_m() -> None:
             for _ in range(8):
                 with torch.autocast("cuda", torch.bfloat16):
-                    loss = (network(x, log_sigma).float() - w).square().mean()
+                    loss = (network(x, log_sigma, *shown).float() - w).square().mean()
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
@@ -103,7 +111,9 @@ def main() -> None:
         del optimizer
         draws = torch.randn(8192, *shape, device="cuda")
         options = recipe.train.model_copy(update={"batch": batch})
-        run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False}
+        run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False, "instruments": instruments}
+        if instruments is not None:
+            run["measured_with"] = (everything.A, torch.arange(len(draws)))
         maximization(prior, draws, options, steps=32, **run)
         count = int(figures["bare_images_per_s"] * arguments.seconds / batch)
         times = []

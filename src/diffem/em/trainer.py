@@ -135,7 +135,7 @@ class Trainer:
         noise = Preconditioning(information, log_sigma.exp())
         v = noise.input(noise.corrupt(x, z))
         shown = self.instruments.family.describe(information, v, noise.level)
-        return noise.weigh(self._h(v, log_sigma, shown) - noise.target(x, z))
+        return noise.weigh(self._h(v, log_sigma, shown.contiguous()) - noise.target(x, z))
 
     def _h(self, *inputs: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):

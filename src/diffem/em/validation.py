@@ -24,7 +24,7 @@ CLEAN = 0.01  # noise that is no more than this share of the data's spread is no
 
 def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     """Raise an `InputError` if this recipe cannot be carried out on these observations."""
-    for lap in (1, *recipe.stages):
+    for lap in (1, *(stage.lap for stage in recipe.stages)):
         _validate_stage(recipe.at(lap), obs)
     if recipe.conditional and information_of(obs[:1]) is None:
         raise InputError(

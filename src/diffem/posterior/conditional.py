@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
+from ..data import Observations
 from ..data.information import information_of
 from ..errors import InputError
 from ..operators.spectrum import Information
@@ -35,8 +36,8 @@ class Conditional(Posterior):
     method: ClassVar[str] = "conditional"
 
     check: bool = True
-    _pivot: Pivot = field(init=False, repr=False)
-    _information: Information = field(init=False, repr=False)  # in units of the prior's scale
+    _pivot: Pivot | None = field(init=False, repr=False, default=None)  # made when first needed, for a batch at a time
+    _information: Information | None = field(init=False, repr=False, default=None)  # in units of the prior's scale
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,32 +46,37 @@ class Conditional(Posterior):
                 f"method 'conditional' needs a prior with a conditional network (a run with e_step.method: conditional), got {self.prior}; "
                 "use method 'mmps'"
             )
-        self._condition()
-        if self.check and (why := self.prior.family.outside(self._information)) is not None:
+        if self.check and (why := self.prior.family.outside(self._known().scaled(self.prior.scale))) is not None:
             warnings.warn(f"{why}: the network extrapolates; method 'mmps' does not", stacklevel=5)
 
-    def _condition(self) -> None:
+    def observe(self, obs: Observations) -> None:
+        super().observe(obs)
+        self._pivot = self._information = None
+
+    def _known(self) -> Information:
         information = information_of(self.obs)
         if information is None:
             raise InputError(
                 f"method 'conditional' needs AᵀΣ_y⁻¹A in a basis where it is diagonal, or samples of few numbers; got {self.obs.A} with "
                 f"{self.obs.cov}; use method 'mmps'"
             )
-        self._pivot = Pivot(self.obs, information)
-        self._information = information.scaled(self.prior.scale)
+        return information
 
-    def __getitem__(self, index: Any) -> Self:
-        new = super().__getitem__(index)
-        new._condition()
-        return new
+    def _prepared(self) -> tuple[Pivot, Information]:
+        if self._pivot is None or self._information is None:
+            information = self._known()
+            self._pivot, self._information = Pivot(self.obs, information), information.scaled(self.prior.scale)
+        return self._pivot, self._information
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
         if isinstance(sampler, TDS):
             raise InputError(
                 "method 'conditional' has no likelihood to weigh particles by; use method 'mmps' with sampler 'tds'"
             )
+        self._prepared()  # outside the steps, which may be captured
         return self
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         assert isinstance(self.prior, DiffusionPrior)
-        return Evaluation(self.prior.denoise_pivot(self._pivot.centre(x_t, sigma), sigma, self._information))
+        pivot, information = self._prepared()
+        return Evaluation(self.prior.denoise_pivot(pivot.centre(x_t, sigma), sigma, information))

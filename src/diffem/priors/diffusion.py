@@ -139,7 +139,7 @@ class DiffusionPrior(Prior):
         return level.clamp(min=self.trained_min / self.scale).log().expand(n)
 
     def _h(self, x: Tensor, log_sigma: Tensor, shown: Tensor | None = None) -> Tensor:
-        inputs: tuple[Tensor, ...] = (x, log_sigma) if shown is None else (x, log_sigma, shown.to(x.dtype))
+        inputs: tuple[Tensor, ...] = (x, log_sigma) if shown is None else (x, log_sigma, shown.to(x.dtype).contiguous())
         with self.arithmetic(), self._autocast(x.device):
             if self._batch is None:
                 return self.network(*inputs).to(x.dtype)

@@ -210,6 +210,14 @@ class Watch(Section):
     rejected: float = Field(0.05, gt=0, description="warn when more than this fraction of draws is rejected")
 
 
+class Stage(Section):
+    """Changes from a lap on, `{lap: 12, train: {steps: 6000}}`."""
+
+    lap: int = Field(ge=1, le=MANY, description="the first lap they hold for")
+    e_step: dict[str, Any] = Field({}, description="keys of e_step and their values from then on")
+    train: dict[str, Any] = Field({}, description="keys of train and their values from then on")
+
+
 class Recipe(Section):
     name: str
     about: str = ""
@@ -229,30 +237,30 @@ class Recipe(Section):
     e_step: EStep = EStep()  # type: ignore[call-arg]
     train: Train
     watch: Watch = Watch()  # type: ignore[call-arg]
-    stages: dict[Annotated[int, Field(ge=1)], dict[Literal["e_step", "train"], dict[str, Any]]] = Field(
-        {},
-        description="changes of e_step and train from a lap on: {4: {e_step: {method: conditional}}, 12: {train: {steps: 6000}}}",
-    )
+    stages: list[Stage] = Field([], description="changes of e_step and train from a lap on")
 
     @model_validator(mode="after")
     def _stages(self) -> Recipe:
-        for lap in self.stages:
-            stage = self.at(lap)  # its values are checked here, before anything runs
-            if stage.e_step.shard != self.e_step.shard or stage.e_step.clean != self.e_step.clean:
-                raise ValueError(f"stages.{lap}: e_step.shard and e_step.clean are the same in all laps")
+        laps = [stage.lap for stage in self.stages]
+        if laps != sorted(set(laps)):
+            raise ValueError(f"stages: laps must increase, got {laps}")
+        for lap in laps:  # the values are checked here, before anything runs
+            e_step = self.at(lap).e_step
+            if (e_step.shard, e_step.clean) != (self.e_step.shard, self.e_step.clean):
+                raise ValueError(f"stages, lap {lap}: e_step.shard and e_step.clean are the same in all laps")
         return self
 
     def at(self, lap: int) -> Recipe:
-        """The recipe as it holds in a lap, with the changes of all stages up to it and no further stages."""
+        """The recipe as it holds in a lap: with the changes of all stages up to it, and no stages."""
         if not self.stages:
             return self
         sections: dict[str, Any] = {"e_step": self.e_step.model_dump(), "train": self.train.model_dump()}
-        for first in sorted(k for k in self.stages if k <= lap):
-            for section, changes in self.stages[first].items():
+        for stage in (stage for stage in self.stages if stage.lap <= lap):
+            for section, changes in (("e_step", stage.e_step), ("train", stage.train)):
                 for key, value in changes.items():
                     _set(sections, f"{section}.{key}", value)
         changed = {"e_step": EStep.model_validate(sections["e_step"]), "train": Train.model_validate(sections["train"])}
-        return self.model_copy(update={**changed, "stages": {}})
+        return self.model_copy(update={**changed, "stages": []})
 
     @property
     def drawing(self) -> EStep:
@@ -262,7 +270,7 @@ class Recipe(Section):
     @property
     def conditional(self) -> bool:
         """Whether the network is trained to be told what was measured, in any lap."""
-        every = [self.at(lap) for lap in (1, *self.stages)]
+        every = [self.at(lap) for lap in (1, *(stage.lap for stage in self.stages))]
         return any(
             r.train.conditioned or (r.train.conditioned is None and r.e_step.method == "conditional") for r in every
         )
