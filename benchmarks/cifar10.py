@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--minutes", type=float, help="begin no lap after so many; for comparisons at equal time")
     parser.add_argument("--measure", action="store_true", help="only measure the laps that are there")
+    parser.add_argument("--run-only", action="store_true", help="measure nothing but the errors of the draws")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -65,6 +66,8 @@ def main() -> None:
             carry_out(
                 recipe, problem.obs, arguments.out, device=device, say=measured, interruption=measured.interruption
             )
+    if arguments.run_only:
+        return
     folder = RunDir(arguments.out)
 
     extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)

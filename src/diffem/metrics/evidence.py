@@ -24,11 +24,17 @@ from .log_density import unbiased_log_density
 
 
 def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observations, Tensor]:
-    """The observations without a random part of their measured values, and which values those are, `(n, *measurement)`."""
+    """The observations without a random part of their measured values, and which values those are, `(n, *measurement)`.
+
+    Values that are measured together, such as the channels of a pixel, the lines of k-space and the two parts of a complex number, are hidden
+    together: what is left is an observation of the same kind.
+    """
     measured = obs.measured
-    shape = tuple(obs.y.shape[1:])
+    shape = tuple(obs.y.shape[1:]) if measured is None else tuple(measured.shape[1:])
+    if obs.A.complex_output:
+        shape = (*shape[:-1], 1)
     index = torch.arange(len(obs), device=obs.y.device)
-    hidden = Stream(seed, "hidden values").uniform(index, shape) < fraction
+    hidden = (Stream(seed, "hidden values").uniform(index, shape) < fraction).expand(obs.y.shape)
     if measured is not None:
         hidden = hidden & measured
     shown = Compose(Mask(~hidden), obs.A)

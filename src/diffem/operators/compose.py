@@ -11,6 +11,7 @@ from torch import Tensor
 from ..batched import Index
 from ..errors import InputError
 from .base import Operator
+from .spectrum import Entries, Spectrum
 
 
 class _Composite(Operator):
@@ -74,6 +75,15 @@ class Compose(_Composite):
             measured = own if kept is None else kept if own is None else own & kept
             measured = None if measured is None else measured.expand_as(out)
         return measured
+
+    def spectrum(self, precision: Tensor) -> Spectrum | None:
+        # A₁ᵀ(A₂ᵀPA₂)A₁: each information must be diagonal in the measurements of the operator before
+        for A in self._children[:-1]:
+            outer = A.spectrum(precision)
+            if outer is None or not isinstance(outer.basis, Entries):
+                return None
+            precision = outer.gains
+        return self._children[-1].spectrum(precision)
 
     def bound(self, x: Tensor) -> Compose:
         bound = []

@@ -60,6 +60,10 @@ class Conditional(Posterior):
                 f"method 'conditional' needs AᵀΣ_y⁻¹A in a basis where it is diagonal, or samples of few numbers; got {self.obs.A} with "
                 f"{self.obs.cov}; use method 'mmps'"
             )
+        assert isinstance(self.prior, DiffusionPrior)
+        assert self.prior.family is not None
+        if (why := self.prior.family.impossible(information)) is not None:
+            raise InputError(f"method 'conditional' cannot be used here: {why}; use method 'mmps'")
         return information
 
     def _prepared(self) -> tuple[Pivot, Information]:

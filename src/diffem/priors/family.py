@@ -63,12 +63,18 @@ class Family:
         description, shape = choose_description(kind, event_shape, together)
         return cls(operator, kind, description, shape, _range(torch.cat(shares)), _range(torch.cat(noises)))
 
-    def outside(self, information: Information) -> str | None:
-        """Why observations lie outside the family, in units of the prior's scale; None if they do not."""
+    def impossible(self, information: Information) -> str | None:
+        """Why the network cannot be told about such observations; None if it can."""
         if information.kind != self.basis:
             return f"the prior was trained for {self.operator}, whose information is diagonal in {self.basis}, not in {information.kind}"
         if self.description == "entries" and self.shape[0] == 1 and not _alike(information):
             return "the prior was trained for masks that delete all channels of a pixel together"
+        return None
+
+    def outside(self, information: Information) -> str | None:
+        """Why observations lie outside the family, in units of the prior's scale; None if they do not."""
+        if (why := self.impossible(information)) is not None:
+            return why
         share, noise = map(_range, _extent(information))
         for name, (low, high), (least, most) in (
             ("determined share of x", share, self.share),

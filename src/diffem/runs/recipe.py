@@ -269,11 +269,9 @@ class Recipe(Section):
 
     @property
     def conditional(self) -> bool:
-        """Whether the network is trained to be told what was measured, in any lap."""
-        every = [self.at(lap) for lap in (1, *(stage.lap for stage in self.stages))]
-        return any(
-            r.train.conditioned or (r.train.conditioned is None and r.e_step.method == "conditional") for r in every
-        )
+        """Whether the network is told what was measured, in any lap."""
+        stages = [self.at(lap) for lap in (1, *(stage.lap for stage in self.stages))]
+        return any(stage.train.conditioned or stage.e_step.method == "conditional" for stage in stages)
 
     @model_validator(mode="after")
     def _sigmas(self) -> Recipe:
