@@ -64,6 +64,11 @@ def _normals(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tens
     return torch.stack(normals, -1).flatten(1)
 
 
+def _on_device(value: Tensor | int, device: torch.device) -> Tensor:
+    """An integer as a tensor, filled on the device: copying it from the host would wait for the device, and cannot be captured."""
+    return value.to(device) if isinstance(value, Tensor) else torch.full((), value, device=device)
+
+
 @dataclass(frozen=True)
 class Stream:
     """All random numbers of one purpose in one lap of one run."""
@@ -80,13 +85,12 @@ class Stream:
 
     def _words(self, index: Tensor, draw: Tensor, step: Tensor | int, blocks: int) -> tuple[Tensor, ...]:
         """Four tensors `(n, blocks)` of 32-bit words."""
-        step = torch.as_tensor(step, device=index.device)
+        step = _on_device(step, index.device)
         return _words(index, draw, step, self._key_on(index.device), torch.arange(blocks, device=index.device))
 
     def _key_on(self, device: torch.device) -> Tensor:
-        # filled on the device: copying from the host would stall, and cannot be captured
         low, high = self.key
-        return torch.stack([torch.full((), low, device=device), torch.full((), high, device=device)])
+        return torch.stack([_on_device(low, device), _on_device(high, device)])
 
     def uniform(
         self,
@@ -115,7 +119,7 @@ class Stream:
         """Standard normal numbers, `(n, *shape)`, one row per entry of index `(n,)`."""
         size = math.prod(shape)
         draw = torch.zeros_like(index) if draw is None else draw
-        step = torch.as_tensor(step, device=index.device)
+        step = _on_device(step, index.device)
         # the blocks come in as a tensor: a compiled arange would count in 32 bits, and overflow in the products
         block, key = torch.arange(-(-size // 4), device=index.device), self._key_on(index.device)
         if index.device.type != "cpu" or len(index) * size <= CPU_NUMBERS:
