@@ -9,7 +9,9 @@ from scipy.stats import gamma
 from diffem import Observations, metrics, operators, priors
 from diffem.linalg import Dense
 from diffem.metrics.estimate import clustered_mean
+from diffem.metrics.evidence import exact_hidden_log_densities
 from diffem.metrics.log_density import unbiased_log_density
+from diffem.priors import marginal
 
 from ..exact import random_covariance
 
@@ -159,3 +161,12 @@ def test_an_estimate_is_a_number():
     assert f"{estimate:.2f}" == "1.50"
     assert str(estimate) == "1.5 ± 0.25"
     assert math.isnan(metrics.Estimate(1.5).standard_error)
+
+
+def test_the_exact_measure_does_not_depend_on_the_batches(monkeypatch):
+    """Every observation has hidden values of its own, also those beyond the first batch."""
+    prior, obs, _, hidden = gaussian(12, 0.2)
+    whole = exact_hidden_log_densities(prior, obs, hidden)
+    monkeypatch.setattr(marginal, "NUMBERS", 5 * 4 * 6)  # five observations at a time
+    torch.testing.assert_close(exact_hidden_log_densities(prior, obs, hidden), whole, rtol=1e-12, atol=1e-12)
+    assert len({tuple(row.tolist()) for row in hidden}) > 1

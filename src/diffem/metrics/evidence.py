@@ -93,7 +93,7 @@ def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: 
     log_density = torch.zeros(len(obs), hidden[0].numel(), dtype=torch.float64, device=obs.y.device)
     for rows, law in observation_laws(prior, obs, chosen):
         here = chosen[rows]
-        log_density[rows].scatter_add_(1, here.index, torch.where(here.inside, law.predict(here.take(hidden)), 0))
+        log_density[rows].scatter_add_(1, here.index, torch.where(here.inside, law.predict(here.take(hidden[rows])), 0))
     return log_density.reshape(hidden.shape).where(hidden, 0)
 
 
