@@ -55,7 +55,18 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
     """
     with tempfile.TemporaryDirectory() as folder:
         log, report = Path(folder, "log"), Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-v", "-n", str(workers), "-m", "not slow", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-vv",
+            "-n",
+            str(workers),
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+        ]
         command += [f"--junitxml={report}", f"--basetemp={folder}/tmp", *options, *select]
         began, loads = time.monotonic(), []
         with log.open("wb") as output:

@@ -43,6 +43,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "flicker": running.flicker,
     "cost": running.cost,
     "mixture": sampling.mixture,
+    "twisted": sampling.twisted,
     "figure2": sampling.figure2,
     "images": sampling.images,
     "images-dps": sampling.images,
