@@ -37,7 +37,7 @@ types: setup
 slow: setup
 	$(BIN)/pytest -m slow
 
-# Two hundred faults at random instants: kills, full disks, damaged files, no memory.
+# Three hundred faults at random instants: kills, full disks, damaged files, no memory.
 chaos: setup
 	$(BIN)/python -m benchmarks.chaos --faults 300
 

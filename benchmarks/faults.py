@@ -64,6 +64,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     os.environ.update(environment)
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # may be inherited as ignored, and is one of the faults
     lay(fault)
     processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
     Path(f"{out}.begun").touch()

@@ -1,8 +1,9 @@
 """Does the suite pass every time? `python -m benchmarks.flicker [--runs 10] [--keep] [--select tests/em ...]`.
 
 The whole suite runs again and again while other processes keep every core busy. A run that is not over within its limit is
-ended and counts as a hang, like a test that exceeds its own time limit (pytest-timeout). Each run is a row with its commit
-and the names of the tests that failed or hung; `--keep` adds runs to those of an earlier result.
+ended and counts as a hang, like a test that exceeds its own time limit (pytest-timeout). Each run is a row with its commit,
+the names of the tests that failed or hung and the mean load of the machine during the run, which tells that the cores were
+busy, also where the other work is not of this benchmark (`--cores 0`). `--keep` adds runs to those of an earlier result.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .record import RESULTS, ROOT, commit, earlier, record
 # One core of other work; it ends with the process that started it, whatever happens to that.
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1_000_000))"
 FINISHED = re.compile(r"^\[gw\d+\] (?:\[ *\d+%\] )?[A-Z]+ (.+?) *$", re.MULTILINE)
+SAMPLING = 5.0  # seconds between two looks at the load
 STARTED = re.compile(r"^(\S+\.py::.+?) *$", re.MULTILINE)
 
 
@@ -43,7 +45,7 @@ def busy(cores: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def run_suite(select: list[str], limit: float, workers: int, options: list[str]) -> dict[str, Any]:
-    """One run of the suite: how long it took, how many tests there were, and which failed or hung.
+    """One run of the suite: how long it took, the mean load, how many tests there were, and which failed or hung.
 
     Args:
         select: What pytest is to run; empty for everything.
@@ -53,9 +55,20 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
     """
     with tempfile.TemporaryDirectory() as folder:
         log, report = Path(folder, "log"), Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-v", "-n", str(workers), "-m", "not slow", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-vv",
+            "-n",
+            str(workers),
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+        ]
         command += [f"--junitxml={report}", f"--basetemp={folder}/tmp", *options, *select]
-        began = time.monotonic()
+        began, loads = time.monotonic(), []
         with log.open("wb") as output:
             # a session of its own, so that its workers and their children can be ended with it
             process = subprocess.Popen(
@@ -67,12 +80,15 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
                 start_new_session=True,
             )
             try:
-                code: int | None = process.wait(limit)
-            except subprocess.TimeoutExpired:
                 code = None
+                while code is None and (left := began + limit - time.monotonic()) > 0:
+                    loads.append(os.getloadavg()[0])  # runnable processes, averaged over a minute
+                    with suppress(subprocess.TimeoutExpired):
+                        code = process.wait(min(SAMPLING, left))
             finally:
                 _end(process)
         row: dict[str, Any] = {"seconds": round(time.monotonic() - began, 1)}
+        row["load"] = round(sum(loads) / max(len(loads), 1), 2)
         if code is None:
             return row | {"tests": 0, "failures": [], "hangs": running(log.read_text()) or ["the run"]}
         row |= read_report(report.read_text()) if report.is_file() else {"tests": 0, "failures": [], "hangs": []}
@@ -127,6 +143,7 @@ def main() -> None:
                 "runs": len(rows),
                 "failures": sum(len(row["failures"]) for row in rows),
                 "hangs": sum(len(row["hangs"]) for row in rows),
+                "least_load": min(row["load"] for row in rows),
                 "tests": min(row["tests"] for row in rows),
                 "minutes_of_longest": max(row["seconds"] for row in rows) / 60,
             }

@@ -2,7 +2,7 @@
 
 Images of 32×32, half of their pixels missing, in a file of `Observations.save`. `diffem.fit` (the Gaussian start, two laps), the report and
 the export each run in a process of their own. The peak is that of the resident set, pages of mapped files and libraries included; it is
-noted and reset after every stage. Results are kept beside those of `benchmarks.memory`, under the same name.
+noted and reset after every stage. The result is named `memory`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import diffem
 from diffem import Observations, operators
 
-from .record import RESULTS, earlier, load, record
+from .record import RESULTS, record
 
 EVENT = (1, 32, 32)
 RECIPE: dict[str, Any] = {
@@ -135,10 +135,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measured(n, Path(folder)))
         print({name: round(value) for name, value in rows[-1].items()}, flush=True)
-    others = [row for row in earlier("memory", arguments.results) if "run" in row]
-    before = load("memory")["figures"] if (RESULTS / "memory.json").is_file() else {}
-    figures = before | {f"peak_mib_{row['observations']}": row["fit"] for row in rows}
-    print(record("memory", figures, [*rows, *others], arguments.results))
+    figures = {f"peak_mib_{row['observations']}": row["fit"] for row in rows}
+    print(record("memory", figures, rows, arguments.results))
 
 
 if __name__ == "__main__":

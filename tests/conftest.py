@@ -5,6 +5,7 @@ Nothing a test computes depends on the number of cores, on the tests before it o
 
 import os
 import random
+import signal
 import zlib
 
 import numpy as np
@@ -14,6 +15,11 @@ import torch
 # One thread, here and in the processes that tests start: sums have the same order on every machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
+
+# A shell without job control starts background jobs with Ctrl-C ignored, and children inherit that: tests that send
+# SIGINT, to themselves or to a child, would wait for ever. SIGHUP is left as it is, for the sake of `nohup`.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):

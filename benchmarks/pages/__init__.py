@@ -1,4 +1,4 @@
-"""Fill the tables of README and docs from `benchmarks/results/`: `python -m benchmarks.pages` (`--check` only compares).
+"""Fill the tables of README, CONTRIBUTING and docs from `benchmarks/results/`: `python -m benchmarks.pages` (`--check` only compares).
 
 A page marks a place with `<!-- results: NAME -->` … `<!-- end -->`; what stands between is written here and nowhere else, so that
 every number on a page comes from a result with its command, commit and machine.
@@ -36,11 +36,14 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "fid-sanity": running.fid_sanity,
     "chaos": running.chaos,
     "memory": running.memory,
+    "oom": running.oom,
     "scaling": running.scaling,
     "hostile": running.hostile,
     "watch": running.watch,
+    "flicker": running.flicker,
     "cost": running.cost,
     "mixture": sampling.mixture,
+    "twisted": sampling.twisted,
     "figure2": sampling.figure2,
     "images": sampling.images,
     "images-dps": sampling.images,
@@ -53,7 +56,7 @@ def filled(text: str) -> str:
 
 def main(check: bool) -> int:
     stale = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text()
         if (new := filled(text)) != text:
             stale.append(str(path.relative_to(ROOT)))

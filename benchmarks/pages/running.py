@@ -108,6 +108,21 @@ def chaos(result: dict[str, Any]) -> str:
 
 
 def memory(result: dict[str, Any]) -> str:
+    stages = ["load", "start", "E", "M", "watch", "report", "export"]
+    rows = [
+        [
+            f"{row['observations']:,}",
+            f"{row['data_mib']:.0f}",
+            f"{row['fit']:.0f}",
+            *(f"{row[name]:.0f}" for name in stages),
+        ]
+        for row in result["rows"]
+    ]
+    lead = "Peak memory of each stage in MiB, of which the libraries take about 290; images of 32×32:"
+    return "\n\n".join([lead, table(["observations", "data", "whole fit", *stages], rows), source(result)])
+
+
+def oom(result: dict[str, Any]) -> str:
     rows = [
         [
             row["run"],
@@ -151,3 +166,13 @@ def watch(result: dict[str, Any]) -> str:
         "which knows the law of x and which mistake to look for. The right model is taken through two laps, and any warning counts."
     )
     return "\n\n".join([lead, table(["", *kinds], rows), source(result)])
+
+
+def flicker(result: dict[str, Any]) -> str:
+    rows = [
+        [row["commit"], str(row["tests"]), f"{row['seconds'] / 60:.1f}", f"{row['load']:.1f}"]
+        + [", ".join(row[name]) or "0" for name in ("failures", "hangs")]
+        for row in result["rows"]
+    ]
+    lead = "Whole runs of the suite on two cores, with other work beside it; the load is the mean number of runnable processes:"
+    return "\n\n".join([lead, table(["commit", "tests", "minutes", "load", "failures", "hangs"], rows), source(result)])

@@ -162,3 +162,33 @@ def images(result: dict[str, Any]) -> str:
         f"Settings: {'; '.join(settings[name] for name in names)}; network in {row['precision']}. σ_y: {', '.join(levels.values())}."
     )
     return "\n\n".join([*parts, source(result), *kept(result)])
+
+
+def twisted(result: dict[str, Any]) -> str:
+    plane = [row for row in result["rows"] if row["problem"] == "plane"]
+    unequal = [row for row in result["rows"] if row["problem"] == "unequal"]
+    first, second = plane[0], unequal[0]
+
+    def setting(row: dict[str, Any]) -> list[str]:
+        return [str(row[key]) for key in ("order", "steps", "particles")]
+
+    steps = [
+        [*setting(row), f"{row['w1']:.3f} ± {row['w1_se']:.3f}", f"{row['share']:+.3f} ± {row['share_se']:.3f}"]
+        for row in sorted(plane, key=lambda row: (row["order"], row["steps"], row["particles"]))
+    ]
+    solvers = [
+        [row["solver"], str(row["particles"]), f"{row['ratio']:.2f} ± {row['ratio_se']:.2f}", f"{row['effective']:.1f}"]
+        for row in unequal
+    ]
+    return "\n\n".join(
+        [
+            f'Three clusters in the plane and one measured value ({first["draws"]:,} draws, `solver="direct"`). W₁ is the sliced '
+            f"distance to exact draws, {first['floor']:.3f} between two exact sets; the share of draws in the upper cluster is "
+            "given minus the exact share; ± is a standard error:",
+            table(["order", "steps", "particles", "W₁", "share of the upper cluster"], steps),
+            f"Six clusters in R⁸ and six values whose noise differs by a factor of 100 ({second['problems']} problems, "
+            f"{second['steps']} steps); W₁ relative to the distance between two exact sets:",
+            table(["solver", "particles", "W₁ / floor", "effective particles"], solvers),
+            source(result),
+        ]
+    )

@@ -64,7 +64,8 @@ class Interruption:
     def listening(self, patience: float | None = None) -> Iterator[Interruption]:
         """Treat SIGTERM, SIGUSR1 and the first Ctrl-C as requests to stop; a second Ctrl-C raises `KeyboardInterrupt`.
 
-        Handlers are set in the main thread only, and restored afterwards.
+        Handlers are set in the main thread only, and restored afterwards. A Ctrl-C that was ignored before stays
+        ignored: shells start background jobs of scripts that way.
 
         Args:
             patience: Seconds from a signal until the process is ended if this block has not been left by then.
@@ -79,7 +80,10 @@ class Interruption:
                 raise KeyboardInterrupt
             self.asked, self.signal = True, number
 
-        before = {number: signal.signal(number, ask) for number in SIGNALS}
+        # SIGTERM and SIGUSR1 are heard in any case: batch scripts that ignore them for themselves hand that down.
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        heard = [number for number in SIGNALS if not (ignored and number == signal.SIGINT)]
+        before = {number: signal.signal(number, ask) for number in heard}
         try:
             if patience is None:
                 yield self

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+HUNG = 240.0  # seconds, many times what a start or a stop takes: only ends what hangs
 
 
 @contextmanager
@@ -21,6 +23,8 @@ def served(run: Path, *options: str, temporary: Path | None = None) -> Iterator[
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         assert process.stdout is not None
+        watchdog = threading.Timer(HUNG, process.kill)  # its output ends with it, and so does the loop below
+        watchdog.start()
         try:
             said = []
             for line in process.stdout:
@@ -28,11 +32,14 @@ def served(run: Path, *options: str, temporary: Path | None = None) -> Iterator[
                 if found := re.search(r"http://[\w.:\[\]]+", line):
                     break
             else:
-                raise AssertionError("".join(said))
+                raise AssertionError(f"no address within {HUNG:g} s: {''.join(said)}")
+            watchdog.cancel()
             yield found[0], process.pid
-        finally:  # also when nothing was said until the test's time was over
-            process.send_signal(signal.SIGINT)
+        finally:
+            watchdog.cancel()
+            process.terminate()
             try:
-                process.wait(60)
+                process.wait(HUNG)
             except subprocess.TimeoutExpired:
                 process.kill()
+                raise

@@ -2,7 +2,8 @@
 
 Importing torch and gradio takes longer than everything else. So one process imports them, and each case is a child
 forked from it that runs the command line; all of them at the same time. A child computes without end where its case
-says so.
+says so. The parent ignores Ctrl-C and hangups, as background jobs of scripts under `nohup` do; a child starts with the
+handlers that a terminal would give it, unless its case says otherwise.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +27,11 @@ import torch
 from diffem.app import drawing, server
 from diffem.app.page import build
 from diffem.app.viewer import Viewer
+
+HUNG = 120.0  # seconds, many times what a start or a stop takes: only ends what hangs
+
+
+IGNORED = (signal.SIGINT, signal.SIGHUP)
 
 
 def has_ipv6() -> bool:
@@ -50,6 +58,8 @@ class Child:
         self.pipe, outlet = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
             os.dup2(outlet, 1)
             os.dup2(outlet, 2)
             os.close(self.pipe)
@@ -71,19 +81,28 @@ class Child:
         os.close(outlet)
         self.said = ""
 
+    def _read(self, deadline: float) -> bool:
+        """Wait for its next output; False at the end of it. One that has nothing to print until the deadline is killed."""
+        if not select.select([self.pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            os.kill(self.pid, signal.SIGKILL)
+            self.said += f"(killed: it had hung for {HUNG:g} s)"
+        part = os.read(self.pipe, 1 << 16)
+        self.said += part.decode(errors="replace")
+        return bool(part)
+
     def wait_for(self, pattern: str) -> str:
         """Read what it prints until a line matches."""
+        deadline = time.monotonic() + HUNG
         while not (found := re.search(pattern, self.said)):
-            part = os.read(self.pipe, 1 << 16)
-            if not part:
+            if not self._read(deadline):
                 raise AssertionError(f"no {pattern!r} in {self.said!r}")
-            self.said += part.decode(errors="replace")
         return found[0]
 
     def end(self) -> dict[str, Any]:
         """Wait for it: exit code (negative: a signal), what it printed, and what it left in TMPDIR."""
-        while part := os.read(self.pipe, 1 << 16):
-            self.said += part.decode(errors="replace")
+        deadline = time.monotonic() + HUNG
+        while self._read(deadline):
+            pass
         os.close(self.pipe)
         _, status = os.waitpid(self.pid, 0)
         left = sorted(p.name for p in self.temporary.iterdir())
@@ -103,7 +122,8 @@ def cases(run: Path, home: Path) -> dict[str, dict[str, Any]]:
         drawing.prior_samples = compute_endlessly
 
     def ignoring() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
 
     address = r"http://[\w.:\[\]]+\d"
     refused = Child(run, home / "refused", "--host", "no-such-host.invalid").end()
@@ -125,11 +145,12 @@ def cases(run: Path, home: Path) -> dict[str, dict[str, Any]]:
     after = Child(run, home / "killed", prepare=ignoring)  # in the same TMPDIR
     after.wait_for(address)
     results["started after"] = {"left": sorted(p.name for p in after.temporary.iterdir())}
-    os.kill(after.pid, signal.SIGHUP)
+    for number in IGNORED:
+        os.kill(after.pid, number)
     urllib.request.urlopen(after.wait_for(address), timeout=120).read()
     os.kill(after.pid, signal.SIGTERM)
     results |= {name: child.end() for name, child in idle.items()}
-    return results | {"busy SIGINT": busy.end(), "after, hangup ignored": after.end()}
+    return results | {"busy SIGINT": busy.end(), "after, signals ignored": after.end()}
 
 
 def import_everything(run: Path, home: Path) -> None:
@@ -142,6 +163,8 @@ def import_everything(run: Path, home: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     path, home = Path(sys.argv[1]), Path(sys.argv[2])
     import_everything(path, home)
     for name, result in cases(path, home).items():

@@ -24,6 +24,7 @@ def test_failures_and_hangs_are_named(tmp_path):
     (tmp_path / "test_three.py").write_text(SUITE)
     row = flicker.run_suite([str(tmp_path)], limit=1000, workers=1, options=[f"--rootdir={tmp_path}"])
     assert row["tests"] == 3
+    assert row["load"] >= 0
     assert [name.partition("::")[2] for name in row["failures"]] == ["test_that_fails"]
     assert [name.partition("::")[2] for name in row["hangs"]] == ["test_that_hangs"]
 

@@ -1,5 +1,6 @@
 """A request to stop is heard at the next step of every phase, and the run resumes to the same bits."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -183,6 +184,24 @@ def test_a_process_that_cannot_react_is_ended(number, code):
     )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    _, said = process.communicate()
+    try:
+        _, said = process.communicate(timeout=120)  # many times what it takes: only ends what hangs
+    finally:
+        process.kill()
     assert process.returncode == code, said
     assert "the same command resumes" in said
+
+
+def test_a_ctrl_c_that_is_ignored_from_the_start_stays_ignored():
+    """Shells start background jobs of scripts that way; SIGTERM stops them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interruption().listening() as interruption:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not interruption.asked
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert interruption.asked
+            assert interruption.signal == signal.SIGTERM
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

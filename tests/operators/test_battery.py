@@ -184,3 +184,12 @@ def test_the_registry_covers_what_is_promised():
     assert len(REGISTRY) >= 12
     assert sum("each" in name for name in REGISTRY) >= 5
     assert sum("complex" in name for name in REGISTRY) >= 3
+
+
+@EACH
+def test_autocast_around_it_changes_nothing(name):
+    A, x, y, v = build(name, dtype=torch.float32)
+    back = A.adjoint(v)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(A(x), y)
+        assert torch.equal(A.adjoint(v), back)

@@ -4,11 +4,24 @@ from .covariance import Covariance, Diagonal, Isotropic, LowRank
 from .dense import Dense
 from .inner import axpy, dot
 from .kinds import COVARIANCES, as_covariance
-from .solvers import SOLVERS, Solution, Solver, Status, System, bicgstab, cg, direct, gmres
+from .solvers import (
+    SOLVERS,
+    ConvergenceWarning,
+    Solution,
+    Solver,
+    Status,
+    System,
+    Unconverged,
+    bicgstab,
+    cg,
+    direct,
+    gmres,
+)
 
 __all__ = [
     "COVARIANCES",
     "SOLVERS",
+    "ConvergenceWarning",
     "Covariance",
     "Dense",
     "Diagonal",
@@ -18,6 +31,7 @@ __all__ = [
     "Solver",
     "Status",
     "System",
+    "Unconverged",
     "as_covariance",
     "axpy",
     "bicgstab",

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..batched import Batched
 from ..errors import InputError
+from ..modes import in_own_modes
 from ..shapes import per_sample
 from .inner import accumulate_dtype, dot
 
@@ -266,16 +267,19 @@ class LowRank(Covariance):
         return _smallest(self)
 
 
+@in_own_modes
 def _project(u: Tensor, w: Tensor) -> Tensor:
     """Uᵀw: `(1 or n, r, N)`, `(n, N)` → `(n, r)`; a shared U takes one matrix product."""
     return w @ u[0].T if len(u) == 1 else (u @ w.unsqueeze(-1)).squeeze(-1)
 
 
+@in_own_modes
 def _lift(u: Tensor, c: Tensor) -> Tensor:
     """Uc: `(1 or n, r, N)`, `(n, r)` → `(n, N)`."""
     return c @ u[0] if len(u) == 1 else (c.unsqueeze(1) @ u).squeeze(1)
 
 
+@in_own_modes
 def _capacitance(u: Tensor, inverse: Tensor) -> Tensor:
     """Cholesky factor of I + UᵀD⁻¹U, `(1 or n, r, r)`."""
     gram = (u * inverse.unsqueeze(1)) @ u.mT

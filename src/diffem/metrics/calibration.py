@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..modes import in_own_modes
 from .estimate import Estimate, clustered_mean
 
 
+@in_own_modes
 def coverage(draws: Tensor, truth: Tensor, level: float = 0.9) -> Estimate:
     """How often the truth lies in the central interval that k draws give for each entry; `level` for calibrated draws.
 
@@ -67,6 +69,7 @@ def student_quantile(probability: float, degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(float(theta[place + 1]))
 
 
+@in_own_modes
 def crps(draws: Tensor, truth: Tensor) -> Tensor:
     r"""The continuous ranked probability score per observation, `(n,)`, averaged over entries: small for draws that are close *and* honest.
 

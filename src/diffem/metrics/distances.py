@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..modes import in_own_modes
 from ..randomness import Stream
 
 
@@ -22,6 +23,7 @@ def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.flatten(1), y.flatten(1).to(x)
 
 
+@in_own_modes
 def sliced_wasserstein(x: Tensor, y: Tensor, *, p: int = 1, slices: int = 1000, seed: int = 0) -> float:
     """(mean over random directions of W_p^p between the projections)^(1/p); sets of different sizes are compared by quantiles."""
     x, y = flat(x, y)
@@ -39,6 +41,7 @@ def sliced_wasserstein(x: Tensor, y: Tensor, *, p: int = 1, slices: int = 1000, 
     return (total / slices) ** (1 / p)
 
 
+@in_own_modes
 def frechet(x: Tensor, y: Tensor) -> float:
     """‖μ_x − μ_y‖² + tr(Σ_x + Σ_y − 2(Σ_xΣ_y)^½): the squared distance between the Gaussians with the sets' moments."""
     x, y = (s.double() for s in flat(x, y))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
+from ..modes import in_own_modes
 from ..operators import Compose, Mask
 from ..priors.gaussian import GaussianPrior
 from ..priors.marginal import choose, measured_values, observation_laws
@@ -41,6 +42,7 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     return Observations(obs.y, shown, cov=obs.cov, adaptive=obs.adaptive), hidden
 
 
+@in_own_modes
 def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) -> Estimate:
     """Mean log density of the hidden values under posterior draws that did not see them, in nats per value.
 
@@ -59,11 +61,13 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
     return clustered_mean(hidden_log_densities(draws, obs, hidden), hidden)
 
 
+@in_own_modes
 def exact_predictive_log_likelihood(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Estimate:
     """The same for a Gaussian prior, in closed form: no draws, no Monte-Carlo error."""
     return clustered_mean(exact_hidden_log_densities(prior, obs, hidden), hidden)
 
 
+@in_own_modes
 def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: float = 0.9, seed: int = 0) -> Estimate:
     """How often a hidden value lies in the central interval of its prediction; `level` if posterior and noise are right.
 
@@ -79,6 +83,7 @@ def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: flo
     return clustered_mean(_spread(covered(predicted, obs.y[hidden], level), hidden), hidden)
 
 
+@in_own_modes
 def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Tensor:
     """The log density of every hidden value, by draws and without bias; 0 for the others. `(n, *measurement)`."""
     hidden = hidden.expand_as(obs.y)
@@ -86,6 +91,7 @@ def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Te
     return _spread(unbiased_log_density(obs.y[hidden], means, variance), hidden)
 
 
+@in_own_modes
 def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Tensor:
     """The same under a Gaussian prior, exactly."""
     hidden = hidden.expand_as(obs.y)
@@ -117,6 +123,7 @@ def _spread(values: Tensor, hidden: Tensor) -> Tensor:
     return torch.zeros(hidden.shape, dtype=values.dtype, device=values.device).masked_scatter(hidden, values)
 
 
+@in_own_modes
 def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
     """Observations of samples x `(n, *event)` under the operators and noise of `obs`, `(n, *measurement)`."""
     index = torch.arange(len(obs), device=obs.y.device)
@@ -126,6 +133,7 @@ def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
     return y if measured is None else torch.where(measured, y, 0)
 
 
+@in_own_modes
 def observation_distance(
     samples: Callable[[int], Tensor] | Tensor, obs: Observations, *, slices: int = 256, seed: int = 0
 ) -> float:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..modes import in_own_modes
 from ..randomness import Stream
 from ..runs.files import read_tensors, write_tensors
 from ..runs.tensors import explain, require_finite
@@ -91,6 +92,7 @@ def cache_folder() -> Path:
     return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
 
 
+@in_own_modes
 def make_reference(
     images: Tensor,
     extractor: Extractor,
@@ -128,6 +130,7 @@ def _key(images: Tensor, extractor: Extractor) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
+@in_own_modes
 def image_quality(
     images: Tensor,
     reference: Reference | Tensor,
@@ -152,6 +155,7 @@ def image_quality(
     return results
 
 
+@in_own_modes
 def frechet_distance(features: Tensor, reference: Reference) -> float:
     """FID of features `(n, d)`."""
     _check(features, reference)
@@ -184,6 +188,7 @@ def distance_of_moments(one: Reference, other: Reference) -> float:
     return float((mean - other_mean).square().sum() + cov.trace() + other_cov.trace() - 2 * product)
 
 
+@in_own_modes
 def kernel_distance(
     features: Tensor, reference: Reference, *, subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0
 ) -> tuple[float, float]:
@@ -205,6 +210,7 @@ def kernel_distance(
     return float(mean), float(std)
 
 
+@in_own_modes
 def inception_score(
     images: Tensor,
     extractor: Extractor,

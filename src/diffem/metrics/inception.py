@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..modes import in_own_modes
 from ..progress import Progress
 
 SIZE = 299
@@ -157,6 +158,7 @@ def features(
     return outputs(images, extractor, batch_size=batch_size, progress=progress)[0]
 
 
+@in_own_modes
 @torch.no_grad()
 def outputs(
     images: Tensor,

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
+from ..modes import in_own_modes
 from ..runs.reading import opened, size_of
 
 # kernel size, channels out; stride and padding; whether the features before are pooled first (3×3, every second)
@@ -42,6 +43,7 @@ class LPIPS:
     def __init__(self, kernels: list[Tensor], biases: list[Tensor], heads: list[Tensor]) -> None:
         self.kernels, self.biases, self.heads = kernels, biases, heads
 
+    @in_own_modes
     @torch.no_grad()
     def __call__(self, x: Tensor, truth: Tensor, range: tuple[float, float] = (-1.0, 1.0)) -> Tensor:
         """`(n,)` for colour images `(n, 3, H, W)` of at least 31×31, `range` being the values of black and of white."""

@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
+from ..modes import in_own_modes
 
 
+@in_own_modes
 def ssim(x: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     """`(n,)` for images `(n, channels, H, W)` whose values span `data_range` = L, averaged over channels."""
     if x.shape != truth.shape or x.ndim != 4 or min(x.shape[-2:]) < 11:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..fusion import fused
+from ..modes import in_own_modes
 from .distances import flat
 
 LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100
@@ -19,6 +20,7 @@ SMALL = 1 << 20  # pairs of points, up to which double precision costs nothing t
 FEW = 8  # coordinates, up to which a GPU computes distances itself: at three and five that was faster than reading them
 
 
+@in_own_modes
 def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) -> float:
     r"""Entropic optimal transport with squared distances; the Sinkhorn divergence when debiased,
 
@@ -33,6 +35,7 @@ def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) ->
     return cross - 0.5 * (entropic_cost(x, None, reg) + entropic_cost(y, None, reg)) if debias else cross
 
 
+@in_own_modes
 def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
     """The dual value ⟨f, 1/n⟩ + ⟨g, 1/m⟩ at convergence; y = None compares x with itself, where f = g."""
     if len(x) * len(x if y is None else y) <= SMALL:

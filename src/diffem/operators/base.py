@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..batched import Batched
 from ..errors import InputError
+from ..modes import in_own_modes
 from ..shapes import require_batch
 from .spectrum import Spectrum
 
@@ -24,10 +25,12 @@ from .spectrum import Spectrum
 class Operator(Batched):
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
+    @in_own_modes
     def __call__(self, x: Tensor) -> Tensor:
         self._check_batch(require_batch(x, "x"), "x")
         return self._forward(x)
 
+    @in_own_modes
     def adjoint(self, y: Tensor) -> Tensor:
         self._check_batch(require_batch(y, "y"), "y")
         return self._adjoint(y)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from ..data import Observations
 from ..data.batches import Batches, bytes_each
-from ..linalg import Diagonal, Isotropic, LowRank, System, cg
+from ..linalg import Diagonal, Isotropic, LowRank, System, Unconverged, cg
 from ..memory import working_bytes
 from ..randomness import Stream
 from .fit_full import measurement_matrices, noise_matrices
 
 STARTED_FROM = 1024  # observations
+ACCURATE = 1e-6  # relative residual of a solve that changes the moments by less than sampling does
 MAX_DENSE = 4096  # measured values up to which the likelihood of an operator with a full AAᵀ is computed
 
 
@@ -40,6 +41,7 @@ class LowRankModel:
         self.bytes_each = 3 * bytes_each(first) + 8 * (rank * (2 * m + self.size) + 10 * (m + self.size))
         self.mean, self.u, self.d = self._backprojected(batches)
         self.position = 0
+        self.unconverged = Unconverged("Gaussian fit of low rank, last round", ACCURATE)
         self._reset()
 
     def _backprojected(self, batches: Batches) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,8 +84,10 @@ class LowRankModel:
 
     def expect(self, obs: Observations) -> float:
         obs = obs.to(torch.float64)
+        if self.position == 0:
+            self.unconverged.reset()
         n, shape, r, d = len(obs), obs.x_shape, self.rank, self.d
-        noise = _ObservationNoise(obs, d, Stream(self.seed, "gaussian fit traces"), self.position)
+        noise = _ObservationNoise(obs, d, Stream(self.seed, "gaussian fit traces"), self.position, self.unconverged)
         self.position += n
 
         def forward(x: Tensor) -> Tensor:  # (N,) or (n, N) -> (n, m)
@@ -142,6 +146,7 @@ class LowRankModel:
         self._reset()
 
     def result(self) -> tuple[Tensor, LowRank]:
+        self.unconverged.warn()
         factor = self.u.reshape(-1, *self.x_shape).to(self.dtype)
         return self.mean.reshape(self.x_shape).to(self.dtype), LowRank(factor, float(self.d))
 
@@ -149,8 +154,8 @@ class LowRankModel:
 class _ObservationNoise:
     """N = d AAᵀ + Σ_y for a batch: N⁻¹v, log|N| and tr(AᵀN⁻¹A), on the measured entries; tensors are `(n, m)`."""
 
-    def __init__(self, obs: Observations, d: Tensor, stream: Stream, first: int) -> None:
-        self.obs, self.d = obs, d
+    def __init__(self, obs: Observations, d: Tensor, stream: Stream, first: int, unconverged: Unconverged) -> None:
+        self.obs, self.d, self.unconverged = obs, d, unconverged
         gram = obs.A.gram_diagonal(obs.y)
         self.gram = None if gram is None else gram.expand_as(obs.y).flatten(1).double()
         self.sigma_y = obs.noise
@@ -177,6 +182,7 @@ class _ObservationNoise:
             return self.d * A(back), back
 
         solution = cg(System(signal, self.sigma_y), v.reshape(shape), iterations=256, tolerance=1e-10)
+        self.unconverged.add(solution)
         return solution.u.flatten(1)
 
     def trace(self) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..interruption import poll
-from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
+from ..linalg import Covariance, Dense, Isotropic, System, Unconverged, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..memory import working_bytes
 from ..modes import in_own_modes
@@ -23,6 +23,9 @@ from .base import Prior, require_mean, typical_size
 
 if TYPE_CHECKING:
     from ..data import Observations
+
+ITERATIONS = 1000  # of a solve, for operators that mix entries
+ACCURATE = 1e-8  # residual that needs no warning even if float64 could reach a smaller one
 
 
 class GaussianPrior(Prior):
@@ -109,7 +112,11 @@ class GaussianPrior(Prior):
             return obs.A(pullback), pullback
 
         tolerance = torch.finfo(self.mean.dtype).eps ** 0.75
-        return cg(System(signal, obs.noise), residual, iterations=1000, tolerance=tolerance).pullback
+        solution = cg(System(signal, obs.noise), residual, iterations=ITERATIONS, tolerance=tolerance)
+        unconverged = Unconverged("posterior of a Gaussian prior", max(tolerance, ACCURATE))
+        unconverged.add(solution)
+        unconverged.warn()
+        return solution.pullback
 
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
         """The same for operators that measure single entries, solved directly: with little noise, iterations would be many."""

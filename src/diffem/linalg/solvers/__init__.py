@@ -2,10 +2,23 @@
 
 from .bicgstab import bicgstab
 from .cg import cg
+from .convergence import ConvergenceWarning, Unconverged
 from .direct import direct
 from .gmres import gmres
 from .system import Solution, Solver, Status, System
 
 SOLVERS: dict[str, Solver] = {"cg": cg, "gmres": gmres, "bicgstab": bicgstab, "direct": direct}
 
-__all__ = ["SOLVERS", "Solution", "Solver", "Status", "System", "bicgstab", "cg", "direct", "gmres"]
+__all__ = [
+    "SOLVERS",
+    "ConvergenceWarning",
+    "Solution",
+    "Solver",
+    "Status",
+    "System",
+    "Unconverged",
+    "bicgstab",
+    "cg",
+    "direct",
+    "gmres",
+]

@@ -1,4 +1,4 @@
-"""Running out of a GPU's memory, really and as if: `python -m benchmarks.memory [--observations 49152]`.
+"""Running out of GPU memory, with real and with simulated errors: `python -m benchmarks.oom [--observations 49152]`.
 
 One lap of a U-Net over images of 32×32, three times: with micro-batches and training batches far beyond the device; with micro-batches that fit,
 undisturbed; and the same with out-of-memory errors raised in E and in M. Every run must end; draws must be those of the calm run.
@@ -47,7 +47,7 @@ def one_lap(obs: Observations, out: Path, batch: int, device: str, changes: dict
     shutil.rmtree(out, ignore_errors=True)
     told: list[int] = []
     recipe = {
-        "name": "memory",
+        "name": "oom",
         "data": {"source": "given"},
         "laps": 1,
         "network": {"kind": "unet", **NETWORK},
@@ -88,7 +88,7 @@ def failing(function: Callable[..., Any], times: int) -> Callable[..., Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--observations", type=int, default=49152)
-    parser.add_argument("--out", type=Path, default=Path("runs/memory"))
+    parser.add_argument("--out", type=Path, default=Path("runs/oom"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -112,7 +112,7 @@ def main() -> None:
         rows.append({"run": name, **row, "largest_difference": difference, "size": float(np.abs(calm).max())})
     figures = {f"{row['run']}_difference": row["largest_difference"] for row in rows}
     print(figures)
-    print(record("memory", figures, rows, arguments.results))
+    print(record("oom", figures, rows, arguments.results))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""A warning for solves whose answer is used as exact and that ended before they converged."""
+
+import warnings
+
+from .system import Solution, Status
+
+
+class ConvergenceWarning(RuntimeWarning):
+    """An iterative solve ended before its residual was as small as required."""
+
+
+class Unconverged:
+    """Counts the solves of one purpose that ended with a residual ‖b − Mu‖/‖b‖ above the tolerance, and warns of them.
+
+    name: the purpose, for the warning.
+    """
+
+    def __init__(self, name: str, tolerance: float) -> None:
+        self.name, self.tolerance = name, tolerance
+        self.reset()
+
+    def reset(self) -> None:
+        self.count, self.total, self.iterations, self.residual = 0, 0, 0, 0.0
+
+    def add(self, solution: Solution) -> None:
+        above = (solution.status != Status.CONVERGED) & ~(solution.residual <= self.tolerance)
+        self.total += len(above)
+        if count := int(above.sum()):
+            self.count += count
+            self.iterations = max(self.iterations, int(solution.iterations[above].max()))
+            self.residual = max(self.residual, float(solution.residual[above].max()))
+
+    def warn(self) -> None:
+        if self.count:
+            warnings.warn(
+                f"{self.name}: {self.count} of {self.total} systems did not converge within {self.iterations} iterations "
+                f"(relative residual up to {self.residual:.1e}, required: {self.tolerance:.1e})",
+                ConvergenceWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,48 @@
+"""Exact posteriors of a Gaussian prior rest on a solve; one that does not converge is reported."""
+
+import warnings
+
+import pytest
+import torch
+
+from diffem import Observations, operators, priors
+from diffem.linalg import ConvergenceWarning, Diagonal
+from diffem.priors import gaussian
+
+
+def problem(sigma=1e-3):
+    """Dense operators for each of four observations and little noise: condition numbers of about 1e7."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(4, 12, 12, generator=generator, dtype=torch.float64)
+    prior = priors.GaussianPrior(torch.zeros(12, dtype=torch.float64), torch.diag(torch.logspace(-2, 2, 12).double()))
+    return prior, Observations(torch.ones(4, 12, dtype=torch.float64), operators.Dense(matrix), sigma=sigma)
+
+
+@pytest.mark.parametrize("method", ["posterior_mean", "draw_posterior"])
+def test_a_solve_that_hits_its_limit_is_reported(method, monkeypatch):
+    prior, obs = problem()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        getattr(prior, method)(obs)
+    monkeypatch.setattr(gaussian, "ITERATIONS", 3)
+    said = r"4 of 4 systems did not converge within 3 iterations \(relative residual up to \d.\de[+-]\d\d, required: 1.0e-08\)"
+    with pytest.warns(ConvergenceWarning, match=said):
+        getattr(prior, method)(obs)
+
+
+def test_only_those_that_did_not_converge_are_counted(monkeypatch):
+    """With noise far above the signal the first iterations suffice."""
+    prior, obs = problem(sigma=torch.tensor([1e9, 1e9, 1e-3, 1e9], dtype=torch.float64))
+    monkeypatch.setattr(gaussian, "ITERATIONS", 3)
+    with pytest.warns(ConvergenceWarning, match="1 of 4 systems"):
+        prior.posterior_mean(obs)
+
+
+def test_the_low_rank_fit_reports_its_last_round():
+    """Measured values whose noise differs by a factor of 1e5 and a dense operator: 256 iterations are too few."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(300, 300, generator=generator, dtype=torch.float64) * torch.logspace(0, 4, 300).double()
+    y = torch.randn(6, 300, generator=generator, dtype=torch.float64)
+    obs = Observations(y, operators.Dense(matrix), cov=Diagonal(torch.logspace(-10, 0, 300).double()))
+    with pytest.warns(ConvergenceWarning, match=r"low rank, last round: \d+ of 24 systems did not converge within 256"):
+        priors.fit_gaussian(obs, rank=2, rounds=1)
