@@ -38,6 +38,7 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
 from .fit import load
 from .screening import largest_plausible
+from .verdict import Lap, choose_lap, verdict
 
 EVALUATION_LAP = 1 << 21  # random numbers of their own
 BATCH_NUMBERS = 1 << 21  # numbers sampled at a time
@@ -69,7 +70,7 @@ def evaluate(
     batch: int | None = None,
     extractor: str | Path | None = None,
     range: tuple[float, float] | None = None,
-    lap: int | None = None,
+    lap: Lap = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Any]:
     """Measures of the run at `path`, by `samples` prior samples and, where the truth is known, `draws` posterior draws.
@@ -85,8 +86,9 @@ def evaluate(
         raise InputError(f"--range must be two finite numbers, the lower first, got {range[0]:g} {range[1]:g}")
     run = RunDir(path)
     recipe, prior = run.recipe(), load(path, lap, device, "recipe")
-    results: dict[str, Any] = {"run": str(path), "lap": run.laps_done() if lap is None else lap}
-    metrics = run.metrics()[results["lap"]]
+    history, chosen = run.metrics(), choose_lap(run, lap)
+    results: dict[str, Any] = {"run": str(path), "lap": chosen, "best_lap": verdict(history).best}
+    metrics = history[chosen]
     for key in ("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards"):
         if key in metrics:
             results[key] = metrics[key]

@@ -89,6 +89,7 @@ class Loop:
                 "laps": self.recipe.laps,
                 "done": done,
                 "observations": len(self.train_obs),
+                "held_out": self.recipe.watch.held_out,
                 "device": str(self.device),
                 "processes": self.processes.count,
             },
@@ -150,7 +151,9 @@ class Loop:
         return self.run.file(0, "start.safetensors")
 
     def make_start(self, start: Prior | None, metrics: dict[str, Any]) -> Prior:
-        if start is not None or self.recipe.start != "gaussian":
+        began, given = time.monotonic(), start is not None or self.recipe.start != "gaussian"
+        self.say("starting", {"start": "given" if given else "gaussian"})
+        if given:
             prior, self.laps_before = given_start(self.recipe.start if start is None else start)
             set_noise_range(prior, self.recipe, self.train_obs)
             if prior.event_shape != self.train_obs.x_shape:
@@ -163,6 +166,8 @@ class Loop:
             prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, *state)
             metrics |= notes
         save_prior(prior, self.run.prior_file(0), self.run.origin("prior", 0), lap=self.laps_before)
+        metrics["start_seconds"] = time.monotonic() - began
+        self.say("started", metrics)
         return self.saved_prior(0, self.device)  # as a resumed run reads it: products round by the layout in memory
 
     # lap k ---------------------------------------------------------------------------------------------------------------
@@ -319,16 +324,18 @@ class Loop:
         return checked.warnings
 
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
+        trained = time.monotonic()
         watched = self.batches.within_memory(
             prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe, batch)
         )
         metrics |= watched.metrics
         shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
         metrics["files"] = write_shown(self.run, lap, {name: x.cpu().numpy() for name, x in shown.items()})
-        metrics["seconds"] = time.monotonic() - began
         metrics["warnings"] = (
             warnings([*self.run.metrics(), metrics], self.recipe) if lap else self.check(prior, metrics)
         )
+        now = time.monotonic()
+        metrics |= {"watch_seconds": now - trained, "seconds": now - began}
         self.run.finish_lap(lap, metrics)
         keep = self.recipe.e_step.keep
         if keep is not None:
