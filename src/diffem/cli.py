@@ -16,6 +16,7 @@ from .cli_options import (
     LapOption,
     RunArgument,
     SamplerOption,
+    SourceOption,
     StepsOption,
     device,
     printed_warnings,
@@ -129,6 +130,7 @@ def evaluate(
         typer.Option("--range", metavar="LOW HIGH", help="the values that are pixel 0 and pixel 255"),
     ] = None,
     lap: LapOption = None,
+    source: SourceOption = None,
 ) -> None:
     """Measure a run: without clean data, and against clean data where it is given."""
     from .em.evaluation import evaluate as measure
@@ -145,18 +147,19 @@ def evaluate(
         extractor=extractor,
         range=pixel_range,
         lap=lap,
+        source=source,
         device=device(),
     )
     typer.echo(json.dumps(results, indent=1))
 
 
 @app.command()
-def report(run: RunArgument) -> None:
+def report(run: RunArgument, source: SourceOption = None) -> None:
     """Write the HTML page of a run again."""
     from .report.page import write_report
     from .runs.rundir import RunDir
 
-    problem = RunDir(run).problem()
+    problem = RunDir(run).problem(source)
     obs, reference = (problem.obs, problem.reference) if problem else (None, None)
     typer.echo(write_report(run, obs, reference, device()))
 
@@ -167,13 +170,14 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="the folder to write")],
     lap: LapOption = None,
     notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
+    source: SourceOption = None,
 ) -> None:
     """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
     from .interop import hub
     from .runs.rundir import RunDir
 
     require_folder("--out", out)
-    problem = RunDir(run).problem()
+    problem = RunDir(run).problem(source)
     obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
     typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
 

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     import torch
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]
+SourceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="MODULE:FUNCTION",
+        help="where the run's recipe names a function that makes its observations: execute it, looked for here and in sys.path",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="address of the random numbers")]
 
 

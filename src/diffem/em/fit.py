@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data import Observations
+from ..data.precision import cast_note, in_float32
 from ..errors import InputError
 from ..interruption import Interruption, Preempted
 from ..modes import in_own_modes
+from ..operators import Operator
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
 from ..processes import ALONE, Processes
+from ..runs.changes import placed
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from ..runs.tensors import tensors_checksum
@@ -93,11 +96,13 @@ def load(
 
 @in_own_modes
 def fit(
-    obs: Observations | None = None,
+    obs: Any = None,
     recipe: str | Path | dict[str, Any] | Recipe = "digits",
     out: str | os.PathLike[str] | None = "runs/mine",
     seed: int | None = None,
     *,
+    A: Operator | None = None,
+    sigma: Any = None,
     start: Prior | None = None,
     changes: dict[str, Any] | None = None,
     device: torch.device | str | None = None,
@@ -113,10 +118,13 @@ def fit(
     if the last lap is worse than an earlier one. Ctrl-C and SIGTERM save the run before they take their usual effect.
 
     Args:
-        obs: The observations; None takes those of the recipe's own data source.
+        obs: The observations; or y alone, with `A` and `sigma`, as `Observations` takes them (arrays, frames, lists, data sets; NaN where
+            nothing was measured); None takes those of the recipe's own data source.
         recipe: A built-in name (`diffem recipes`), a YAML file, or a mapping.
         out: The run's folder; None for `runs/` and the recipe's name.
         seed: Overrides the recipe's.
+        A: The operator, if obs is y alone.
+        sigma: The standard deviation of the noise, if obs is y alone.
         start: A prior to start from instead of the Gaussian fit.
         changes: Sets keys of the recipe, like `{"train.lr": 1e-4}`.
         device: Where to compute; a GPU if there is one.
@@ -129,18 +137,20 @@ def fit(
     """
     table = LapTable() if progress is not False and processes.is_first else None
     with _heeding(interruption, table) as heeded:
+        obs = _observations(obs, A, sigma)
         changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
         if obs is not None:
             changes["data"] = {"source": "given"}
         with processes.announcing():
             resolved = load_recipe(recipe, changes)
-            problem = _problem(obs, resolved, recipe)
+            problem = _problem(obs, resolved, recipe, changes)
         if table is not None:
             table("data", {"about": problem.about})
+        folder = Path("runs") / resolved.name if out is None else Path(out)
         run = carry_out(
-            resolved,
+            placed(resolved, folder),
             problem.obs,
-            Path("runs") / resolved.name if out is None else out,
+            folder,
             start=start,
             device=device,
             progress=progress,
@@ -153,13 +163,34 @@ def fit(
     return run
 
 
-def _problem(obs: Observations | None, resolved: Recipe, recipe: object) -> Problem:
+def _observations(obs: Any, A: Operator | None, sigma: Any) -> Observations | None:
+    """The observations that were given, made of their parts if need be."""
+    if obs is None or isinstance(obs, Observations):
+        if A is not None or sigma is not None:
+            what = "the recipe's data source" if obs is None else "obs"
+            raise InputError(f"A and sigma go with y alone: {what} has its own")
+        return obs
+    if isinstance(obs, str | os.PathLike):
+        raise InputError(
+            f"obs must be observations, got {str(obs)!r}; read a file with Observations.load, or name the recipe: fit(recipe=...)"
+        )
+    if sigma is None:
+        raise InputError("fit(y, ...) needs the standard deviation of the noise: sigma=...")
+    return Observations(obs, A, sigma)
+
+
+def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes: dict[str, Any]) -> Problem:
     """What the run learns from; errors of the recipe's own source name the recipe."""
+    from ..data.python_source import python_problem, recipe_folder
     from ..data.sources import Problem
 
     if obs is not None:
         return Problem(obs)
+    data = resolved.data
     try:
+        if ":" in data.source:
+            folder = recipe_folder(data.source, recipe, changes)
+            return python_problem(data.source, resolved.seed, data.options("source"), folder)
         return resolved.problem()
     except InputError as error:
         raise InputError(f"{recipe if isinstance(recipe, str | Path) else resolved.name}: {error}") from None
@@ -235,12 +266,16 @@ def carry_out(
     """`fit` with the recipe resolved and the observations made."""
     device = torch.device(device) if device is not None else processes.device()
     with processes.announcing():
-        validate(recipe, obs, start)
+        used = in_float32(obs)  # the run is known by the observations as they were given
+        validate(recipe, used, start)
         run = RunDir(out)
         given = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
         processes.first(lambda: run.open(recipe, obs, given) and None)
         try:
-            Loop(run, recipe, obs, device, progress, say, processes, interruption).run_all(start)
+            note = cast_note(obs)
+            Loop(run, recipe, used, device, progress, say, processes, interruption, [note] if note else []).run_all(
+                start
+            )
         finally:
             run.unlock()
     return Run(run.path)

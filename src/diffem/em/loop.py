@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -65,7 +65,9 @@ class Loop:
         say: Say | None,
         processes: Processes,
         interruption: Interruption | None,
+        notes: Sequence[str] = (),
     ) -> None:
+        self.given_notes = notes  # of the caller's, for lap 0
         self.run, self.recipe, self.device, self.processes = run, recipe, device, processes
         self.interruption = interruption or Interruption()
         # one process speaks for all
@@ -136,7 +138,7 @@ class Loop:
         metrics: dict[str, Any] = {
             "lap": 0,
             "observations": len(self.train_obs),
-            "notes": notes(self.recipe, self.train_obs),
+            "notes": [*self.given_notes, *notes(self.recipe, self.train_obs)],
         }
         with self.interruptible("lap 0: making the start"):
             prior = self.make_start(start, metrics) if self.processes.is_first else None
