@@ -9,7 +9,7 @@ import torch
 start = time.process_time()  # of the processor: a busy machine does not count
 import diffem
 elapsed = time.process_time() - start
-heavy = {"sklearn", "matplotlib", "ot", "torchmetrics", "accelerate", "pydantic", "typer", "rich", "h5py", "deepinv", "azula", "diffusers"} & set(sys.modules)
+heavy = {"sklearn", "matplotlib", "ot", "torchmetrics", "accelerate", "pydantic", "typer", "rich", "h5py", "deepinv", "azula", "diffusers", "pandas"} & set(sys.modules)
 print(elapsed, *heavy)
 """
 

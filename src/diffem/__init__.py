@@ -6,15 +6,17 @@ __version__ = "0.1.0"
 
 from . import linalg, metrics, nn, operators, posterior, priors, samplers
 from .data import Observations
-from .errors import InputError
+from .errors import CastWarning, InputError, RunWarning
 
 if TYPE_CHECKING:
     from .em.fit import Run, fit, load
 
 __all__ = [
+    "CastWarning",
     "InputError",
     "Observations",
     "Run",
+    "RunWarning",
     "__version__",
     "fit",
     "linalg",

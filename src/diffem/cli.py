@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .cli_drawing import register as register_drawing
 from .cli_mri import register as register_mri
-from .cli_options import LapOption, RunArgument, SamplerOption, StepsOption, device, require_folder
+from .cli_options import (
+    LapOption,
+    RunArgument,
+    SamplerOption,
+    SourceOption,
+    StepsOption,
+    device,
+    printed_warnings,
+    require_folder,
+)
 
 PATIENCE = 8.0  # seconds a run has to stop by itself when asked to; see `interruption.py`
 
@@ -69,29 +76,17 @@ def fit(
     Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM, SIGUSR1 and Ctrl-C save
     and end within seconds, with exit code 75 (130 after Ctrl-C); the same command resumes.
     """
-    from .em.fit import carry_out
+    from . import fit as learn
     from .interruption import EXIT_CTRL_C, Interruption, Preempted
     from .processes import ALONE, join
-    from .report.page import write_report
-    from .runs.recipe import load_recipe, parse_change
+    from .runs.recipe import parse_change
 
-    teller, processes = _Teller(), ALONE
+    processes = ALONE
     try:
-        with Interruption().listening(PATIENCE) as interruption:
+        with Interruption().listening(PATIENCE) as interruption, printed_warnings(sys.stdout):
             processes = join()
-            with processes.announcing():
-                changes = dict(parse_change(text) for text in change or [])
-                if seed is not None:
-                    changes["seed"] = seed
-                resolved = load_recipe(recipe, changes)
-                folder = out or Path("runs") / resolved.name
-                with _naming(recipe):
-                    problem = resolved.problem()
-            if problem.about and processes.is_first:
-                teller.console.print(problem.about)
-            run = carry_out(resolved, problem.obs, folder, say=teller, processes=processes, interruption=interruption)
-            if processes.is_first:
-                teller.close(run.path, write_report(run.path, problem.obs, problem.reference, processes.device()))
+            changes = dict(parse_change(text) for text in change or [])
+            run = learn(None, recipe, out, seed, changes=changes, processes=processes, interruption=interruption)
     except Preempted as stopped:
         if interruption.signal == signal.SIGINT:
             stopped.exit_code = EXIT_CTRL_C
@@ -100,58 +95,6 @@ def fit(
         processes.leave()
     if strict and run.laps[-1]["warnings"]:
         raise typer.Exit(3)
-
-
-class _Teller:
-    """Prints what a run says: a header, a row per lap, warnings, the end."""
-
-    columns = (
-        ("lap", "lap", "{:d}", 4),
-        ("χ²", "heldout_chi2", "{:.2f}", 7),
-        ("predictive", "predictive_log_likelihood", "{:.3f}", 12),
-        ("y distance", "observation_distance", "{:.4f}", 12),
-        ("rejected", "rejected", "{:.1%}", 10),
-        ("guards", "guards", "{:.1%}", 8),
-        ("loss", "loss", "{:.4f}", 8),
-        ("E", "e_seconds", "{:.1f} s", 9),
-        ("M", "m_seconds", "{:.1f} s", 9),
-    )
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self.console = Console(highlight=False)
-        self.header = False
-
-    def __call__(self, event: str, data: dict[str, Any]) -> None:
-        if event == "start":
-            state = "new run" if data["done"] < 0 else f"going on after lap {data['done']}"
-            if data["done"] >= data["laps"]:
-                state = "all laps are done"
-            where = data["device"] if data["processes"] == 1 else f"{data['processes']} processes"
-            self.console.print(f"{data['observations']} observations, {data['laps']} laps on {where}; {state}")
-        if event == "memory":
-            self.console.print(
-                f"  lap {data['lap']}: out of memory; drawing again, {data['batch']} at a time",
-                style="yellow",
-            )
-        if event == "lap":
-            if not self.header:
-                self.console.print("".join(f"{name:>{width}}" for name, _, _, width in self.columns), style="bold")
-                self.header = True
-            cells = [form.format(data[key]) if key in data else "–" for _, key, form, _ in self.columns]
-            self.console.print(
-                "".join(f"{cell:>{width}}" for cell, (_, _, _, width) in zip(cells, self.columns, strict=True))
-            )
-            for note in data.get("notes", []):
-                self.console.print(f"  note: {note}")
-            for warning in data.get("warnings", []):
-                self.console.print(f"  warning: {warning}", style="yellow")
-
-    def close(self, path: Path, page: Path) -> None:
-        # paths stay on one line, however long
-        self.console.print(f"run     {path}", soft_wrap=True)
-        self.console.print(f"report  {page}", soft_wrap=True)
 
 
 register_drawing(app)
@@ -187,6 +130,7 @@ def evaluate(
         typer.Option("--range", metavar="LOW HIGH", help="the values that are pixel 0 and pixel 255"),
     ] = None,
     lap: LapOption = None,
+    source: SourceOption = None,
 ) -> None:
     """Measure a run: without clean data, and against clean data where it is given."""
     from .em.evaluation import evaluate as measure
@@ -203,18 +147,19 @@ def evaluate(
         extractor=extractor,
         range=pixel_range,
         lap=lap,
+        source=source,
         device=device(),
     )
     typer.echo(json.dumps(results, indent=1))
 
 
 @app.command()
-def report(run: RunArgument) -> None:
+def report(run: RunArgument, source: SourceOption = None) -> None:
     """Write the HTML page of a run again."""
     from .report.page import write_report
     from .runs.rundir import RunDir
 
-    problem = RunDir(run).problem()
+    problem = RunDir(run).problem(source)
     obs, reference = (problem.obs, problem.reference) if problem else (None, None)
     typer.echo(write_report(run, obs, reference, device()))
 
@@ -225,13 +170,14 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="the folder to write")],
     lap: LapOption = None,
     notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
+    source: SourceOption = None,
 ) -> None:
     """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
     from .interop import hub
     from .runs.rundir import RunDir
 
     require_folder("--out", out)
-    problem = RunDir(run).problem()
+    problem = RunDir(run).problem(source)
     obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
     typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
 
@@ -287,7 +233,8 @@ def main() -> None:
     from .memory import is_out_of_memory
 
     try:
-        app()
+        with printed_warnings(sys.stderr):
+            app()
     except InputError as error:
         _complain(error)
         sys.exit(2)
@@ -305,17 +252,6 @@ def main() -> None:
             raise
         _complain(f"out of memory: {next(iter(str(error).splitlines()), 'there is no more')}; ask for less at a time")
         sys.exit(1)
-
-
-@contextmanager
-def _naming(recipe: str) -> Iterator[None]:
-    """Bad settings are in the recipe: say which."""
-    from .errors import InputError
-
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{recipe}: {error}") from None
 
 
 def _complain(message: object) -> None:

@@ -83,7 +83,7 @@ def posterior(
     prior = load(run, lap, device(), "recipe")
     if out.name.endswith((".nii", ".nii.gz")):
         require_volume(out, prior.event_shape)
-    obs = Observations.load(observations).to(prior.mean.device)
+    obs = Observations.load(observations).to(prior.mean.device, prior.mean.dtype)
     if obs.x_shape != prior.event_shape:
         raise InputError(
             f"{observations} holds observations of {obs.x_shape}, the samples of {run} have shape {prior.event_shape}"

@@ -134,9 +134,11 @@ def _data_changes(change: list[str] | None, *others: str) -> dict[str, Any]:
 
 
 def _recipe(recipe: str, changes: dict[str, Any]) -> Any:
+    from .runs.changes import located
     from .runs.recipe import load_recipe
     from .runs.rundir import RunDir
 
     if Path(recipe).is_dir():
-        return load_recipe(RunDir(recipe).recipe(), changes)
+        run = RunDir(recipe)
+        return load_recipe(located(run.recipe(), run.path), changes)
     return load_recipe(recipe, changes)

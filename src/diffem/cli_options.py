@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .errors import InputError, StorageError
+from .errors import CastWarning, InputError, RunWarning, StorageError
 from .posterior import METHODS
 from .samplers import SAMPLERS
 
@@ -16,8 +19,28 @@ if TYPE_CHECKING:
     import torch
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]
+SourceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="MODULE:FUNCTION",
+        help="where the run's recipe names a function that makes its observations: execute it, looked for here and in sys.path",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="address of the random numbers")]
-LapOption = Annotated[int | None, typer.Option("--lap", help="use this lap instead of the last")]
+
+
+def _lap(text: str) -> int | str:
+    return text if text == "best" else int(text)
+
+
+# a number or "best"; typer has no unions, and takes the type from the parser
+LapOption = Annotated[
+    Any,
+    typer.Option(
+        "--lap", parser=_lap, metavar="K|best", help="use this lap instead of the last; best: by held-out prediction"
+    ),
+]
 StepsOption = Annotated[int, typer.Option("--steps", min=1, max=1_000_000, help="sampling steps")]
 # Weighted particles are for posteriors: without an observation all weights are equal.
 PRIOR_SAMPLERS = [name for name in SAMPLERS if name != "tds"]
@@ -76,3 +99,27 @@ def _require_writable(option: str, path: Path) -> None:
         raise InputError(f"{option}: {there} is a file, not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise StorageError(f"{path} cannot be written: {there} is read-only")
+
+
+@contextmanager
+def printed_warnings(stream: TextIO) -> Iterator[None]:
+    """Print the library's own warnings as lines for people, without the place in the code that gave them."""
+    with warnings.catch_warnings():
+        for category in (RunWarning, CastWarning):
+            warnings.simplefilter("always", category)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, RunWarning | CastWarning):
+                others(message, category, *where, **more)
+                return
+            from rich.console import Console
+
+            # names may be untrusted input: what is not printable could command the terminal
+            text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(message))
+            Console(file=stream, highlight=False).print(
+                f"warning: {text}", style="yellow", soft_wrap=True, markup=False
+            )
+
+        warnings.showwarning = show
+        yield

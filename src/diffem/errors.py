@@ -1,4 +1,5 @@
-"""The exceptions with a message for people: bad input, files of other runs, and storage that does not take what is written to it."""
+"""The exceptions with a message for people: bad input, files of other runs, and storage that does not take what is written to it;
+and the warnings."""
 
 
 class InputError(ValueError):
@@ -14,3 +15,11 @@ class StorageError(OSError):
 
     def __str__(self) -> str:
         return self.strerror or super().__str__()
+
+
+class RunWarning(UserWarning):
+    """Something is probably wrong with a run or its prior: a measure of a lap is off, or the last lap is worse than an earlier one."""
+
+
+class CastWarning(UserWarning):
+    """Numbers were converted to another precision."""

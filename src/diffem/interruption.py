@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
@@ -61,7 +61,9 @@ class Interruption:
         self.signal: int | None = None
 
     @contextmanager
-    def listening(self, patience: float | None = None) -> Iterator[Interruption]:
+    def listening(
+        self, patience: float | None = None, signals: Sequence[signal.Signals] = SIGNALS
+    ) -> Iterator[Interruption]:
         """Treat SIGTERM, SIGUSR1 and the first Ctrl-C as requests to stop; a second Ctrl-C raises `KeyboardInterrupt`.
 
         Handlers are set in the main thread only, and restored afterwards. A Ctrl-C that was ignored before stays
@@ -70,6 +72,7 @@ class Interruption:
         Args:
             patience: Seconds from a signal until the process is ended if this block has not been left by then.
                 None waits for ever.
+            signals: The signals that count as requests.
         """
         if threading.current_thread() is not threading.main_thread():
             yield self
@@ -82,7 +85,7 @@ class Interruption:
 
         # SIGTERM and SIGUSR1 are heard in any case: batch scripts that ignore them for themselves hand that down.
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        heard = [number for number in SIGNALS if not (ignored and number == signal.SIGINT)]
+        heard = [number for number in signals if not (ignored and number == signal.SIGINT)]
         before = {number: signal.signal(number, ask) for number in heard}
         try:
             if patience is None:

@@ -71,6 +71,11 @@ def require_same_dtype(a: Tensor, a_name: str, b: Tensor, b_name: str) -> None:
         raise InputError(f"device mismatch: {a_name} is on {a.device}, {b_name} is on {b.device}")
 
 
+def raised(x: Tensor, like: Tensor) -> Tensor:
+    """x in the dtype of `like` if that is the wider one, which loses nothing; x itself otherwise."""
+    return x.to(like.dtype) if torch.promote_types(x.dtype, like.dtype) == like.dtype else x
+
+
 def require_event(x: Tensor, event_shape: tuple[int, ...], owner: str) -> None:
     if tuple(x.shape[1:]) != tuple(event_shape):
         raise InputError(

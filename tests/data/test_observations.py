@@ -114,7 +114,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Observations([1.0], operators.Identity(), sigma=1.0), "torch.Tensor, got list"),
+        (lambda: Observations([1.0], operators.Identity(), sigma=1.0), r"at least one axis: y is \(1,\)"),
         (lambda: Observations(torch.ones(2, 3), torch.eye(3), sigma=1.0), "operator, got Tensor"),
         (lambda: Observations(torch.ones(0, 3), operators.Identity(), sigma=1.0), r"at least one.*\(0, 3\)"),
         (lambda: Observations(torch.ones(2, 3, dtype=torch.int64), operators.Identity(), sigma=1.0), "int64"),
@@ -135,8 +135,8 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=0.0), "positive.*0.0"),
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=-1.0), "positive.*-1.0"),
         (
-            lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=torch.ones(3)),
-            r"2 of them, got shape \(3,\)",
+            lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=torch.ones(4)),
+            r"2 of them, got shape \(4,\)",
         ),
         (lambda: Observations(torch.ones(2, 3), operators.Identity()), "sigma=... or as cov=..."),
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), 1.0, cov=Isotropic(1.0)), "one of the two"),

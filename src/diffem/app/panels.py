@@ -131,7 +131,9 @@ def status(p: Progress) -> str:
     if p.last < 0:
         state = f"{p.status}: no lap is finished yet"
     stage = f" · {p.stage} · last file written {quiet} ago" if p.stage else ""
-    return f'<span class="status">{escape(state + stage)}</span>'
+    named = f'<div class="refused" id="verdict">{escape(p.verdict.text)}</div>' if p.verdict and p.verdict.worse else ""
+    best = f" · {p.verdict.text}" if p.verdict and not named else ""
+    return f'<span class="status">{escape(state + stage + best)}</span>{named}'
 
 
 def measures(metrics: list[dict[str, Any]]) -> str:

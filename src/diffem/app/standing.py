@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..em.verdict import Verdict, verdict
 from ..errors import InputError
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses
@@ -25,6 +26,7 @@ class Progress:
     quiet: float  # seconds since a file was written
     metrics: list[dict[str, Any]]
     warnings: list[tuple[int, str]]
+    verdict: Verdict | None  # None while no lap is finished
 
 
 def progress(viewer: Viewer) -> Progress:
@@ -36,7 +38,8 @@ def progress(viewer: Viewer) -> Progress:
     newest = max((f.stat().st_mtime for f in _files(run, last + 1)), default=time.time())
     found = [(m["lap"], text) for m in metrics for text in m.get("warnings", [])]
     stage = "" if last >= recipe.laps else _stage(viewer, last + 1)
-    return Progress(info.get("status", "?"), last, recipe.laps, stage, max(0.0, time.time() - newest), metrics, found)
+    quiet, best = max(0.0, time.time() - newest), verdict(metrics) if metrics else None
+    return Progress(info.get("status", "?"), last, recipe.laps, stage, quiet, metrics, found, best)
 
 
 def _files(run: RunDir, lap: int) -> list[Path]:

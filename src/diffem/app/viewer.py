@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from ..data import Observations
+from ..data.precision import in_float32
 from ..data.sources import Problem
 from ..em.fit import load
 from ..em.watch import split
@@ -60,9 +62,9 @@ class Viewer:
         if self._problem is None and self._file is not None:
             obs = Observations.load(self._file)
             self.run.require_observations(obs, f"those in {self._file}")
-            self._problem = Problem(obs)
-        elif self._problem is None:
-            self._problem = self.run.problem()
+            self._problem = Problem(in_float32(obs))
+        elif self._problem is None and (problem := self.run.problem()) is not None:
+            self._problem = replace(problem, obs=in_float32(problem.obs))
         return self._problem
 
     def shown(self) -> list[int]:

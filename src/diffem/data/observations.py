@@ -26,7 +26,9 @@ from ..operators.saved import (
     rebuild_operator,
 )
 from ..operators.spectrum import Spectrum
-from ..shapes import require_batch, require_precision
+from ..shapes import raised, require_batch, require_precision
+from .arrays import as_tensor, implied_operator, tried
+from .noise import independent_noise
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
@@ -36,10 +38,12 @@ SAMPLE, GROWTH = 1 << 24, 1024  # numbers of samples that a file may imply: so m
 class Observations:
     """n observations.
 
-    y: `(n, *measurement)`, floating point; entries that A does not measure may hold anything, NaN included. A complex y is
-        taken for an operator that measures complex numbers and stored as its real view.
-    A: an operator, its parameters shared or for n observations.
-    sigma: standard deviation of the noise, one number or `(n,)`; or cov: a covariance over the measurement.
+    y: `(n, *measurement)`: a tensor, an array, a data frame, a list of arrays or a data set (`data/arrays.py`). Entries that A does
+        not measure may hold anything, NaN included. A complex y is taken for an operator that measures complex numbers and stored as its
+        real view. float64 stays float64; networks compute in float32, and `fit` and `posterior` convert for them.
+    A: an operator, its parameters shared or for n observations; None: entries that are NaN were not measured, all others were.
+    sigma: standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to `(*measurement)` (the
+        columns of a table) or to y (`data/noise.py`); or cov: a covariance over the measurement.
     adaptive: whether the operators were chosen by looking at the object, say later measurements by the result of earlier ones.
         Posteriors and EM are right all the same; the loss on measured values (`train.measured`) is not, and is left out.
     """
@@ -49,9 +53,9 @@ class Observations:
     @in_own_modes
     def __init__(
         self,
-        y: Tensor,
-        A: Operator,
-        sigma: float | Tensor | None = None,
+        y: Any,
+        A: Operator | None = None,
+        sigma: Any = None,
         *,
         cov: Covariance | None = None,
         adaptive: bool = False,
@@ -59,9 +63,17 @@ class Observations:
         if not isinstance(adaptive, bool):
             raise InputError(f"adaptive must be True or False, got {adaptive!r}")
         self.adaptive = adaptive
+        if isinstance(y, Observations):
+            raise InputError("y are Observations already: use them as they are")
+        y = as_tensor(y, "y")
+        if A is None:
+            A = implied_operator(y)
         if not isinstance(A, Operator):
-            raise InputError(f"A must be a diffem operator, got {type(A).__name__}; see operators.Function")
-        if isinstance(y, Tensor) and y.is_complex():
+            raise InputError(
+                f"A must be a diffem operator, got {type(A).__name__}; for a mask operators.Mask(mask), for a matrix "
+                "operators.Dense(matrix), for a function operators.Function(f, x_shape)"
+            )
+        if y.is_complex():
             if not A.complex_output:
                 raise InputError(f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers")
             y = torch.view_as_real(y.resolve_conj())
@@ -75,39 +87,31 @@ class Observations:
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
         clean = _clean(y, A.measured(y))
         # one adjoint settles that y and A fit, and what a sample looks like
-        try:
-            x = A[:1].adjoint(clean[:1])
-        except InputError as error:
-            raise InputError(f"y of shape {tuple(y.shape)} does not fit A: {error}") from None
+        x, seen = tried(A, clean)
         self.x_shape = tuple(x.shape[1:])
-        if A[:1](x).shape[1:] != y.shape[1:]:
-            raise InputError(f"A measures {tuple(A[:1](x).shape[1:])} per observation, y has {tuple(y.shape[1:])}")
+        if seen.shape[1:] != y.shape[1:]:
+            raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
         self.y = clean.detach()
         self.A = A.bound(x)
         self.cov = self._covariance(sigma, cov)
 
     @classmethod
-    def clean(cls, x: Tensor, sigma: float | None = None) -> Observations:
+    def clean(cls, x: Any, sigma: float | None = None) -> Observations:
         """Samples seen as they are, y = x `(n, *event)`, for a recipe with `e_step.clean`.
 
         sigma: the accuracy stated for them, a thousandth of their standard deviation when not given. It counts where a
             posterior is conditioned on them; nothing is added to x.
         """
-        x = require_batch(x, "x")
+        x = require_batch(as_tensor(x, "x"), "x")
         if sigma is None:
             sigma = 1e-3 * (float(x.double().std(correction=0)) or 1.0)
         return cls(x, Identity(), sigma=sigma)
 
-    def _covariance(self, sigma: float | Tensor | None, cov: Covariance | None) -> Covariance:
+    def _covariance(self, sigma: Any, cov: Covariance | None) -> Covariance:
         if (sigma is None) == (cov is None):
             raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
         if sigma is not None:
-            value = torch.as_tensor(sigma, dtype=torch.float64)
-            if value.ndim > 1 or (value.ndim == 1 and len(value) != len(self)):
-                raise InputError(f"sigma must be one number or {len(self)} of them, got shape {tuple(value.shape)}")
-            if not ((value > 0) & torch.isfinite(value)).all():
-                raise InputError(f"sigma must be positive and finite, got {value.reshape(-1)[:4].tolist()}")
-            cov = Isotropic(value**2).to(device=self.y.device)
+            cov = independent_noise(sigma, self.y)
         assert cov is not None
         if not isinstance(cov, Covariance):
             raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
@@ -214,7 +218,7 @@ class Observations:
 
     def residual(self, x: Tensor) -> Tensor:
         """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`."""
-        residual = self.y - self.A(x)
+        residual = self.y - self.A(raised(x, self.y))
         measured = self.measured
         return residual if measured is None else torch.where(measured, residual, 0)
 

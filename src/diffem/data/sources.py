@@ -77,6 +77,16 @@ SOURCES: dict[str, Callable[..., Problem]] = {
 
 
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
+    """The problem of one of this library's own sources; `python_source.py` has those of users, which execute code."""
+    if source == "given":
+        raise InputError(
+            "data.source is 'given': the observations come from Python, diffem.fit(obs, ...). From the command line name a file of "
+            "Observations.save, --set data='{source: file, path: obs.safetensors}', or a function, --set data.source=my_module:problem"
+        )
+    if ":" in source:
+        raise InputError(
+            f"the observations are made by Python code, {source}, which is not executed because a file names it; name it yourself"
+        )
     if source not in SOURCES:
         raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..data import Observations, cifar10
 from ..data.pixels import channels_first, read_npz
+from ..data.precision import in_float32
 from ..data.sources import Problem
 from ..errors import InputError
 from ..fusion import compile_network, compiling_pays
@@ -38,6 +39,7 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
 from .fit import load
 from .screening import largest_plausible
+from .verdict import Lap, choose_lap, verdict
 
 EVALUATION_LAP = 1 << 21  # random numbers of their own
 BATCH_NUMBERS = 1 << 21  # numbers sampled at a time
@@ -69,7 +71,8 @@ def evaluate(
     batch: int | None = None,
     extractor: str | Path | None = None,
     range: tuple[float, float] | None = None,
-    lap: int | None = None,
+    lap: Lap = None,
+    source: str | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Any]:
     """Measures of the run at `path`, by `samples` prior samples and, where the truth is known, `draws` posterior draws.
@@ -80,17 +83,22 @@ def evaluate(
     extractor: adds FID and KID through this feature extractor (see `metrics.load_extractor`: it is executed, so it is named here or by
         the environment variable DIFFEM_INCEPTION and never by the run).
     range: the values of x that are pixel 0 and pixel 255, where the data source does not say.
+    lap: a lap's number, 'best', or None for the last.
+    source: the function that made the observations, `module:function`, where the run's recipe names one; it is executed.
     """
     if range is not None and not -math.inf < range[0] < range[1] < math.inf:
         raise InputError(f"--range must be two finite numbers, the lower first, got {range[0]:g} {range[1]:g}")
     run = RunDir(path)
     recipe, prior = run.recipe(), load(path, lap, device, "recipe")
-    results: dict[str, Any] = {"run": str(path), "lap": run.laps_done() if lap is None else lap}
-    metrics = run.metrics()[results["lap"]]
+    history, chosen = run.metrics(), choose_lap(run, lap)
+    results: dict[str, Any] = {"run": str(path), "lap": chosen, "best_lap": verdict(history).best}
+    metrics = history[chosen]
     for key in ("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards"):
         if key in metrics:
             results[key] = metrics[key]
-    problem = run.problem()
+    problem = run.problem(source)
+    if problem is not None:
+        problem = replace(problem, obs=in_float32(problem.obs))
     if range is None and problem is not None:
         range = problem.range
     # what may be refused comes before what takes long

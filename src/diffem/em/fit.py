@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..data import Observations
+from ..data.precision import cast_note, in_float32
 from ..errors import InputError
-from ..interruption import Interruption
+from ..interruption import Interruption, Preempted
 from ..modes import in_own_modes
+from ..operators import Operator
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
 from ..processes import ALONE, Processes
+from ..runs.changes import placed
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from ..runs.tensors import tensors_checksum
 from .loop import Loop, Say
+from .table import LapTable, warn
 from .validation import validate
+from .verdict import Lap, Verdict, choose_lap, verdict
+
+if TYPE_CHECKING:
+    from ..data.sources import Problem
 
 
 @dataclass
 class Run:
-    """A run's folder, and its prior."""
+    """A run's folder, and its priors."""
 
     path: Path
 
@@ -36,8 +47,17 @@ class Run:
 
     @property
     def prior(self) -> Prior:
-        """The prior of the last finished lap."""
-        return load(self.path)
+        """The prior of the last finished lap. `run.load("best")` is that of the best one, which `run.verdict` names."""
+        return self.load()
+
+    def load(self, lap: Lap = None, device: torch.device | str = "cpu", precision: str = "float32") -> Prior:
+        """The prior of a lap: a number, `"best"`, or None for the last; see `diffem.load`."""
+        return load(self.path, lap, device, precision)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Which lap is the best by held-out prediction, in numbers (`.best`, `.last`, `.worse`) and in a sentence (`.text`)."""
+        return verdict(self.laps)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, laps={RunDir(self.path).laps_done()})"
@@ -45,13 +65,18 @@ class Run:
 
 def load(
     path: str | os.PathLike[str],
-    lap: int | None = None,
+    lap: Lap = None,
     device: torch.device | str = "cpu",
     precision: str = "float32",
 ) -> Prior:
-    """The prior of a run, its last lap's or that of lap k; also reads a prior's own file.
+    """The prior of a run, or of a prior's own file.
 
-    precision: what its network computes in, 'float32', 'tf32', 'bf16' or 'fp16'; 'recipe' is what the run drew in, on a GPU.
+    Args:
+        path: A run's folder, or the file of one prior.
+        lap: The number of a lap, `"best"` for the best one by held-out prediction, None for the last. A `RunWarning` names the
+            best lap if none is given and the last is worse.
+        device: Where the prior computes.
+        precision: What its network computes in: 'float32', 'tf32', 'bf16' or 'fp16'; 'recipe' is what the run drew in, on a GPU.
     """
     path, recipe = Path(path), None
     if path.is_file():
@@ -60,8 +85,10 @@ def load(
         prior = load_prior(path, device)
     else:
         run = RunDir(path)
-        recipe, lap = run.recipe(), run.finished_lap(lap)
-        prior = load_prior(run.prior_file(lap), device, run.origin("prior", lap))
+        recipe, chosen = run.recipe(), choose_lap(run, lap)
+        if lap is None and (found := verdict(run.metrics())).worse:
+            warn(f"{path}: {found.text}")
+        prior = load_prior(run.prior_file(chosen), device, run.origin("prior", chosen))
     if precision == "recipe":
         precision = recipe.drawing_precision if recipe is not None and prior.mean.is_cuda else "float32"
     return prior.compute_in(precision) if isinstance(prior, DiffusionPrior) else prior
@@ -69,45 +96,159 @@ def load(
 
 @in_own_modes
 def fit(
-    obs: Observations | None = None,
+    obs: Any = None,
     recipe: str | Path | dict[str, Any] | Recipe = "digits",
-    out: str | os.PathLike[str] = "runs/mine",
+    out: str | os.PathLike[str] | None = "runs/mine",
     seed: int | None = None,
     *,
+    A: Operator | None = None,
+    sigma: Any = None,
     start: Prior | None = None,
     changes: dict[str, Any] | None = None,
     device: torch.device | str | None = None,
     progress: bool | None = None,
+    report: bool = True,
     say: Say | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
 ) -> Run:
     """Learn a prior from observations; calling again with the same arguments resumes, or returns at once if all is done.
 
-    obs: the observations; None takes those of the recipe's own data source.
-    recipe: a built-in name (`diffem recipes`), a YAML file, or a mapping; `changes` sets keys like `{"train.lr": 1e-4}`.
-    out: the run's folder. seed: overrides the recipe's. start: a prior to start from instead of the Gaussian fit.
-    processes: this one among several (`diffem.processes.join()`), which all see the same folder. interruption: asks the run to stop
-        where it can be resumed; it then raises `Preempted`.
+    What is probably wrong is a `RunWarning` (Python's `warnings`), at the end of the lap that shows it; at the end of the run there is one
+    if the last lap is worse than an earlier one. Ctrl-C and SIGTERM save the run before they take their usual effect.
+
+    Args:
+        obs: The observations; or y alone, with `A` and `sigma`, as `Observations` takes them (arrays, frames, lists, data sets; NaN where
+            nothing was measured); None takes those of the recipe's own data source.
+        recipe: A built-in name (`diffem recipes`), a YAML file, or a mapping.
+        out: The run's folder; None for `runs/` and the recipe's name.
+        seed: Overrides the recipe's.
+        A: The operator, if obs is y alone.
+        sigma: The standard deviation of the noise, if obs is y alone.
+        start: A prior to start from instead of the Gaussian fit.
+        changes: Sets keys of the recipe, like `{"train.lr": 1e-4}`.
+        device: Where to compute; a GPU if there is one.
+        progress: None prints a row per lap and the verdict to standard output, also into files, pipes and captured output, and shows
+            progress bars on a terminal and in notebooks. True shows the bars everywhere. False prints nothing; warnings stay.
+        report: Write `report.html` into the folder at the end.
+        say: Called with the name and the data of every event.
+        processes: This process among several (`diffem.processes.join()`), which all see the same folder.
+        interruption: Asks the run to stop where it can be resumed, which then raises `Preempted`; the caller listens to signals.
     """
-    changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
-    if obs is not None:
-        changes["data"] = {"source": "given"}
-    resolved = load_recipe(recipe, changes)
-    if obs is None:
+    table = LapTable() if progress is not False and processes.is_first else None
+    with _heeding(interruption, table) as heeded:
+        obs = _observations(obs, A, sigma)
+        changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
+        if obs is not None:
+            changes["data"] = {"source": "given"}
         with processes.announcing():
-            obs = resolved.problem().obs
-    return carry_out(
-        resolved,
-        obs,
-        out,
-        start=start,
-        device=device,
-        progress=progress,
-        say=say,
-        processes=processes,
-        interruption=interruption,
-    )
+            resolved = load_recipe(recipe, changes)
+            problem = _problem(obs, resolved, recipe, changes)
+        if table is not None:
+            table("data", {"about": problem.about})
+        folder = Path("runs") / resolved.name if out is None else Path(out)
+        run = carry_out(
+            placed(resolved, folder),
+            problem.obs,
+            folder,
+            start=start,
+            device=device,
+            progress=progress,
+            say=_told(table, say),
+            processes=processes,
+            interruption=heeded,
+        )
+        if processes.is_first:
+            _conclude(run, problem, table, report, processes.device() if device is None else device)
+    return run
+
+
+def _observations(obs: Any, A: Operator | None, sigma: Any) -> Observations | None:
+    """The observations that were given, made of their parts if need be."""
+    if obs is None or isinstance(obs, Observations):
+        if A is not None or sigma is not None:
+            what = "the recipe's data source" if obs is None else "obs"
+            raise InputError(f"A and sigma go with y alone: {what} has its own")
+        return obs
+    if isinstance(obs, str | os.PathLike):
+        raise InputError(
+            f"obs must be observations, got {str(obs)!r}; read a file with Observations.load, or name the recipe: fit(recipe=...)"
+        )
+    if sigma is None:
+        raise InputError("fit(y, ...) needs the standard deviation of the noise: sigma=...")
+    return Observations(obs, A, sigma)
+
+
+def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes: dict[str, Any]) -> Problem:
+    """What the run learns from; errors of the recipe's own source name the recipe."""
+    from ..data.python_source import python_problem, recipe_folder
+    from ..data.sources import Problem
+
+    if obs is not None:
+        return Problem(obs)
+    data = resolved.data
+    try:
+        if ":" in data.source:
+            folder = recipe_folder(data.source, recipe, changes)
+            return python_problem(data.source, resolved.seed, data.options("source"), folder)
+        return resolved.problem()
+    except InputError as error:
+        raise InputError(f"{recipe if isinstance(recipe, str | Path) else resolved.name}: {error}") from None
+
+
+def _told(table: LapTable | None, say: Say | None) -> Say:
+    """Events go to the table, warnings of a lap to `warnings`, and both to the caller's function."""
+
+    def tell(event: str, data: dict[str, Any]) -> None:
+        if say is not None:
+            say(event, data)
+        if table is not None:
+            table(event, data)
+        if event == "lap":
+            for text in data.get("warnings", []):
+                warn(f"lap {data['lap']}: {text}")
+
+    return tell
+
+
+def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, device: torch.device | str) -> None:
+    """The report, and the verdict."""
+    page = None
+    if report:
+        from ..report.page import write_report
+
+        page = write_report(run.path, problem.obs, problem.reference, device)
+    found = run.verdict
+    if table is not None:
+        table.end(found, run.path, page)
+    if found.worse:
+        warn(found.text)
+
+
+@contextmanager
+def _heeding(interruption: Interruption | None, table: LapTable | None) -> Iterator[Interruption]:
+    """Ctrl-C and SIGTERM stop the run where it can be resumed, and then take the effect they have without it.
+
+    A caller that passes an `Interruption` listens to signals itself.
+    """
+    if interruption is not None:
+        yield interruption
+        return
+    own = Interruption()
+    usual = (signal.SIGINT, signal.SIGTERM)
+    heard = [number for number in usual if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    try:
+        with own.listening(signals=heard):
+            yield own
+    except Preempted as where:
+        if table is not None:
+            table.line(f"stopped ({where}); the same call resumes")
+        if own.signal is None:
+            raise
+        signal.raise_signal(own.signal)
+        raise  # a handler of the caller's took the signal, and the run is not finished
+    if own.signal is not None:
+        signal.raise_signal(own.signal)  # the caller's handlers are back in place
 
 
 def carry_out(
@@ -125,12 +266,16 @@ def carry_out(
     """`fit` with the recipe resolved and the observations made."""
     device = torch.device(device) if device is not None else processes.device()
     with processes.announcing():
-        validate(recipe, obs, start)
+        used = in_float32(obs)  # the run is known by the observations as they were given
+        validate(recipe, used, start)
         run = RunDir(out)
         given = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
         processes.first(lambda: run.open(recipe, obs, given) and None)
         try:
-            Loop(run, recipe, obs, device, progress, say, processes, interruption).run_all(start)
+            note = cast_note(obs)
+            Loop(run, recipe, used, device, progress, say, processes, interruption, [note] if note else []).run_all(
+                start
+            )
         finally:
             run.unlock()
     return Run(run.path)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,9 @@ class Loop:
         say: Say | None,
         processes: Processes,
         interruption: Interruption | None,
+        notes: Sequence[str] = (),
     ) -> None:
+        self.given_notes = notes  # of the caller's, for lap 0
         self.run, self.recipe, self.device, self.processes = run, recipe, device, processes
         self.interruption = interruption or Interruption()
         # one process speaks for all
@@ -91,6 +93,7 @@ class Loop:
                 "laps": self.recipe.laps,
                 "done": done,
                 "observations": len(self.train_obs),
+                "held_out": self.recipe.watch.held_out,
                 "device": str(self.device),
                 "processes": self.processes.count,
             },
@@ -137,7 +140,7 @@ class Loop:
         metrics: dict[str, Any] = {
             "lap": 0,
             "observations": len(self.train_obs),
-            "notes": notes(self.recipe, self.train_obs),
+            "notes": [*self.given_notes, *notes(self.recipe, self.train_obs)],
         }
         with self.interruptible("lap 0: making the start"):
             prior = self.make_start(start, metrics) if self.processes.is_first else None
@@ -152,7 +155,9 @@ class Loop:
         return self.run.file(0, "start.safetensors")
 
     def make_start(self, start: Prior | None, metrics: dict[str, Any]) -> Prior:
-        if start is not None or self.recipe.start != "gaussian":
+        began, given = time.monotonic(), start is not None or self.recipe.start != "gaussian"
+        self.say("starting", {"start": "given" if given else "gaussian"})
+        if given:
             prior, self.laps_before = given_start(self.recipe.start if start is None else start)
             set_noise_range(prior, self.recipe, self.train_obs)
             if prior.event_shape != self.train_obs.x_shape:
@@ -165,6 +170,8 @@ class Loop:
             prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, *state)
             metrics |= notes
         save_prior(prior, self.run.prior_file(0), self.run.origin("prior", 0), lap=self.laps_before)
+        metrics["start_seconds"] = time.monotonic() - began
+        self.say("started", metrics)
         return self.saved_prior(0, self.device)  # as a resumed run reads it: products round by the layout in memory
 
     # lap k ---------------------------------------------------------------------------------------------------------------
@@ -349,16 +356,18 @@ class Loop:
         return checked.warnings
 
     def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
+        trained = time.monotonic()
         watched = self.batches.within_memory(
             prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe.at(lap + 1), batch)
         )
         metrics |= watched.metrics
         shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
         metrics["files"] = write_shown(self.run, lap, {name: x.cpu().numpy() for name, x in shown.items()})
-        metrics["seconds"] = time.monotonic() - began
         metrics["warnings"] = (
             warnings([*self.run.metrics(), metrics], self.recipe) if lap else self.check(prior, metrics)
         )
+        now = time.monotonic()
+        metrics |= {"watch_seconds": now - trained, "seconds": now - began}
         self.run.finish_lap(lap, metrics)
         keep = self.recipe.e_step.keep
         if keep is not None:

@@ -41,6 +41,6 @@ def restore_pictures(
                 f"{file} is missing or damaged; diffem.fit on this folder, with the observations, makes it again"
             )
         prior, batch = load()
-        return posterior_draws(prior, shown.to(prior.mean.device), recipe, batch).cpu().numpy()
+        return posterior_draws(prior, shown.to(prior.mean.device, prior.mean.dtype), recipe, batch).cpu().numpy()
 
     restore_shown(run, lap, {"samples.npy": samples, "posterior.npy": draws})

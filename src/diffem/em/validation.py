@@ -39,6 +39,10 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
         raise InputError("none of the observations to train on measures anything: there is nothing to learn from")
     if recipe.e_step.clean:
         _require_clean(obs)
+    if start is not None and start.mean.dtype != torch.float32:
+        raise InputError(
+            f"a run computes in float32, the prior to start from is in {start.mean.dtype}: pass start.to(torch.float32)"
+        )
     if recipe.start == "gaussian" and start is None:
         with torch.device("meta"):
             make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..metrics.calibration import student_quantile
 from ..metrics.evidence import observation_distance
 from ..priors import GaussianPrior, Prior
 from .expectation import condition_like
 from .held_out import measure_held_out
 from .model_check.significance import LAPS_LEVEL, two_sided
+from .verdict import KEY, difference, measured
 
 if TYPE_CHECKING:
     from ..runs.recipe import Recipe
@@ -110,23 +109,15 @@ def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
 
 def _drift(history: list[dict[str, Any]], worse: float, level: float) -> list[str]:
     """Held-out values predicted worse than in the best lap: the difference per observation, by Student's t."""
-    key = "predictive_log_likelihood"
-    lap, past = history[-1], [m for m in history[:-1] if m.get(key) is not None]
-    if lap.get(key) is None or not past:
+    lap, past = history[-1], measured(history[:-1])
+    if not measured([lap]) or not past:
         return []
-    best = max(past, key=lambda m: float(m[key]))
-    loss = best[key] - lap[key]
-    if loss <= worse:
-        return []
-    now, then = (torch.tensor(m.get("predictive_each", []), dtype=torch.float64) for m in (lap, best))
-    if len(now) != len(then) or len(now) < 2:
-        return []
-    difference = then - now
-    error = float(difference.std()) / math.sqrt(len(difference))
-    if loss <= student_quantile(1 - level, len(difference) - 1) * error:
+    best = max(past, key=lambda m: float(m[KEY]))
+    found = difference(best, lap)
+    if found.loss <= worse or not found.beyond_chance(level):
         return []
     return [
-        f"held-out values are predicted worse than in lap {best['lap']}, by {loss:.3f} ± {error:.3f} nats per value: "
+        f"held-out values are predicted worse than in lap {best['lap']}, by {found} nats per value: "
         f"the prior drifts; use that lap (diffem.load(run, lap={best['lap']})), train longer per lap, "
         "or raise e_step.steps or e_step.iterations"
     ]

@@ -19,6 +19,8 @@ from torch import Tensor
 from .. import __version__
 from ..data import Observations
 from ..data.stored import stored
+from ..em.table import warn
+from ..em.verdict import Lap, choose_lap, verdict
 from ..errors import InputError
 from ..nn.networks import make_network
 from ..operators import Operator
@@ -107,16 +109,25 @@ def export_run(
     run: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     *,
-    lap: int | None = None,
+    lap: Lap = None,
     obs: Observations | None = None,
     range: tuple[float, float] | None = None,
     notes: str = "",
 ) -> Path:
-    """The same for a lap of a run, the last when not given: the recipe, the seed and the hash of its observations go into the card."""
+    """The same for a lap of a run: its number, `"best"`, or None for the last.
+
+    The recipe, the seed, the hash of its observations and the verdict about its laps go into the card.
+    """
     directory = RunDir(run)
-    recipe, info, lap = directory.recipe(), directory.info(), directory.finished_lap(lap)
+    recipe, info, lap = directory.recipe(), directory.info(), choose_lap(directory, lap)
     prior, description = load_with_description(directory.prior_file(lap), directory.origin("prior", lap))
+    found = verdict(directory.metrics())
+    if found.best is not None and found.worse and lap != found.best:
+        warn(f"{run}: {found.text}; this is the prior of lap {lap}")
     training = {
+        "run_lap": lap,
+        "best_lap": found.best,
+        "verdict": found.text,
         "recipe": recipe.model_dump(mode="json"),
         "seed": recipe.seed,
         "run_version": info["version"],
@@ -215,6 +226,10 @@ def _is_export(folder: Path, names: set[str]) -> bool:
         return False
 
 
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def _readme(card: dict[str, Any]) -> str:
     prior = card["prior"]
     lines = [
@@ -227,6 +242,7 @@ def _readme(card: dict[str, Any]) -> str:
         "",
         *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
         *([f"From lap {card['lap']} of expectation–maximisation.", ""] if card["lap"] is not None else []),
+        *([_sentence(card["training"]["verdict"]), ""] if card["training"].get("verdict") else []),
         *([card["notes"], ""] if card["notes"] else []),
         "```python",
         "from diffem.interop import hub",

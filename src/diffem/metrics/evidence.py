@@ -18,6 +18,7 @@ from ..operators import Compose, Mask
 from ..priors.gaussian import GaussianPrior
 from ..priors.marginal import choose, measured_values, observation_laws
 from ..randomness import Stream
+from ..shapes import raised
 from .calibration import covered
 from .distances import sliced_wasserstein
 from .estimate import Estimate, clustered_mean
@@ -111,7 +112,7 @@ def _predictions(draws: Tensor, obs: Observations, hidden: Tensor) -> tuple[Tens
     shown = measured_values(obs).reshape(obs.y.shape) & ~hidden
 
     def mean(x: Tensor) -> Tensor:
-        seen = obs.A(x)
+        seen = obs.A(raised(x, obs.y))
         return (seen + obs.cov.conditional_mean(shown, torch.where(shown, obs.y - seen, 0)))[hidden]
 
     variance = obs.cov.conditional_variances(shown, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
@@ -128,7 +129,7 @@ def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
     """Observations of samples x `(n, *event)` under the operators and noise of `obs`, `(n, *measurement)`."""
     index = torch.arange(len(obs), device=obs.y.device)
     z = Stream(seed, "simulated noise").normal(index, tuple(obs.y.shape[1:]), dtype=obs.y.dtype)
-    y = obs.A(x) + obs.cov.sqrt(z)
+    y = obs.A(raised(x, obs.y)) + obs.cov.sqrt(z)
     measured = obs.measured
     return y if measured is None else torch.where(measured, y, 0)
 

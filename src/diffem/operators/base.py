@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -121,11 +122,20 @@ def lift(parameter: Tensor, data: Tensor, image_ndim: int) -> Tensor:
 
 
 def boolean(mask: Any, owner: str) -> Tensor:
-    """A mask of booleans, or of exact zeros and ones."""
+    """A mask of booleans, or of exact zeros and ones; a tensor or a NumPy array."""
+    if isinstance(mask, np.ndarray) and mask.dtype.kind in "biuf":
+        mask = torch.from_numpy(np.ascontiguousarray(mask))
     if not isinstance(mask, Tensor):
-        raise InputError(f"{owner}: mask must be a torch.Tensor, got {type(mask).__name__}")
+        raise InputError(f"{owner}: mask must be a torch.Tensor or a NumPy array, got {type(mask).__name__}")
     if mask.dtype == torch.bool:
         return mask
     if not ((mask == 0) | (mask == 1)).all():
         raise InputError(f"{owner}: a mask holds only 0 and 1 (or booleans), got {mask.dtype} with other values")
     return mask.bool()
+
+
+def numeric(parameter: Any) -> Any:
+    """A NumPy array of floating-point or complex numbers as a tensor of the same type; anything else as it is."""
+    if isinstance(parameter, np.ndarray) and parameter.dtype.kind in "fc":
+        return torch.from_numpy(np.ascontiguousarray(parameter))
+    return parameter

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .base import Operator, image_axes, lift
+from .base import Operator, image_axes, lift, numeric
 from .spectrum import Frequencies, Spectrum
 
 BOUNDARIES = ("circular", "reflect", "zero")
@@ -28,6 +28,7 @@ class Blur(Operator):
         super().__init__()
         if boundary not in BOUNDARIES:
             raise InputError(f"Blur: boundary must be one of {', '.join(BOUNDARIES)}, got {boundary!r}")
+        kernel = numeric(kernel)
         if not isinstance(kernel, Tensor) or not kernel.is_floating_point():
             raise InputError("Blur: kernel must be a floating-point tensor of shape (h, w) or (n, h, w)")
         self.boundary = boundary

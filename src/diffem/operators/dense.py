@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .base import Operator
+from .base import Operator, numeric
 
 
 class Dense(Operator):
@@ -21,6 +21,7 @@ class Dense(Operator):
 
     def __init__(self, matrix: Tensor, event_shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
+        matrix = numeric(matrix)
         if not isinstance(matrix, Tensor) or not (matrix.is_floating_point() or matrix.is_complex()):
             raise InputError("Dense: matrix must be a floating-point or complex tensor of shape (m, N) or (n, m, N)")
         if matrix.ndim not in (2, 3):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .base import Operator, boolean, image_axes, lift
+from .base import Operator, boolean, image_axes, lift, numeric
 from .spectrum import Frequencies, Spectrum
 
 
@@ -42,6 +42,7 @@ class Fourier(Operator):
             mask = boolean(mask, "Fourier")
             self._store("mask", mask.unsqueeze(0) if mask.ndim == 1 else mask, 2)
         if coils is not None:
+            coils = numeric(coils)
             if not isinstance(coils, Tensor) or not (coils.is_complex() or coils.shape[-1] == 2):
                 raise InputError("Fourier: coils must be complex (c, H, W) or a real view (c, H, W, 2)")
             coils = torch.view_as_real(coils.resolve_conj()) if coils.is_complex() else coils

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,31 +20,47 @@ class Function(Operator):
 
     function: `(n, *x_shape)` → `(n, *measurement)`, written with differentiable torch operations.
     x_shape: the shape of a sample.
-    parameters: tensors handed to the function by name, each with a leading observation axis; sliced and moved with A.
+    parameters: handed to the function by name. Tensors and arrays have a leading observation axis, and are sliced and moved with A;
+        plain numbers are handed over as they are.
 
+    What the function returns is converted to the dtype of x, in case it computes with constants of another one.
     Nothing is verified here; `operators.check(A, x_shape)` does.
     """
 
-    def __init__(self, function: Callable[..., Tensor], x_shape: tuple[int, ...], **parameters: Tensor) -> None:
+    def __init__(self, function: Callable[..., Tensor], x_shape: tuple[int, ...], **parameters: Any) -> None:
         super().__init__()
         if not callable(function):
             raise InputError(f"Function: needs a callable, got {type(function).__name__}")
+        if isinstance(x_shape, int) or not all(isinstance(size, int) and size > 0 for size in x_shape):
+            raise InputError(f"Function: x_shape is the shape of a sample, such as (8, 8), got {x_shape!r}")
         self.function, self.x_shape = function, tuple(x_shape)
-        for name, tensor in parameters.items():
+        self.numbers: dict[str, bool | int | float] = {}
+        for name, value in parameters.items():
+            if isinstance(value, np.ndarray | np.generic | Tensor) and value.ndim == 0:
+                value = value.item()
+            if isinstance(value, bool | int | float):
+                self.numbers[name] = value
+                continue
+            tensor = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+            if not isinstance(tensor, Tensor):
+                raise InputError(
+                    f"Function: the parameter {name} must be a number, or a tensor with a leading observation axis, "
+                    f"got {type(value).__name__}; put other constants into the function itself"
+                )
             self._store(name, tensor, tensor.ndim - 1)
 
     def config(self) -> dict[str, Any]:
-        return {"x_shape": list(self.x_shape)}
+        return {"x_shape": list(self.x_shape), **({"numbers": self.numbers} if self.numbers else {})}
 
     def _forward(self, x: Tensor) -> Tensor:
         require_event(x, self.x_shape, "Function")
-        y = self.function(x, **{name: differentiable(t) for name, t in self._tensors.items()})
+        y = self.function(x, **{name: differentiable(t) for name, t in self._tensors.items()}, **self.numbers)
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x) or y.is_complex():
             given = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(
                 f"Function: the callable must return a real tensor with {len(x)} samples along its first axis, got {given}"
             )
-        return y
+        return y.to(x.dtype)
 
     def _adjoint(self, y: Tensor) -> Tensor:
         with own_modes(), torch.enable_grad():

@@ -8,6 +8,7 @@ every sampler works with every method.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, overload
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ..data import Observations
 from ..data.scale import smallest_noise
-from ..errors import InputError
+from ..errors import CastWarning, InputError
 from ..linalg import Diagonal, Isotropic, Solution, System
 from ..modes import differentiable, in_own_modes
 from ..priors.base import Prior, evaluation_mode
@@ -136,6 +137,7 @@ class Posterior:
     def __post_init__(self) -> None:
         require_event(self.obs.y.new_zeros(1, *self.obs.x_shape), self.prior.event_shape, type(self.prior).__name__)
         require_precision(self.prior.mean.dtype, f"the {type(self.prior).__name__}")
+        self.obs = _in_precision_of(self.prior, self.obs)
         require_same_dtype(self.obs.y, "y", self.prior.mean, f"the {type(self.prior).__name__}")
         cov = self.prior._cov
         tensors = [*self.prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]
@@ -288,3 +290,15 @@ class Posterior:
             x = x.reshape(k, n, *x.shape[1:])
             total = total.map(lambda t: t.reshape(k, n))
         return (x, total) if return_stats else x
+
+
+def _in_precision_of(prior: Prior, obs: Observations) -> Observations:
+    """float64 observations, NumPy's default, in the float32 of a prior; the others as they are."""
+    if (obs.y.dtype, prior.mean.dtype) != (torch.float64, torch.float32):
+        return obs
+    warnings.warn(
+        "the observations are in float64, the prior in float32: they are converted (obs.to(torch.float32) does so silently)",
+        CastWarning,
+        stacklevel=5,
+    )
+    return obs.to(torch.float32)

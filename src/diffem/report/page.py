@@ -16,6 +16,7 @@ from .. import __version__
 from ..data import Observations
 from ..em.fit import load
 from ..em.shown import restore_pictures
+from ..em.verdict import verdict
 from ..em.watch import in_pictures
 from ..errors import InputError
 from ..priors import Prior
@@ -64,6 +65,8 @@ def write_report(
         columns=COLUMNS,
         show=_show,
         notes=metrics[0].get("notes", []),
+        verdict=verdict(metrics),
+        held_out=recipe.watch.held_out,
         warnings=[(m["lap"], w) for m in metrics for w in m.get("warnings", [])],
         settings=recipe.to_yaml(),
         total=sum(m.get("seconds", 0.0) for m in metrics),
@@ -111,6 +114,7 @@ COLUMNS = [
     ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),
     ("e_seconds", "E [s]", "{:.1f}", "time for posterior draws"),
     ("m_seconds", "M [s]", "{:.1f}", "time for training"),
+    ("watch_seconds", "watch [s]", "{:.1f}", "time for the measures of this table"),
 ]
 
 

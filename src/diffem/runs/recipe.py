@@ -37,7 +37,10 @@ class Open(BaseModel):
 
 
 class Data(Open):
-    source: str = Field(description="a name of data.SOURCES, or 'given' for observations passed from Python")
+    source: str = Field(
+        description="digits, manifold, cifar10, fastmri, mri_images; file: a file of Observations.save (path); given: observations passed "
+        "from Python; my_module:problem: a function of yours that returns Observations, executed"
+    )
 
 
 class Gaussian(Section):
@@ -346,14 +349,20 @@ def _read(recipe: str) -> dict[str, Any]:
             f"unknown recipe {reprlib.repr(recipe)}: no file of that name, and the built-in ones are {', '.join(names())}"
         )
     above, mark, stated = text.rpartition(CHECKSUM)
-    if mark and stated.strip() != digest(above.encode()):
+    # a copy of a run's recipe may be edited; in the run's own folder a change is damage
+    if mark and stated.strip() != digest(above.encode()) and (Path(recipe).parent / "run.json").exists():
         raise InputError(
-            f"{recipe} is damaged: its lines do not match the checksum in the last (if you changed it on purpose, remove that line)"
+            f"{recipe} is damaged: its lines do not match the checksum in the last (to change a recipe, copy it out of the run's folder)"
         )
     values = parse_yaml(text, recipe)
     if not isinstance(values, dict):
         raise InputError(f"{recipe}: a recipe is a mapping of keys to values, got {type(values).__name__}")
     return values
+
+
+def is_of_run(path: Path) -> bool:
+    """Whether a recipe's file was written by a run: it names one, or lies in a run's folder."""
+    return _is_file(str(path)) and (named_run(path) is not None or (path.absolute().parent / "run.json").exists())
 
 
 def has_checksum(path: Path) -> bool:

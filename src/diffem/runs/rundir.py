@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import InputError
-from .changes import differences, moved
+from .changes import differences, located, moved
 from .files import clear_partials, read_json, write_json, write_text
 from .origin import Origin, data_fingerprint, run_name, tensors_fingerprint
 from .reading import JSON_BYTES, parse_json, read_text, require_inside
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
     "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "hidden_coverage90", "hidden_coverage90_error", "heldout_chi2_z", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
-    "m_seconds", "seconds", "laps_before",
+    "m_seconds", "watch_seconds", "start_seconds", "seconds", "laps_before",
 }  # fmt: skip
 BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
 
@@ -105,17 +105,23 @@ class RunDir:
             raise InputError(f"{file} has seed {recipe.seed}, run.json has seed {info['seed']}")
         return recipe
 
-    def problem(self) -> Problem | None:
+    def problem(self, source: str | None = None) -> Problem | None:
         """The run's observations, made again by its recipe's data source; None if they were passed from Python.
 
+        Args:
+            source: The function that made them, `module:function`, where the recipe names one. It is executed only if it is named here:
+                the folder may be somebody else's. Without it the result is None, as for observations passed from Python.
+
         Raises:
-            InputError: If the source now makes other observations than those of the run.
+            InputError: If the source now makes other observations than those of the run, or is not the run's.
         """
-        recipe = self.recipe()
-        if recipe.data.source == "given":
+        recipe = located(self.recipe(), self.path)
+        if source is not None and source != recipe.data.source:
+            raise InputError(f"{self.path}: its observations come from {recipe.data.source!r}, not from {source!r}")
+        if recipe.data.source == "given" or (":" in recipe.data.source and source is None):
             return None
         try:
-            problem = recipe.problem()
+            problem = recipe.problem() if source is None else _from_python(recipe)
         except InputError as error:
             raise InputError(f"{self.path}: its data cannot be read again: {error}") from None
         self.require_observations(problem.obs, f"those of the data source {recipe.data.source!r}")
@@ -266,6 +272,15 @@ class RunDir:
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 raise InputError(f"{file}: {name} should be a list of texts")
         return metrics
+
+
+def _from_python(recipe: Recipe) -> Problem:
+    from ..data.python_source import python_problem
+    from ..data.sources import SOURCES
+
+    if recipe.data.source in SOURCES:
+        return recipe.problem()
+    return python_problem(recipe.data.source, recipe.seed, recipe.data.options("source"), Path.cwd())
 
 
 def _begun(name: str) -> bool:

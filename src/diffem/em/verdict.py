@@ -1,0 +1,121 @@
+"""Which lap of a run is the best, by how well it predicts hidden values of held-out observations; for every surface that names one.
+
+Laps are compared observation by observation. The mean difference has a standard error s, and a lap is worse than another
+only if the difference exceeds t·s, with Student's t at a level that all laps of a run share. Otherwise the two are equally
+good, and the later one is taken: it has seen more training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import InputError
+from ..metrics.calibration import student_quantile
+from ..runs.rundir import RunDir
+from .model_check.significance import LAPS_LEVEL
+
+KEY = "predictive_log_likelihood"
+Lap = int | str | None  # a lap's number, "best", or None for the last
+History = Sequence[dict[str, Any]]  # the measures of laps
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much one lap predicts held-out values worse than another, in nats per value.
+
+    Attributes:
+        loss: The difference, positive if it is worse.
+        error: Its standard error; None if it cannot be computed.
+        count: The number of held-out observations behind it.
+    """
+
+    loss: float
+    error: float | None
+    count: int
+
+    def beyond_chance(self, level: float) -> bool:
+        """Whether equally good laps would differ by as much with a probability below `level`."""
+        return self.error is not None and self.loss > student_quantile(1 - level, self.count - 1) * self.error
+
+    def __str__(self) -> str:
+        return f"{self.loss:.3f}" if self.error is None else f"{self.loss:.3f} ± {self.error:.3f}"
+
+
+def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
+    """How much worse than the measures `better` those of `lap` are."""
+    loss = float(better[KEY]) - float(lap[KEY])
+    then, now = (torch.tensor(m.get("predictive_each", []), dtype=torch.float64) for m in (better, lap))
+    if len(now) != len(then) or len(now) < 2:
+        return Difference(loss, None, len(now))
+    each = then - now
+    return Difference(loss, float(each.std()) / math.sqrt(len(each)), len(each))
+
+
+def measured(history: History) -> list[dict[str, Any]]:
+    """The laps whose predictions of held-out values were measured."""
+    return [m for m in history if m.get(KEY) is not None and math.isfinite(m[KEY])]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The best of a run's finished laps.
+
+    Attributes:
+        best: The lap to use; None if predictions were not measured.
+        last: The last finished lap.
+        text: One sentence that names the best lap and its measure.
+        worse: Whether the last lap is worse than the best, by more than chance explains.
+    """
+
+    best: int | None
+    last: int
+    text: str
+    worse: bool = False
+
+
+def verdict(history: History) -> Verdict:
+    """The best lap of `history`, the measures of all finished laps of a run."""
+    last, laps = history[-1], measured(history)
+    number = int(last["lap"])
+    if not laps or last not in laps:
+        return Verdict(
+            None, number, f"which lap is the best is not known: lap {number} was not measured on held-out observations"
+        )
+    top = max(laps, key=lambda m: (float(m[KEY]), m["lap"]))
+    found = difference(top, last)
+    if top is last:
+        return Verdict(number, number, f"lap {number}, the last, is the best by held-out prediction ({_measure(last)})")
+    if not found.beyond_chance(LAPS_LEVEL / (3 * max(1, len(history) - 1))):
+        text = (
+            f"lap {number}, the last, is as good as any by held-out prediction ({_measure(last)}; "
+            f"lap {top['lap']} is ahead by {found}, which may be chance)"
+        )
+        return Verdict(number, number, text)
+    text = (
+        f"lap {top['lap']} is the best by held-out prediction ({_measure(top)}); lap {number}, the last, is worse by {found}: "
+        f'use lap {top["lap"]} (lap="best")'
+    )
+    return Verdict(int(top["lap"]), number, text, worse=True)
+
+
+def choose_lap(run: RunDir, lap: Lap = None) -> int:
+    """The number of a finished lap: the last if none is named, the best for `"best"`."""
+    if not isinstance(lap, str):
+        return run.finished_lap(lap)
+    if lap != "best":
+        raise InputError(f"lap must be a number or 'best', got {lap!r}")
+    run.finished_lap()
+    found = verdict(run.metrics())
+    if found.best is None:
+        raise InputError(f"{run.path}: {found.text}; name a lap by its number")
+    return found.best
+
+
+def _measure(lap: dict[str, Any]) -> str:
+    error = lap.get("predictive_error")
+    return f"{lap[KEY]:.3f}{'' if error is None else f' ± {error:.3f}'} nats per value"

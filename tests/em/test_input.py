@@ -1,0 +1,130 @@
+"""`diffem.fit` on arrays as they come, and in float64 from one end to the other."""
+
+import numpy as np
+import pytest
+import torch
+
+import diffem
+from diffem import CastWarning, InputError, Observations, metrics, operators, priors
+from diffem.data.precision import in_float32
+from diffem.data.stored import MemoryShelf, StoredObservations
+from diffem.em.evaluation import evaluate
+
+from .small import RECIPE, observations
+from .test_resume import contents, same
+
+FEW = {**RECIPE, "laps": 2, "train": {**RECIPE["train"], "steps": 30}}
+
+
+def table():
+    """The small observations as float32 numbers with gaps."""
+    obs = observations()
+    return torch.where(obs.measured, obs.y, torch.nan).numpy()
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "single"
+    diffem.fit(observations(), FEW, out, progress=False, report=False)
+    return contents(out)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_array_with_gaps_is_learned_from_like_observations(dtype, single, tmp_path):
+    """float64 holds the same numbers: the run computes in float32, states so, and gives the same bits."""
+    run = diffem.fit(table().astype(dtype), FEW, tmp_path / "run", sigma=0.1, progress=False)
+    assert same(contents(run.path), single)
+    notes = [note for note in run.laps[0]["notes"] if "float64" in note]
+    assert notes == (["the observations come in float64; the run computes in float32"] if dtype == np.float64 else [])
+    again = diffem.fit(table().astype(dtype), FEW, tmp_path / "run", sigma=0.1, progress=False)
+    assert again.path == run.path
+    other = np.float64 if dtype == np.float32 else np.float32
+    with pytest.raises(InputError, match="other observations"):
+        diffem.fit(table().astype(other), FEW, tmp_path / "run", sigma=0.1, progress=False)
+
+
+ONES, EYE = torch.ones(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)  # constants of another dtype
+OPERATORS = {
+    "dense": lambda: operators.Dense(torch.randn(136, 3, 4, dtype=torch.float64)),
+    "function": lambda: operators.Function(
+        lambda x, w: w * x.cumsum(-1), (4,), w=torch.rand(136, 4, dtype=torch.float64) + 0.5
+    ),
+    "closure": lambda: operators.Function(lambda x: ONES * x, (4,)),
+}
+
+
+@pytest.mark.parametrize("kind", ["dense", "function", "closure"])
+@pytest.mark.parametrize("rank", [None, 2])
+def test_a_whole_run_in_float64(kind, rank, tmp_path):
+    """Start, draws, network, measures, report, posteriors and evaluation: none of it stumbles over the dtype."""
+    A = OPERATORS[kind]()
+    x = torch.randn(136, 4, dtype=torch.float64)
+    obs = Observations(A(x) + 0.1 * torch.randn_like(A(x)), A, sigma=0.1)
+    recipe = {**FEW, "gaussian": {"rounds": 4, "rank": rank}}
+    run = diffem.fit(obs, recipe, tmp_path / "run", progress=False)
+    for prior in (run.prior, run.load(0)):
+        assert prior.mean.dtype == torch.float32
+        with pytest.warns(CastWarning, match="converted"):
+            draws = prior.posterior(obs[:8]).sample(draws=2, steps=4)
+        assert draws.dtype == torch.float32
+        assert torch.isfinite(obs[:8].chi2(draws[0])).all()
+    assert np.isfinite(metrics.observation_distance(run.prior.sample(136, steps=4), obs))
+    assert np.isfinite(evaluate(run.path, draws=2, samples=8, steps=2)["heldout_chi2"])
+
+
+def test_gaussians_stay_in_float64():
+    """What has no network keeps its precision."""
+    obs = Observations(table().astype(np.float64), sigma=0.1)
+    prior = priors.fit_gaussian(obs, rounds=4, progress=False)
+    assert prior.mean.dtype == torch.float64
+    assert prior.posterior(obs[:3]).sample(steps=4).dtype == torch.float64
+
+
+def test_observations_on_disk_are_converted_as_they_are_read():
+    obs = Observations(table().astype(np.float64), sigma=0.1)
+    stored = StoredObservations(MemoryShelf(obs), torch.arange(10, 60))
+    cast = in_float32(stored)
+    assert isinstance(cast, StoredObservations)
+    assert cast[3:5].y.dtype == torch.float32
+    assert torch.equal(cast[3:5].y, obs[13:15].y.float())
+    assert torch.equal(cast.counts(), obs[10:60].counts())
+    assert torch.equal(cast.operators()[torch.tensor([4])].measured(obs.y[:1]), obs[14].measured)
+    single = observations()
+    assert in_float32(single) is single
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda out: diffem.fit(table(), FEW, out), "needs the standard deviation of the noise"),
+        (lambda out: diffem.fit(observations(), FEW, out, sigma=0.1), "A and sigma go with y alone: obs has"),
+        (lambda out: diffem.fit(None, "digits", out, sigma=0.1), "the recipe's data source has"),
+        (lambda out: diffem.fit("obs.safetensors", FEW, out, sigma=0.1), "Observations.load"),
+        (lambda out: diffem.fit(table(), FEW, out, sigma=[1.0, 2.0]), "sigma must be one number or 136"),
+        (lambda out: diffem.fit(np.full((40, 4), np.nan), FEW, out, sigma=0.1), "measures anything"),
+        (
+            lambda out: diffem.fit(
+                observations(), FEW, out, start=priors.GaussianPrior(torch.zeros(4).double(), torch.eye(4).double())
+            ),
+            r"start.to\(torch.float32\)",
+        ),
+        (
+            lambda out: diffem.fit(np.ones((40, 4)), FEW, out, sigma=1e-30),
+            "below the smallest number that torch.float32 resolves",
+        ),
+        (
+            lambda out: diffem.fit(
+                np.ones((40, 4)),
+                FEW,
+                out,
+                A=operators.Function(lambda x: x @ EYE, (4,)),
+                sigma=0.1,
+            ),
+            r"networks compute in float32.*\.to\(x\)",
+        ),
+    ],
+)
+def test_misuse_is_named_before_anything_is_written(call, words, tmp_path):
+    with pytest.raises(InputError, match=f"(?s){words}"):
+        call(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
