@@ -19,6 +19,7 @@ from diffem import Observations, operators, priors
 from diffem.data.stored import stored
 from diffem.em.conditioning import Instruments
 from diffem.em.maximization import maximization
+from diffem.em.start import shown_inputs
 from diffem.nn.networks import make_network
 from diffem.runs.recipe import load_recipe
 
@@ -56,7 +57,7 @@ def main() -> None:
     everything = Observations(torch.randn(8192, *shape, device="cuda"), operators.Mask(mask), sigma=1e-3)
     instruments = Instruments(stored(everything), 1.0, torch.device("cuda")) if recipe.conditional else None
     if instruments is not None:
-        settings, k = {**settings, "shown": 1}, 0
+        settings, k = {**settings, "shown": shown_inputs(settings, instruments.family)}, 0
     family = None if instruments is None else instruments.family
     network = make_network(settings["kind"], shape, {n: v for n, v in settings.items() if n != "kind"}).cuda().eval()
     network.requires_grad_(False)
@@ -67,7 +68,7 @@ def main() -> None:
 
     # E: T steps and the last denoising make T + 1 evaluations
     x, log_sigma = torch.randn(batch, *shape, device="cuda"), torch.zeros(batch, device="cuda")
-    w, shown = torch.randn_like(x), (mask[:batch].float(),) if instruments is not None else ()
+    w, shown = torch.randn_like(x), (torch.rand(batch, 4, 32, 32, device="cuda"),) if instruments is not None else ()
 
     def bare_e() -> None:
         for _ in range(steps + 1):

@@ -32,10 +32,16 @@ def phase(run: Path) -> str:
     return f"{last.name} M" if len(list((last / "draws").glob("[0-9]*.npy"))) == SHARDS else f"{last.name} E"
 
 
-def start(out: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(out: Path, *arguments: str, recipe: str = "RECIPE") -> subprocess.Popen[str]:
+    """recipe: the name of a recipe in `small.py`."""
     command = [sys.executable, "-m", "tests.em.events", str(out), *arguments]
     return subprocess.Popen(
-        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SMALL_RECIPE": recipe},
     )
 
 
@@ -45,7 +51,7 @@ def main(out: Path, action: str = "trace", where: str = "", number: str = "0") -
     import diffem
     from diffem.nn import MLP
 
-    from .small import RECIPE, observations
+    from . import small
 
     torch.set_num_threads(1)
     seen: Counter[str] = Counter()
@@ -71,7 +77,7 @@ def main(out: Path, action: str = "trace", where: str = "", number: str = "0") -
         return forward(*arguments)  # type: ignore[arg-type]
 
     os.fsync, MLP.forward = counted_fsync, counted_forward  # type: ignore[assignment, method-assign]
-    diffem.fit(observations(), RECIPE, out, progress=False)
+    diffem.fit(small.observations(), getattr(small, os.environ["SMALL_RECIPE"]), out, progress=False)
 
 
 if __name__ == "__main__":

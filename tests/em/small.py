@@ -19,6 +19,14 @@ RECIPE = {
     "watch": {"held_out": 16, "draws": 4, "samples": 32},
 }
 
+# The same with a network that is told what was measured, and a last lap of its own.
+CONDITIONAL = {
+    **RECIPE,
+    "e_step": {**RECIPE["e_step"], "method": "conditional"},
+    "train": {**RECIPE["train"], "restart": False, "measured": 0.5},
+    "stages": [{"lap": 2, "e_step": {"fresh": 1.0}, "train": {"steps": 48, "conditioned": 0.2, "schedule": "cosine"}}],
+}
+
 
 def observations(n: int = 136, seed: int = 0) -> Observations:
     generator = torch.Generator().manual_seed(seed)

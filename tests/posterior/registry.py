@@ -13,4 +13,6 @@ CONFIGURATIONS = {
     "pigdm": ("pigdm", {}),
     "tmpd": ("tmpd", {}),
     "diffpir": ("diffpir", {}),
+    "conditional": ("conditional", {"check": False}),
 }
+ANY_PRIOR = [name for name, (method, _) in CONFIGURATIONS.items() if method != "conditional"]

@@ -8,13 +8,16 @@ from torch import nn
 
 from diffem import Observations, operators, priors
 from diffem.posterior import METHODS
+from diffem.priors.family import Family
 from diffem.samplers import get_sampler
 
 from ..exact import random_covariance
-from .registry import CONFIGURATIONS
+from .registry import ANY_PRIOR, CONFIGURATIONS
 
 EVENT, SIZE = (2, 4), 8
 EACH = pytest.mark.parametrize("name", CONFIGURATIONS)
+EACH_FOR_ANY_PRIOR = pytest.mark.parametrize("name", ANY_PRIOR)
+FAMILY = Family("Compose", "rows", "part", EVENT, (0.0, 1.0), (0.0, 10.0))
 
 
 def network_prior(seed=0):
@@ -26,14 +29,15 @@ def network_prior(seed=0):
             super().__init__()
             self.layers = nn.Sequential(nn.Linear(SIZE + 1, 32), nn.Tanh(), nn.Linear(32, SIZE))
 
-        def forward(self, x, log_sigma):
-            return self.layers(torch.cat([x.flatten(1), log_sigma[:, None]], 1)).reshape(x.shape)
+        def forward(self, x, log_sigma, shown=None):
+            h = self.layers(torch.cat([x.flatten(1), log_sigma[:, None]], 1)).reshape(x.shape)
+            return h if shown is None else h + 0.3 * shown.sin()
 
     cov = random_covariance(SIZE)
     from diffem.linalg import Dense
 
     return priors.DiffusionPrior(
-        Network().double(), EVENT, cov=Dense(cov), mean=torch.zeros(EVENT, dtype=torch.float64)
+        Network().double(), EVENT, cov=Dense(cov), mean=torch.zeros(EVENT, dtype=torch.float64), family=FAMILY
     )
 
 
@@ -97,7 +101,7 @@ def test_float32_agrees_with_float64(name):
     assert float((coarse - fine).norm() / fine.norm()) < 1e-3
 
 
-@EACH
+@EACH_FOR_ANY_PRIOR
 def test_an_ill_behaved_jacobian_leaves_everything_finite(name):
     """A Jacobian with negative eigenvalues and a rotation in it, in some samples only."""
     method, options = CONFIGURATIONS[name]
@@ -225,7 +229,7 @@ def scalar_problem(sigma_y, n, y=0.7):
     return prior, obs, y / (1 + sigma_y**2), sigma_y / math.sqrt(1 + sigma_y**2)
 
 
-@EACH
+@EACH_FOR_ANY_PRIOR
 @pytest.mark.parametrize("sigma_y", [1.0, 0.1, 1e-3, 1e-4])
 def test_the_last_denoising_stays_within_the_noise_of_the_state(name, sigma_y):
     """For x_t ~ p(x_t | y) at σ_min the draw ends within 5 σ_min of E[x | x_t, y], whatever the method and the number of steps.

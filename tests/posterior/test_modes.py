@@ -58,10 +58,9 @@ def results(prior, make_obs, context):
     """Everything public that computes with matrices or Jacobians."""
     with context:
         obs = make_obs()
-        posterior = prior.posterior(obs)
         found = {
-            "posterior": posterior.sample(steps=6),
-            "twisted": posterior.sample(steps=6, sampler="tds", particles=3),
+            "posterior": prior.posterior(obs).sample(steps=6),
+            "twisted": prior.posterior(obs, method="mmps").sample(steps=6, sampler="tds", particles=3),
             "prior": prior.sample(3, steps=6),
             "denoised": prior(torch.ones(2, *prior.event_shape), 0.7),
             "chi2": obs.chi2(torch.ones(len(obs), *prior.event_shape)),

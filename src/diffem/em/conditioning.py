@@ -69,10 +69,9 @@ class Instruments:
 
     def _compact(self, information: Information) -> Information:
         """One channel for all where all channels of a pixel are measured together."""
-        gains = information.gains
-        if self.family.description != "entries" or gains.ndim < 4 or self.family.shape[0] != 1:
+        if self.family.description != "pixels":
             return information
-        return information.with_tensors({"gains": gains[:, :1]})
+        return information.with_tensors({"gains": information.gains[:, :1]})
 
     def _gather(self, first: Information) -> Information:
         parts = [{name: t.to(self._device) for name, t in self._compact(p).tensors().items()} for p in self._parts()]

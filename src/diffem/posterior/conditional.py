@@ -14,6 +14,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from ..data import Observations
@@ -80,6 +81,7 @@ class Conditional(Posterior):
         self._prepared()  # outside the steps, which may be captured
         return self
 
+    @torch.no_grad()
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         assert isinstance(self.prior, DiffusionPrior)
         pivot, information = self._prepared()

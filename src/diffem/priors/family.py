@@ -2,7 +2,8 @@ r"""The operators a conditional network was trained for, and how one of them is 
 
 The network is told K = (I + σ²G)⁻¹, the part of the noise of x_t that y leaves (`posterior/pivot.py`), by what lies between 0, nothing measured, and 1:
 
-    entries    the diagonal of I − K: one number per entry of x, for masks; one per pixel where channels are measured together
+    entries    the diagonal of I − K and its product with the network's input v, for masks: what was measured, and the values
+    pixels     the same with one number per pixel, where all channels of a pixel are measured together
     part       (I − K) v of the network's input v: an image of what was measured, for k-space and blurs
     matrix     the upper triangle of I − K, for small dense operators
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..operators.spectrum import Information, determined
 
-DESCRIPTIONS = ("entries", "part", "matrix")
+DESCRIPTIONS = ("entries", "pixels", "part", "matrix")
 MATRIX = 16  # numbers in a sample up to which all entries of I − K are shown
 SLACK = 1.5  # noise and measured shares beyond the training's by less than this factor are within the family
 
@@ -67,7 +68,7 @@ class Family:
         """Why the network cannot be told about such observations; None if it can."""
         if information.kind != self.basis:
             return f"the prior was trained for {self.operator}, whose information is diagonal in {self.basis}, not in {information.kind}"
-        if self.description == "entries" and self.shape[0] == 1 and not _alike(information):
+        if self.description == "pixels" and not _alike(information):
             return "the prior was trained for masks that delete all channels of a pixel together"
         return None
 
@@ -89,8 +90,10 @@ class Family:
         share = determined(information, level)
         if self.description == "part":
             return information.restore(share * information.coordinates(x), x.shape)
+        if self.description == "pixels":
+            return torch.cat([share[:, :1].expand(len(x), 1, *x.shape[2:]), share * x], 1)
         if self.description == "entries":
-            return (share[:, :1] if self.shape[0] == 1 else share).expand(len(x), *self.shape)
+            return torch.stack([share.expand_as(x), share * x], 1).reshape(len(x), *self.shape)
         rows = information.tensors()["rows"]
         matrix = (rows.mT * share.unsqueeze(1)) @ rows
         upper = torch.triu_indices(matrix.shape[-1], matrix.shape[-1], device=x.device)
@@ -129,7 +132,9 @@ def choose_description(kind: str, event_shape: tuple[int, ...], together: bool) 
     """
     size = math.prod(event_shape)
     if kind == "entries":
-        return "entries", (1, *event_shape[1:]) if together and len(event_shape) > 2 else event_shape
+        if together and len(event_shape) > 2:
+            return "pixels", (1 + event_shape[0], *event_shape[1:])
+        return "entries", (2 * event_shape[0], *event_shape[1:])
     if kind == "rows" and size <= MATRIX:
         return "matrix", (size * (size + 1) // 2,)
     return "part", event_shape
