@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..data import Observations
 from ..data.batches import Batches, bytes_each
-from ..linalg import Diagonal, Isotropic, LowRank, System, Unconverged, cg
+from ..linalg import Diagonal, Isotropic, LowRank, System, cg
+from ..linalg.solvers import Unconverged
 from ..memory import working_bytes
 from ..randomness import Stream
 from .fit_full import measurement_matrices, noise_matrices

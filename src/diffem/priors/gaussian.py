@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..interruption import poll
-from ..linalg import Covariance, Dense, Isotropic, System, Unconverged, as_covariance, cg
+from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
+from ..linalg.solvers import Unconverged
 from ..memory import working_bytes
 from ..modes import in_own_modes
 from ..operators import Identity
