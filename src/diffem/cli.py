@@ -113,6 +113,7 @@ class _Teller:
         ("rejected", "rejected", "{:.1%}", 10),
         ("guards", "guards", "{:.1%}", 8),
         ("loss", "loss", "{:.4f}", 8),
+        ("start", "start_seconds", "{:.1f} s", 9),
         ("E", "e_seconds", "{:.1f} s", 9),
         ("M", "m_seconds", "{:.1f} s", 9),
     )

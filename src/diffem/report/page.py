@@ -109,6 +109,7 @@ COLUMNS = [
     ("kept", "kept", "{:.2%}", "draws taken over from the lap before"),
     ("guards", "guards", "{:.2%}", "curvature guards per evaluation"),
     ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),
+    ("start_seconds", "start [s]", "{:.1f}", "time for the Gaussian start"),
     ("e_seconds", "E [s]", "{:.1f}", "time for posterior draws"),
     ("m_seconds", "M [s]", "{:.1f}", "time for training"),
 ]
