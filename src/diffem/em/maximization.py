@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..data.draws import StoredDraws
-from ..data.stored import StoredOperators
+from ..data.stored import StoredNoise, StoredOperators
 from ..errors import InputError
 from ..interruption import Interruption, Lost, Preempted
+from ..linalg import Covariance
 from ..memory import is_out_of_memory
 from ..operators import Operator
 from ..priors import DiffusionPrior
@@ -23,6 +24,7 @@ from ..progress import Progress
 from ..randomness import Stream
 from ..samplers.capture import capture
 from .augment import Augment
+from .determined import determined
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
@@ -49,6 +51,7 @@ class TrainingRecord:
         return self.losses[-1][1] if self.losses else math.nan
 
 
+MeasuredWith = tuple[Operator | StoredOperators, Tensor, Covariance | StoredNoise]
 Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]
 ROLLBACKS = 5  # of one training, before it is given up
 SNAPSHOT_STEPS = 256  # on a GPU, a training that goes astray is taken back at most so far, and a block more
@@ -63,7 +66,7 @@ def maximization(
     seed: int,
     lap: int,
     measured: float | None = None,
-    measured_with: tuple[Operator | StoredOperators, Tensor] | None = None,
+    measured_with: MeasuredWith | None = None,
     precision: str = "float32",
     resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -74,7 +77,7 @@ def maximization(
     """Train `prior.network` in place on draws `(n, *event)`; it is left in evaluation mode with its averaged weights.
 
     measured: the share of the loss on measured values, `options.measured` when absent. measured_with: the operators of all
-        observations, and the observation of every draw, `(n,)`; a share above 0 needs them.
+        observations, the observation of every draw, `(n,)`, and the noise; a share above 0 needs them.
     resume: (steps done, trainer state, record) of an interrupted training; checkpoint: called now and then with the same.
     A loss or weights that are no numbers take the training back to where it was well, to go on with half the step size; a batch that
     does not fit the device is worked through in pieces. When `interruption` asks, the training is saved and `Preempted` raised, on a CPU
@@ -86,7 +89,7 @@ def maximization(
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
     share = options.measured if measured is None else measured
-    measured_loss = _measured_loss(draws, share, augment, seed, measured_with)
+    measured_loss = _measured_loss(draws, share, augment, seed, measured_with, prior.scale)
     interruption = interruption or Interruption()
     trainer = Trainer(prior, options, steps, precision, processes, measured_loss, lambda: interruption.asked)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
@@ -161,15 +164,17 @@ def _measured_loss(
     share: float,
     augment: Augment,
     seed: int,
-    measured_with: tuple[Operator | StoredOperators, Tensor] | None,
+    measured_with: MeasuredWith | None,
+    scale: float,
 ) -> MeasuredLoss | None:
     if not share:
         return None
     if measured_with is None:
         raise InputError(f"train.measured is {share}: say with which operators the draws were measured")
     A, owners = measured_with[0].to(draws.device), measured_with[1].to(draws.device)
-    gain = mean_gain(A, int(owners.max()) + 1, tuple(draws.shape[1:]), draws, seed)
-    return MeasuredLoss(A, owners, share, augment, gain)
+    noise, count, event_shape = measured_with[2].to(draws.device), int(owners.max()) + 1, tuple(draws.shape[1:])
+    D = determined(A, noise, count, event_shape, scale)
+    return MeasuredLoss(D, owners, share, augment, mean_gain(D, count, event_shape, draws, seed))
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
