@@ -106,6 +106,12 @@ COLUMNS = [
         "{:.1%}",
         "hidden values inside 90 % intervals of their predictions; should be 90 %",
     ),
+    (
+        "hidden_spread",
+        "errors / spread",
+        "{:.2f}",
+        "variance of the errors on hidden values over that of the draws; should be 1, less if draws are too wide",
+    ),
     ("kept", "kept", "{:.2%}", "draws taken over from the lap before"),
     ("guards", "guards", "{:.2%}", "curvature guards per evaluation"),
     ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),
