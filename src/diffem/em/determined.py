@@ -12,7 +12,9 @@ which is how rᵀDr is computed, by what the operator offers:
 - `Explicit`: s (Σ_y + s²AAᵀ)^-½ A as matrices, where those of all observations fit in memory (dense and other small operators).
 - `Polynomial`: everything else (coils, resampling, your own function on images). A fixed number of Chebyshev iterations for
   (Σ_y + s²AAᵀ)⁻¹, each one product with A and one with Aᵀ: a polynomial of G that tends to D. Its coefficients are fixed, so it remains a
-  linear map that does not depend on r; conjugate gradients, whose coefficients depend on r, would make the weight depend on x.
+  linear map that does not depend on r; conjugate gradients, whose coefficients depend on r, would make the weight depend on x. With four
+  iterations its distance from D, relative and in the Frobenius norm, is 0.36 for blurs that end at the border, 0.19 for bicubic
+  reduction by 2 and 0.27 for four coils at R = 3; that of AᵀA, at the cost of one iteration, is 1.07, 0.31 and 0.56.
 
 Blurs leave some directions undetermined in nearly every observation, and a network that is told little about them draws them too wide. With
 D̄ the mean of D over observations and g its mean eigenvalue, R = (gI − D̄)₊ is what those directions lack to have the average
@@ -39,6 +41,7 @@ from ..operators.spectrum import Entries, Frequencies, Spectrum
 from ..priors.fit_full import measurement_matrices, noise_matrices
 from ..randomness import Stream
 
+EXPLICIT_NUMBERS = 1 << 16  # entries of a matrix, at most: larger ones take longer to make than they save
 ITERATIONS = 4  # of `Polynomial`
 POWER_STEPS = 12  # products that the largest eigenvalue is estimated with
 MARGIN = 1.1  # factor by which the estimate may be too small
@@ -81,8 +84,8 @@ def determined(
     spectrum = first.information()
     if spectrum is not None and (isinstance(first.cov, Isotropic) or isinstance(spectrum.basis, Entries)):
         return Spectral.of(source, count)
-    matrix = first.y[0].numel() * math.prod(event_shape) * first.y.element_size()
-    if memory.may_stay(count * matrix, first.y.device):
+    entries = first.y[0].numel() * math.prod(event_shape)
+    if entries <= EXPLICIT_NUMBERS and memory.may_stay(count * entries * first.y.element_size(), first.y.device):
         return Explicit.of(source, count)
     return Polynomial(source, count)
 
