@@ -47,7 +47,7 @@ def trained_again(share: float, stream: int, arguments: argparse.Namespace) -> d
         steps=arguments.train or options.steps,
         seed=recipe.seed,
         lap=last + stream,
-        measured_with=(obs.A, store.owners(recipe.e_step.draws)),
+        measured_with=(obs.A, store.owners(recipe.e_step.draws), obs.cov),
         progress=False,
     )
     x = prior.sample(arguments.samples, steps=arguments.steps, seed=1, progress=False)

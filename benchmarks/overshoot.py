@@ -55,6 +55,15 @@ def pixels(kept: int, n: int = 256, size: int = 16) -> Data:
     return Data(f"{kept} values of {size}", torch.diag(4 * (1 + k**2) ** -1.25), basis.T[chosen], 1e-3)
 
 
+def determined(data: Data) -> Tensor:
+    """D + R of `diffem/em/determined.py`, with s the scale of the data, `(n, N, N)`."""
+    A, variance = data.A, data.cov.diagonal().mean()
+    noise = data.sigma_y**2 * torch.eye(A.shape[1], dtype=torch.float64)
+    D = variance * A.mT @ torch.linalg.solve(noise + variance * A @ A.mT, A)
+    values, vectors = torch.linalg.eigh(D.mean(0))
+    return D + (vectors * (values.mean() - values).clamp(min=0)) @ vectors.T
+
+
 def pushes(data: Data, share: float, fresh: float, sampler: Sampler, steps: int) -> list[float]:
     """How far along the long direction the draws are off on average, lap after lap.
 
@@ -66,8 +75,9 @@ def pushes(data: Data, share: float, fresh: float, sampler: Sampler, steps: int)
     square = sigmas[:, None, None] ** 2
     C = data.cov @ torch.linalg.inv(data.cov + square * eye)  # (levels, N, N)
     noise = data.sigma_y**2 * torch.eye(A.shape[1], dtype=torch.float64)
-    gain = A.square().sum((1, 2)).mean() / len(eye)
-    W = (1 - share) * eye + share / gain * A.mT @ A  # (n, N, N)
+    D = determined(data)
+    gain = D.diagonal(dim1=1, dim2=2).mean()
+    W = (1 - share) * eye + share / gain * D  # (n, N, N)
     c = torch.zeros(len(sigmas), len(eye), dtype=torch.float64)
     c[:, 0] = torch.where(sigmas < REACH, sigmas**2, 0)
 

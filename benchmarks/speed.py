@@ -114,7 +114,7 @@ def main() -> None:
         options = recipe.train.model_copy(update={"batch": batch})
         run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False, "instruments": instruments}
         if instruments is not None:
-            run["measured_with"] = (everything.A, torch.arange(len(draws)))
+            run["measured_with"] = (everything.A, torch.arange(len(draws)), everything.cov)
         maximization(prior, draws, options, steps=32, **run)
         count = int(figures["bare_images_per_s"] * arguments.seconds / batch)
         times = []

@@ -5,9 +5,11 @@ import itertools
 import pytest
 import torch
 
-from benchmarks.overshoot import line, pushes
+from benchmarks.overshoot import determined, line, pushes
 from diffem.em.augment import Augment
+from diffem.em.determined import determined as library_determined
 from diffem.em.measured_loss import MeasuredLoss, mean_gain
+from diffem.linalg import Isotropic
 from diffem.operators import Dense
 from diffem.samplers import get_sampler
 
@@ -20,22 +22,24 @@ def test_what_training_teaches_is_the_minimum_of_the_loss():
     A, eye = data.A, torch.eye(5, dtype=torch.float64)
     e = 1e-3 * torch.randn(64, 5, dtype=torch.float64, generator=generator)
     C = cov @ torch.linalg.inv(cov + sigma**2 * eye)
-    gain = mean_gain(Dense(A), 64, (5,), torch.zeros(1, 5, dtype=torch.float64), 0)
-    loss = MeasuredLoss(Dense(A), torch.arange(64), share, Augment([], (5,)), gain)
+    noise = Isotropic(torch.tensor(data.sigma_y**2, dtype=torch.float64))
+    D = library_determined(Dense(A), noise, 64, (5,), float(data.cov.diagonal().mean().sqrt()))
+    gain = mean_gain(D, 64, (5,), torch.zeros(1, 5, dtype=torch.float64), 0)
+    loss = MeasuredLoss(D, torch.arange(64), share, Augment([], (5,)), gain)
     rows, u = torch.arange(64), torch.zeros(64, 1)
     offset = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     # the mean over x and z of the loss of d(x_t) = C x_t + c is that of its mean error, plus what does not depend on c
     (gradient,) = torch.autograd.grad(loss(e @ (C - eye).T + offset, rows, u), offset, create_graph=True)
     hessian = torch.stack([torch.autograd.grad(g, offset, retain_graph=True)[0] for g in gradient])
     least = -torch.linalg.solve(hessian, gradient.detach())
-    W = (1 - share) * eye + share / gain * A.mT @ A
+    W = (1 - share) * eye + share / gain * determined(data)
     formula = torch.linalg.solve(W.mean(0), (W @ (eye - C) @ e[:, :, None]).mean(0)[:, 0])
     assert torch.allclose(least, formula, rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("corrections", [0, 1])
 def test_em_forgets_a_push_at_once_and_the_loss_on_measured_values_turns_it_round(corrections):
-    data, sampler = line(128), get_sampler("pc", corrections=corrections)
+    data, sampler = line(256), get_sampler("pc", corrections=corrections)
     em, measured = (pushes(data, share, 1.0, sampler, 128) for share in (0.0, 0.8))
     assert abs(em[1]) < 0.02 * em[0]
     assert all(a * b < 0 for a, b in itertools.pairwise(measured[:4]))

@@ -6,11 +6,15 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.data.store import DrawStore
 from diffem.em.augment import Augment
+from diffem.em.determined import determined
 from diffem.em.maximization import maximization
 from diffem.em.measured_loss import MeasuredLoss, mean_gain
 from diffem.errors import InputError
+from diffem.linalg import Isotropic
 from diffem.nn import MLP
 from diffem.runs.recipe import Train
+
+SMALL = Isotropic(torch.tensor(1e-8))  # a noise that a mask's weights do not show in float32
 
 
 def generator(seed=0):
@@ -22,7 +26,8 @@ def test_counts_measured_pixels_with_their_weight():
     A = operators.Mask(mask).bound(torch.zeros(1, 3, 4, 4))
     error, rows = torch.randn(5, 3, 4, 4, generator=generator(1)), torch.tensor([7, 0, 3, 11, 2])
     owners = torch.arange(6).repeat(2)
-    loss = MeasuredLoss(A, owners, 0.8, Augment([], (3, 4, 4)), gain=0.25)(error, rows, torch.zeros(5, 0))
+    D = determined(A, SMALL, 6, (3, 4, 4), 1.0)
+    loss = MeasuredLoss(D, owners, 0.8, Augment([], (3, 4, 4)), gain=0.25)(error, rows, torch.zeros(5, 0))
     weight = 0.2 + 0.8 / 0.25 * mask[rows % 6].float()
     assert float(loss) == pytest.approx(float((weight * error.square()).sum()), rel=1e-5)
 
@@ -33,8 +38,9 @@ def test_looks_at_the_sample_as_it_was_measured(names):
     A = operators.Mask(torch.rand(5, 1, 4, 4, generator=generator()) < 0.5).bound(torch.zeros(1, 3, 4, 4))
     error, u = torch.randn(5, 3, 4, 4, generator=generator(1)), torch.rand(5, augment.uniforms, generator=generator(2))
     rows = torch.arange(5)
-    plain = MeasuredLoss(A, rows, 0.7, Augment([], (3, 4, 4)), 0.5)(error, rows, torch.zeros(5, 0))
-    turned = MeasuredLoss(A, rows, 0.7, augment, 0.5)(augment(error, u), rows, u)
+    D = determined(A, SMALL, 5, (3, 4, 4), 1.0)
+    plain = MeasuredLoss(D, rows, 0.7, Augment([], (3, 4, 4)), 0.5)(error, rows, torch.zeros(5, 0))
+    turned = MeasuredLoss(D, rows, 0.7, augment, 0.5)(augment(error, u), rows, u)
     assert float(turned) == pytest.approx(float(plain), rel=1e-5)
 
 
@@ -46,13 +52,17 @@ def test_a_shift_is_taken_back():
 
 def test_gain():
     like = torch.zeros(1)
-    assert mean_gain(operators.Identity(), 10, (3, 4), like, 0) == pytest.approx(1)
+
+    def gain(A, count, shape):
+        return mean_gain(determined(A, SMALL, count, shape, 1.0), count, shape, like, 0)
+
+    assert gain(operators.Identity(), 10, (3, 4)) == pytest.approx(1)
     mask = torch.zeros(1000, 8, 8, dtype=torch.bool)
     mask[:, :, :2] = True
-    assert mean_gain(operators.Mask(mask), 1000, (8, 8), like, 0) == pytest.approx(0.25, rel=0.05)
+    assert gain(operators.Mask(mask), 1000, (8, 8)) == pytest.approx(0.25, rel=0.05)
     columns = torch.zeros(8, dtype=torch.bool)
     columns[:3] = True
-    assert mean_gain(operators.Fourier(columns), 1000, (8, 8), like, 0) == pytest.approx(3 / 8, rel=0.05)
+    assert gain(operators.Fourier(columns), 1000, (8, 8)) == pytest.approx(5 / 8, rel=0.05)
 
 
 def test_owners(tmp_path):
@@ -76,7 +86,7 @@ def test_the_share_of_a_lap_may_differ_from_the_recipes():
     def trained(options: dict[str, float], share: float | None = None) -> torch.Tensor:
         torch.manual_seed(0)
         prior = priors.DiffusionPrior(MLP((4,), (8,), 8))
-        settings = {"measured": share, "measured_with": (A, torch.arange(64)), "progress": False}
+        settings = {"measured": share, "measured_with": (A, torch.arange(64), SMALL), "progress": False}
         maximization(prior, draws, Train(steps=4, batch=16, **options), steps=4, seed=0, lap=1, **settings)
         return torch.cat([p.flatten() for p in prior.network.parameters()])
 
@@ -105,7 +115,7 @@ def slope(obs: Observations, draws: torch.Tensor, measured: float) -> float:
     torch.manual_seed(0)
     prior = priors.DiffusionPrior(MLP((2,), (32, 32), 16), sigma_min=0.3, sigma_max=3.0)
     train = Train(steps=800, batch=512, lr=3e-3, ema=0.99, measured=measured)
-    with_operators = (obs.A, torch.arange(len(obs)))
+    with_operators = (obs.A, torch.arange(len(obs)), obs.cov)
     maximization(prior, draws, train, steps=800, seed=0, lap=1, measured_with=with_operators, progress=False)
     x_t = torch.randn(4000, 2, generator=generator(3)) * 2**0.5
     lean = (prior(x_t, 1.0)[:, 0] * x_t[:, 1]).mean() / x_t[:, 1].square().mean()

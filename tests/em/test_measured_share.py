@@ -8,7 +8,9 @@ import torch
 import diffem
 from diffem import Observations, operators
 from diffem.em.augment import Augment
+from diffem.em.determined import determined
 from diffem.em.measured_loss import MeasuredLoss, mean_gain, one_operator, usable_share
+from diffem.linalg import Isotropic
 from diffem.runs.origin import fingerprint
 
 from .small import RECIPE, observations
@@ -29,8 +31,9 @@ def minimiser(x, A, weights, share):
     The loss is quadratic in d: its gradients at 0 and at the unit vectors give its Hessian, and one step of Newton's method the minimum.
     """
     rows = torch.arange(len(x))
-    gain = mean_gain(A, len(x), tuple(x.shape[1:]), x, 0)
-    loss = MeasuredLoss(A, rows, share, Augment([], tuple(x.shape[1:])), gain)
+    D = determined(A, Isotropic(torch.tensor(0.01, dtype=DOUBLE)), len(x), tuple(x.shape[1:]), 1.0)
+    gain = mean_gain(D, len(x), tuple(x.shape[1:]), x, 0)
+    loss = MeasuredLoss(D, rows, share, Augment([], tuple(x.shape[1:])), gain)
 
     def gradient(d):
         d = d.clone().requires_grad_()
@@ -90,7 +93,8 @@ def test_operators_chosen_by_looking_bias_it(sigma, expected):
     A, rows = operators.Mask(mask).bound(torch.zeros(1, 2)), torch.arange(2)
 
     def weight(share):  # of the second value, where it is not measured and where it is: three values of four are
-        loss = MeasuredLoss(A, rows, share, Augment([], (2,)), gain=0.75)
+        D = determined(A, Isotropic(torch.tensor(1e-12, dtype=DOUBLE)), 2, (2,), 1.0)
+        loss = MeasuredLoss(D, rows, share, Augment([], (2,)), gain=0.75)
         return [float(loss(torch.tensor([[0.0, 1.0]], dtype=DOUBLE), rows[k : k + 1], torch.zeros(1, 0))) for k in rows]
 
     assert weight(SHARE) == pytest.approx([1 - SHARE, 1 - SHARE + SHARE / 0.75])

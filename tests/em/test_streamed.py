@@ -73,18 +73,18 @@ def test_training_on_draws_and_operators_on_disk(draws, tmp_path, monkeypatch):
     disk = StoredObservations(Disk(tmp_path, obs))
     owners = draws.owners(2)
     plain = trained(draws.all())
-    measured = trained(draws.all(), measured=0.5, measured_with=(obs.A, owners))
+    measured = trained(draws.all(), measured=0.5, measured_with=(obs.A, owners, obs.cov))
     assert not same(plain, measured)
-    assert same(measured, trained(draws.all(), measured=0.5, measured_with=(disk.operators(), owners)))
+    assert same(measured, trained(draws.all(), measured=0.5, measured_with=(disk.operators(), owners, disk.noises())))
     monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
     read = lap_draws(draws, torch.device("cpu"))
     assert isinstance(read, StoredDraws)
     assert same(plain, trained(read))
-    assert same(measured, trained(read, measured=0.5, measured_with=(disk.operators(), owners)))
+    assert same(measured, trained(read, measured=0.5, measured_with=(disk.operators(), owners, disk.noises())))
     assert disk._shelf.largest <= 136  # the gain is measured on the first 256
     monkeypatch.setattr("diffem.em.measured_loss.PROBES", 10)
     disk._shelf.largest = 0
-    trained(read, measured=0.5, measured_with=(disk.operators(), owners))
+    trained(read, measured=0.5, measured_with=(disk.operators(), owners, disk.noises()))
     assert disk._shelf.largest == 24  # a batch
 
 

@@ -8,6 +8,8 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.em.held_out import chi2_median, expected_chi2, explained, measure_held_out
 from diffem.em.watch import warnings
+from diffem.metrics.evidence import hide
+from diffem.metrics.spread import hidden_spread
 from diffem.runs.recipe import load_recipe
 
 from ..exact import random_covariance
@@ -81,6 +83,50 @@ def test_few_hidden_values_that_are_all_covered_are_no_certainty():
     prior, obs, draw = exact_problem(5, n=4)
     measures = measure_held_out(prior, obs, draw, 0.2, seed=1)
     assert measures["hidden_coverage90_error"] > 0.03
+
+
+def widened(prior, some, factor, k=8):
+    """Draws with `factor` times the deviations of right ones."""
+    mean = prior.posterior_mean(some)
+    return torch.stack([mean + factor * (prior.draw_posterior(some, draw=d) - mean) for d in range(k)])
+
+
+@pytest.mark.parametrize("k", [2, 8])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_the_spread_of_draws_is_compared_with_their_errors(factor, k):
+    """Errors have the variance (1 + c²/k) v around the mean of k draws with deviations of c√v, which claim (1 + 1/k) c² v."""
+    prior, obs, _ = exact_problem(5, n=2000)
+    shown, hidden = hide(obs, 0.2, seed=0)
+    spread = hidden_spread(widened(prior, shown, factor, k), obs, hidden)
+    expected = (1 + factor**2 / k) / ((1 + 1 / k) * factor**2)
+    # the noise has the variance of the signal here; 2,000 values with a relative error of √2 times twice that
+    assert spread.ratio == pytest.approx(expected, rel=0.25)
+    assert (abs(spread.z) < 4) if factor == 1 else (spread.z * (1 - factor) > 4 * abs(1 - factor))
+
+
+def test_no_spread_without_hidden_values_or_without_draws_that_differ():
+    prior, obs, draw = exact_problem(5, n=20)
+    shown, hidden = hide(obs, 0.2, seed=0)
+    assert hidden_spread(draw(shown), obs, hidden & False) is None
+    assert hidden_spread(prior.posterior_mean(shown).expand(3, -1, -1), obs, hidden) is None
+
+
+def test_draws_that_are_too_wide_are_named():
+    wide = {"lap": 2, "hidden_spread": 0.4, "hidden_spread_z": -6.0}
+    assert "2.5 times the variance of their errors" in warnings([{"lap": 1}, wide], RECIPE)[0]
+    assert warnings([{"lap": 1}, wide | {"hidden_spread": 0.8}], RECIPE) == []  # too little to matter
+    assert warnings([{"lap": 1}, wide | {"hidden_spread_z": -2.0}], RECIPE) == []  # chance explains it
+    assert (
+        warnings([{"lap": 1}, wide | {"hidden_spread": 3.0, "hidden_spread_z": 9.0}], RECIPE) == []
+    )  # coverage sees that
+
+
+def test_a_run_measures_the_spread():
+    prior, obs, draw = exact_problem(5)
+    measures = measure_held_out(prior, obs, lambda some: draw(some, 19), 0.2, seed=0)
+    assert abs(measures["hidden_spread_z"]) < 4
+    wide = measure_held_out(prior, obs, lambda some: widened(prior, some, 3.0), 0.2, seed=0)
+    assert "vary too much" in " ".join(warnings([{"lap": 1}, {"lap": 2, **wide}], RECIPE))
 
 
 LAP = {"lap": 2, "heldout_chi2": 0.3, "expected_chi2": 0.5, "heldout_chi2_z": 9.0}

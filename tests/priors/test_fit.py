@@ -7,7 +7,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.linalg import Dense
-from diffem.priors import fit
+from diffem.priors import rounds
 
 from ..exact import matrix_of, random_covariance
 
@@ -166,7 +166,7 @@ def test_an_extrapolation_that_goes_too_far_is_taken_back(monkeypatch):
     A = operators.Dense(torch.randn(60, 5, 8, generator=generator, dtype=torch.float64))
     x = torch.randn(60, 8, generator=generator, dtype=torch.float64) @ random_covariance(8)
     y = A(x) + 0.1 * torch.randn(60, 5, generator=generator, dtype=torch.float64)
-    monkeypatch.setattr(fit, "_extrapolate", lambda start, first, second: start + 1e4 * (second - start))
+    monkeypatch.setattr(rounds, "_extrapolate", lambda start, first, second: start + 1e4 * (second - start))
     history = priors.FitHistory()
     priors.fit_gaussian(Observations(y, A, sigma=0.1), rounds=9, tolerance=0, history=history, progress=False)
     assert len(history.log_likelihood) == 9

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import memory
 from ..errors import InputError
+from ..linalg import Covariance
 from ..linalg.saved import rebuild_covariance
 from ..operators import Operator
 from ..operators.saved import rebuild_operator
@@ -67,7 +68,7 @@ class FileShelf:
         tensors = self._tensors(torch.zeros(1, dtype=torch.int64), self._rows)
         require_affordable(rebuild_operator(structure["A"], "A", tensors), tensors["y"])
         one = self._observations(tensors)
-        self.x_shape, self.dtype = one.x_shape, one.y.dtype
+        self.x_shape, self.dtype, self.y_ndim = one.x_shape, one.y.dtype, one.y.ndim - 1
         # not so if a parameter that all share has as many rows as there are observations
         self.separable = one.per_observation() == self._rows.keys()
 
@@ -81,6 +82,10 @@ class FileShelf:
         tensors = self._tensors(rows, [name for name in self._rows if name.startswith("A.")])
         A = rebuild_operator(self._structure["A"], "A", tensors)
         return A.bound(torch.zeros(1, *self.x_shape, dtype=self.dtype))
+
+    def noise(self, rows: Tensor) -> Covariance:
+        tensors = self._tensors(rows, [name for name in self._rows if name.startswith("cov.")])
+        return rebuild_covariance(self._structure["cov"], tensors).bind(self.y_ndim).to(self.dtype)
 
     def _tensors(self, rows: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
         wanted = rows.numpy()

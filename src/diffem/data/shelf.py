@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..linalg import Isotropic
 from ..operators import Fourier
 from ..runs.files import file_digest, read_json, write_json
 from ..runs.rows import RowsInFile
@@ -92,6 +93,10 @@ class KspaceShelf:
         wanted, coils = rows.numpy(), self.arrays.get("coils")
         maps = None if coils is None else torch.from_numpy(coils[wanted])
         return operator(torch.from_numpy(self.masks[wanted]), maps, self.complex)
+
+    def noise(self, rows: Tensor) -> Isotropic:
+        sigma = torch.from_numpy(self.sigma[rows.numpy()]).double()
+        return Isotropic(sigma**2).to(torch.float32)
 
     def observations(self) -> Observations:
         """All of them: in memory if the shelf is, read as they are used otherwise."""

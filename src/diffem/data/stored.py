@@ -16,6 +16,7 @@ from torch import Tensor
 from .. import memory
 from ..batched import Index, as_index
 from ..errors import InputError
+from ..linalg import Covariance
 from ..operators import Operator
 from ..runs.reading import digest
 from .batches import bytes_each, scanned_together
@@ -64,6 +65,9 @@ class MemoryShelf:
 
     def operators(self, rows: Tensor) -> Operator:
         return self.obs.A[rows]
+
+    def noise(self, rows: Tensor) -> Covariance:
+        return self.obs.cov[rows]
 
 
 class ScaledShelf:
@@ -142,6 +146,10 @@ class StoredObservations(Observations):
         """Their A, without reading all of them."""
         return StoredOperators(self._shelf, self._rows)
 
+    def noises(self) -> StoredNoise:
+        """Their Σ_y, without reading all of them."""
+        return StoredNoise(self._shelf, self._rows)
+
     def reduced(self) -> Observations:
         return self.read().reduced()
 
@@ -188,6 +196,29 @@ class StoredOperators:
         if not hasattr(self._shelf, "operators"):  # they come with the values
             size = len(everything) * bytes_each(StoredObservations(self._shelf, self._rows))
         moved = StoredOperators(self._shelf, self._rows, device)
+        return moved[everything] if memory.may_stay(size, device) else moved
+
+
+class StoredNoise:
+    """The noise of stored observations, read as it is used: `noises[rows]` is Σ_y of those observations."""
+
+    def __init__(self, shelf: Shelf, rows: Tensor, device: torch.device | str = "cpu") -> None:
+        self._shelf, self._rows, self._device = shelf, rows, torch.device(device)
+
+    def __getitem__(self, index: Tensor) -> Covariance:
+        rows = self._rows[index.cpu()]
+        if hasattr(self._shelf, "noise"):
+            return self._shelf.noise(rows).to(self._device)
+        return self._shelf.read(rows).cov.to(self._device)
+
+    def to(self, device: torch.device) -> Covariance | StoredNoise:
+        """On that device: read now and kept if it fits its budget (`memory.may_stay`), read as it is used otherwise."""
+        everything = torch.arange(len(self._rows))
+        first = self[everything[:1]]
+        size = len(everything) * sum(t.numel() * t.element_size() for t in first.per_observation().values())
+        if not hasattr(self._shelf, "noise"):  # it comes with the values
+            size = len(everything) * bytes_each(StoredObservations(self._shelf, self._rows))
+        moved = StoredNoise(self._shelf, self._rows, device)
         return moved[everything] if memory.may_stay(size, device) else moved
 
 

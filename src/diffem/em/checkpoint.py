@@ -79,7 +79,8 @@ class StartCheckpoint:
             tensors, description = read_tensors(self.path, "the state of a Gaussian start")
             if self.origin is not None:
                 self.origin.require(description.get("origin"), self.path)
-            return int(description["stage"]), FitState(tensors, tensors.pop("log_likelihood").tolist())
+            scores = [tensors.pop(name).tolist() for name in ("log_likelihood", "held_out")]
+            return int(description["stage"]), FitState(tensors, *scores)
         except (InputError, KeyError, TypeError, ValueError) as error:
             notice(f"{error}; the start begins again")
             return 0, None
@@ -94,6 +95,7 @@ class StartCheckpoint:
             return
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.state.tensors.items()}
         tensors["log_likelihood"] = torch.tensor(self.state.log_likelihood, dtype=torch.float64)
+        tensors["held_out"] = torch.tensor(self.state.held_out, dtype=torch.float64)
         named = {} if self.origin is None else {"origin": self.origin.note()}
         write_tensors(self.path, tensors, {"stage": self.stage, **named})
         self._written = time.monotonic()

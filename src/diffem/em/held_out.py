@@ -14,6 +14,7 @@ from ..data.scale import smallest_noise
 from ..linalg import dot
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import exact_hidden_log_densities, hidden_coverage, hidden_log_densities, hide
+from ..metrics.spread import hidden_spread
 from ..priors import GaussianPrior, Prior
 from ..randomness import Stream
 from ..samplers.schedule import lowest_level
@@ -50,6 +51,9 @@ def measure_held_out(
         "hidden_coverage90": float(inside),
         "hidden_coverage90_error": _least_error(len(x), int(hidden.sum())),
     }
+    spread = hidden_spread(x, obs, hidden)
+    if spread is not None:
+        metrics |= {"hidden_spread": spread.ratio, "hidden_spread_z": spread.z}
     if len(obs) > 1:
         metrics["predictive_error"] = predicted.standard_error
         metrics["hidden_coverage90_error"] = max(metrics["hidden_coverage90_error"], inside.standard_error)

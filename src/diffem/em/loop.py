@@ -306,7 +306,11 @@ class Loop:
             seed=self.recipe.seed,
             lap=self.laps_before + lap,
             measured=share,
-            measured_with=(self.train_obs.operators(), store.owners(len(draws) // len(self.train_obs)))
+            measured_with=(
+                self.train_obs.operators(),
+                store.owners(len(draws) // len(self.train_obs)),
+                self.train_obs.noises(),
+            )
             if share
             else None,
             precision=self.recipe.precision,

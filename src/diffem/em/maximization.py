@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..data.draws import StoredDraws
-from ..data.stored import StoredOperators
+from ..data.stored import StoredNoise, StoredOperators
 from ..errors import InputError
 from ..interruption import Interruption, Lost, Preempted
+from ..linalg import Covariance
 from ..memory import is_out_of_memory
 from ..operators import Operator
 from ..priors import DiffusionPrior
@@ -24,6 +25,7 @@ from ..randomness import Stream
 from ..samplers.capture import capture
 from .augment import Augment
 from .conditioning import Instruments
+from .determined import determined
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
@@ -50,6 +52,7 @@ class TrainingRecord:
         return self.losses[-1][1] if self.losses else math.nan
 
 
+MeasuredWith = tuple[Operator | StoredOperators, Tensor, Covariance | StoredNoise]
 Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]
 ROLLBACKS = 5  # of one training, before it is given up
 SNAPSHOT_STEPS = 256  # on a GPU, a training that goes astray is taken back at most so far, and a block more
@@ -64,7 +67,7 @@ def maximization(
     seed: int,
     lap: int,
     measured: float | None = None,
-    measured_with: tuple[Operator | StoredOperators, Tensor] | None = None,
+    measured_with: MeasuredWith | None = None,
     precision: str = "float32",
     resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -78,7 +81,7 @@ def maximization(
     """Train `prior.network` in place on draws `(n, *event)`; it is left in evaluation mode with its averaged weights.
 
     measured: the share of the loss on measured values, `options.measured` when absent. measured_with: the operators of all
-        observations, and the observation of every draw, `(n,)`; a share above 0 needs them.
+        observations, the observation of every draw, `(n,)`, and the noise; a share above 0 needs them.
     instruments: the operators that a share `options.conditioned` of the examples is shown with; a conditional network needs them.
     resume: (steps done, trainer state, record) of an interrupted training; checkpoint: called now and then with the same.
     begin: the trainer's state at the end of the last lap, for an optimizer that lives on; keep: called with the one at the end of this.
@@ -92,7 +95,7 @@ def maximization(
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
     share = options.measured if measured is None else measured
-    measured_loss = _measured_loss(draws, share, augment, seed, measured_with)
+    measured_loss = _measured_loss(draws, share, augment, seed, measured_with, prior.scale)
     interruption = interruption or Interruption()
     trainer = Trainer(
         prior, options, steps, precision, processes, measured_loss, lambda: interruption.asked, instruments
@@ -174,15 +177,17 @@ def _measured_loss(
     share: float,
     augment: Augment,
     seed: int,
-    measured_with: tuple[Operator | StoredOperators, Tensor] | None,
+    measured_with: MeasuredWith | None,
+    scale: float,
 ) -> MeasuredLoss | None:
     if not share:
         return None
     if measured_with is None:
         raise InputError(f"train.measured is {share}: say with which operators the draws were measured")
     A, owners = measured_with[0].to(draws.device), measured_with[1].to(draws.device)
-    gain = mean_gain(A, int(owners.max()) + 1, tuple(draws.shape[1:]), draws, seed)
-    return MeasuredLoss(A, owners, share, augment, gain)
+    noise, count, event_shape = measured_with[2].to(draws.device), int(owners.max()) + 1, tuple(draws.shape[1:])
+    D = determined(A, noise, count, event_shape, scale)
+    return MeasuredLoss(D, owners, share, augment, mean_gain(D, count, event_shape, draws, seed))
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,15 +2,19 @@ r"""A loss that trusts measurements more than draws.
 
 EM trains on whole draws, and a draw repeats what the prior before it believed wherever nothing was measured: with three quarters of the
 pixels missing, three quarters of what was wrong with the start survive a lap, and (1 − 1/16) of what was wrong about pairs of pixels, which are
-rarely measured together. Here a share m of the loss looks at the error r = d(x_t, σ) − x through the observation's own operator,
+rarely measured together. Here a share m of the loss looks at the error r = d(x_t, σ) − x where the observation determined x,
 
-    (1 − m) ‖r‖²  +  m ‖A r‖² / g,        g = E‖Az‖² / E‖z‖² for white z,
+    (1 − m) ‖r‖²  +  m rᵀ(D + R)r / g,      D = I − (I + s² AᵀΣ_y⁻¹A)⁻¹,      g = E zᵀ(D + R)z / E‖z‖² for white z,
 
-so that the network is told mostly about values that were measured, from inputs that are whole. With W = (1 − m) I + m AᵀA/g it is smallest at
+so that the network is told mostly about values that were measured, from inputs that are whole. D (`determined.py`) is the part of x that y
+fixes beyond its noise, with s the prior's scale, and R, the same for all observations, raises directions that hardly any of them determine.
+For masks and k-space R is 0, and with little noise rᵀDr is ‖Ar‖² and g the share of measured values. ‖Ar‖² in general
+would weigh a direction by the square of the gain of A: through a blur what it damps would hardly be trained, and draws would be about
+twice as wrong (benchmarks/blurs.py). With W = (1 − m) I + m (D + R)/g the loss is smallest at
 
     d = E[W | x_t]⁻¹ E[W x | x_t].
 
-Once draws follow the true posteriors, and if A was chosen without looking at x, W is independent of x and d = E[x | x_t], for every share: what
+Once draws follow the true posteriors, and if A and the noise level were chosen without looking at x, W is independent of x and d = E[x | x_t], for every share: what
 EM would stay at, this stays at. On the way a pair of pixels is wrong only through one of the two, and forgets at the rate ρ instead of
 1 − (1 − ρ)², ρ the missing fraction.
 
@@ -30,42 +34,40 @@ from torch import Tensor
 from ..data import Observations
 from ..data.batches import scanned_together
 from ..data.draws import StoredDraws
-from ..data.stored import StoredOperators
 from ..operators import Operator
 from ..randomness import Stream
 from .augment import Augment
+from .determined import Determined
 
 PROBES = 256  # observations the gain is measured on
 
 
 class MeasuredLoss:
-    """The squared error of examples, a share of it through the operators they were measured with."""
+    """The squared error of examples, a share of it where their observations determined x."""
 
-    def __init__(
-        self, A: Operator | StoredOperators, owners: Tensor, share: float, augment: Augment, gain: float
-    ) -> None:
-        """A: of all observations. owners: the observation of every draw, `(draws,)`. gain: mean square of ‖Az‖ / ‖z‖."""
-        self.A, self.owners, self.share, self.augment, self.gain = A, owners, share, augment, gain
+    def __init__(self, D: Determined, owners: Tensor, share: float, augment: Augment, gain: float) -> None:
+        """D: of all observations. owners: the observation of every draw, `(draws,)`. gain: mean of zᵀ(D + R)z / ‖z‖² for white z."""
+        self.D, self.owners, self.share, self.augment, self.gain = D, owners, share, augment, gain
 
     @property
     def resident(self) -> bool:
         """Whether the operators are in memory: a step that reads them from disk cannot be captured."""
-        return isinstance(self.A, Operator)
+        return self.D.resident
 
     def __call__(self, error: Tensor, rows: Tensor, u: Tensor) -> Tensor:
         """error: `(n, *event)` of draws `rows` `(n,)`, augmented with the uniform numbers u; summed over all."""
         # the operator looks at the sample as it was before it was flipped or turned
-        measured = self.A[self.owners[rows]](self.augment.undo(error, u))
-        return (1 - self.share) * error.square().sum() + self.share / self.gain * measured.square().sum()
+        error_before = self.augment.undo(error, u)
+        measured = self.D.energy(error_before, self.owners[rows]) + self.D.neglected(error_before)
+        return (1 - self.share) * error.square().sum() + self.share / self.gain * measured
 
 
-def mean_gain(
-    A: Operator | StoredOperators, count: int, event_shape: tuple[int, ...], like: Tensor | StoredDraws, seed: int
-) -> float:
-    """E‖Az‖² / E‖z‖² for white z, over the first of `count` observations."""
+def mean_gain(D: Determined, count: int, event_shape: tuple[int, ...], like: Tensor | StoredDraws, seed: int) -> float:
+    """E zᵀ(D + R)z / E‖z‖² for white z, over the first of `count` observations; 1 if nothing was determined."""
     index = torch.arange(min(count, PROBES), device=like.device)
     z = Stream(seed, "gain").normal(index, event_shape, dtype=like.dtype)
-    return float(A[index](z).double().square().sum() / z.double().square().sum())
+    measured = D.energy(z, index) + D.neglected(z)
+    return float(measured.double() / z.double().square().sum()) or 1.0
 
 
 def usable_share(share: float, obs: Observations) -> tuple[float, str | None]:

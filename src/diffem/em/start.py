@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from ..randomness import Stream
 from ..runs.rundir import RunDir
 from ..samplers.schedule import lowest_level
 from .checkpoint import StartCheckpoint
+from .start_plan import plan_start
 
 if TYPE_CHECKING:
     from ..runs.origin import Origin
@@ -36,18 +38,16 @@ def gaussian_start(
     state_file: Path | None = None,
     origin: Origin | None = None,
 ) -> tuple[GaussianPrior, dict[str, Any]]:
-    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached.
+    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached and the time it took.
 
     state_file: where the state of an interrupted fit is read from and written to; origin: what it names as its origin.
     """
-    options, history = recipe.gaussian, FitHistory()
-    some = options.observations or len(obs)
-    stages = [(obs, options.rounds)]
-    if some < len(obs):
-        pick = Stream(recipe.seed, "gaussian subset").permutation(len(obs))[:some]
-        stages = [(obs[pick.sort().values], options.rounds)]
-        if options.final_rounds:
-            stages.append((obs, options.final_rounds))
+    began, options, history = time.monotonic(), recipe.gaussian, FitHistory()
+    plan = plan_start(options, obs, device, recipe.seed)
+    first = obs if plan.observations is None else obs[plan.observations]
+    stages = [(first, plan.rounds)]
+    if len(first) < len(obs) and options.final_rounds:
+        stages.append((obs, options.final_rounds))
     prior: GaussianPrior | None = None
     with StartCheckpoint(state_file, recipe.train.checkpoint_seconds, origin) as saved:
         for stage in range(saved.stage, len(stages)):
@@ -57,7 +57,9 @@ def gaussian_start(
                 part,
                 options.rank,
                 rounds=rounds,
-                tolerance=options.tolerance,
+                tolerance=plan.tolerance,
+                moments=plan.moments,
+                held_out=obs[plan.held_out] if plan.held_out is not None and stage == 0 else None,
                 start=prior,
                 seed=recipe.seed,
                 history=history,
@@ -70,7 +72,12 @@ def gaussian_start(
     set_noise_range(prior, recipe, obs)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs
-    return prior, {"log_likelihood": history.log_likelihood[-1], "rounds": len(history.log_likelihood)}
+    notes: dict[str, Any] = {"rounds": len(history.log_likelihood), "start_seconds": time.monotonic() - began}
+    if not math.isnan(history.log_likelihood[-1]):
+        notes["log_likelihood"] = history.log_likelihood[-1]
+    if history.held_out:
+        notes["start_held_out"] = max(history.held_out)
+    return prior, notes
 
 
 def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:

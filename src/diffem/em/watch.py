@@ -25,6 +25,7 @@ WATCH_LAP = 1 << 20
 WATCH_STEPS = 64
 PICTURED = 8  # observations the report shows
 NARROW, WIDE = 0.8, 0.97  # coverage of 90 % intervals that matters
+TOO_WIDE = 0.6  # variance of errors over that of draws that matters
 
 
 @dataclass
@@ -95,8 +96,9 @@ def warnings(history: list[dict[str, Any]], recipe: Recipe) -> list[str]:
     model is flagged with a probability of `LAPS_LEVEL` at most.
     """
     lap = history[-1]
-    level = LAPS_LEVEL / (3 * recipe.laps)
+    level = LAPS_LEVEL / (4 * recipe.laps)
     out = [*_drift(history, recipe.watch.worse, level), *_residuals(lap, level), *_intervals(lap, level)]
+    out += _width(lap, level)
     rejected = lap.get("rejected", 0.0)
     # the first lap draws from the Gaussian start, whose tails leave the plausible range by nature
     if lap["lap"] > 1 and rejected > recipe.watch.rejected:
@@ -148,3 +150,14 @@ def _intervals(lap: dict[str, Any], level: float) -> list[str]:
         else "posterior draws vary too much, or the noise was stated too large"
     )
     return [f"90 % intervals contain {inside:.0%} ± {error:.0%} of hidden held-out values: {what}"]
+
+
+def _width(lap: dict[str, Any], level: float) -> list[str]:
+    """Draws that are wider than they are wrong; those that are narrower show in the coverage."""
+    ratio, z = lap.get("hidden_spread"), lap.get("hidden_spread_z")
+    if ratio is None or z is None or ratio > TOO_WIDE or z > -two_sided(level):
+        return []
+    return [
+        f"posterior draws of hidden held-out values have {1 / max(ratio, 1e-3):.2g} times the variance of their errors: draws vary "
+        "too much; train longer per lap (train.steps, train.first_steps), or lower train.measured"
+    ]

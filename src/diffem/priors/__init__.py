@@ -2,8 +2,9 @@
 
 from .base import Prior
 from .diffusion import DiffusionPrior
-from .fit import FitHistory, FitState, fit_gaussian
+from .fit import fit_gaussian
 from .gaussian import GaussianPrior
 from .mixture import MixturePrior
+from .rounds import FitHistory, FitState
 
 __all__ = ["DiffusionPrior", "FitHistory", "FitState", "GaussianPrior", "MixturePrior", "Prior", "fit_gaussian"]

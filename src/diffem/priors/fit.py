@@ -3,50 +3,44 @@ r"""The Gaussian prior of maximum likelihood given observations alone, by expect
 `fit_gaussian(obs)` keeps the full covariance and is exact; `fit_gaussian(obs, rank=r)` fits Σ = UUᵀ + dI (probabilistic PCA,
 Tipping & Bishop 1999) without forming anything of size N². Both use the exact posterior moments of x given y: no sampler, no
 Monte-Carlo error. The fit works on observations divided by their own scale, so that it is the same in any units. Every second round is extrapolated and kept only if that helped, so the observed-data log-likelihood
-never decreases. Where everything is measured there is nothing to iterate (`fit_complete.py`).
+never decreases. Where everything is measured there is nothing to iterate (`fit_complete.py`); circular blurs and k-space of one coil
+are measurements of single coordinates in Fourier space, and are fitted there (`data/diagonal.py`).
+
+For a start that need not be the maximum: `moments="sampled"` replaces the moments by draws (`fit_sampled.py`), and with `held_out`
+observations the fit ends when these are predicted no better.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..data import Observations
 from ..data.batches import Batches
+from ..data.diagonal import Coordinates, diagonalised, likelihood_factor
 from ..data.scale import signal_scale
 from ..data.stored import counts_of, stored
 from ..errors import InputError
-from ..linalg import Covariance
+from ..linalg import Covariance, Dense, LowRank
 from ..memory import working_bytes
 from ..modes import in_own_modes
+from ..operators.coordinates import from_coordinates, to_coordinates
 from ..progress import Progress
 from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected
 from .fit_low_rank import LowRankModel
+from .fit_sampled import Sampled
 from .gaussian import GaussianPrior
+from .rounds import FitHistory, FitState, HeldOut, Model, log_likelihood_of, run_rounds
 
 MAX_DENSE = 4096
 MAX_EXTRAPOLATED = 1024  # beyond, the eigenvectors an extrapolation needs cost more than the rounds it saves
 
-
-@dataclass
-class FitHistory:
-    """Observed-data log-likelihood per measured value, one entry per round that was kept."""
-
-    log_likelihood: list[float] = field(default_factory=list)
-
-
-@dataclass
-class FitState:
-    """A fit between two rounds: the model's parameters, and the log-likelihoods so far."""
-
-    tensors: dict[str, Tensor]
-    log_likelihood: list[float]
+Moments = Literal["exact", "sampled"]
 
 
 @in_own_modes
@@ -57,6 +51,8 @@ def fit_gaussian(
     *,
     rounds: int = 512,
     tolerance: float = 1e-9,
+    moments: Moments = "exact",
+    held_out: Observations | None = None,
     batch_size: int | None = None,
     start: GaussianPrior | None = None,
     seed: int = 0,
@@ -73,6 +69,9 @@ def fit_gaussian(
     rank: None for a full covariance, or the rank r of Σ = UUᵀ + dI.
     rounds, tolerance: stop after so many rounds, or when a round adds less than `tolerance` nats per measured value. (The
         likelihood of large images under an operator whose AAᵀ is not diagonal is not computed; then all rounds are run.)
+    moments: of x given y, "exact" or "sampled"; those of a low-rank covariance are always exact.
+    held_out: observations not among `obs`; when they are predicted no better from step to step, the fit stops and returns the parameters
+        that predicted them best, and `tolerance` does not count. Without effect where their likelihood is not computed.
     batch_size: observations handled at a time; chosen to need at most a quarter of a gigabyte when not given (8 GiB on a GPU).
     start: a Gaussian with full covariance to go on from, say of a fit to some of the observations.
     history: filled with the log-likelihood of every round.
@@ -80,7 +79,7 @@ def fit_gaussian(
         fit with the same arguments, which then continues to the same bits.
     device: where to compute; where the observations are when not given.
     """
-    size = math.prod(obs.x_shape)
+    size, event_shape = math.prod(obs.x_shape), obs.x_shape
     if rank is None and size > MAX_DENSE:
         raise InputError(
             f"a full covariance over {size} numbers would take {size**2 * 8 / 2**30:.1f} GiB and a long time; "
@@ -95,7 +94,7 @@ def fit_gaussian(
             f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
         )
     obs = informative
-    scale = signal_scale(obs)
+    dtype, scale = obs[:1].y.dtype, signal_scale(obs)
     # scaled as they are used, not copied; a density in units of x is 1/scale of that in unit size
     obs, per_value = stored(obs).scaled(1 / scale), math.log(scale)
 
@@ -108,75 +107,99 @@ def fit_gaussian(
         history.log_likelihood.append(log_likelihood - per_value)
         return prior(mean, cov)
     counts = counts_of(batches, len(obs))
-    total, first = int(counts.sum()), batches.first()
+    total, coordinates, factor = int(counts.sum()), diagonalised(obs), 0.0
+    if coordinates is not None:
+        total, factor = int(obs.counts().sum()), likelihood_factor(obs, device)
+        obs = coordinates.obs
+        batches = Batches(obs, device=device)
+        counts = counts_of(batches, len(obs))
+    first = batches.first()
     selected = rank is None and first.selection() is not None
-    model: Full | LowRankModel
+    model: Model
     if rank is not None:
-        model = LowRankModel(batches, rank, seed)
+        model = LowRankModel(batches, rank, seed, amplified=coordinates is not None)
     else:
-        model = Selected(batches, int(counts.max())) if selected else Full(batches, len(obs))
+        full = (
+            Selected(batches, int(counts.max()), amplified=coordinates is not None)
+            if selected
+            else Full(batches, len(obs))
+        )
+        model = Sampled(full, len(obs), seed) if moments == "sampled" else full
     if start is not None:
-        if not isinstance(model, Full) or start.event_shape != obs.x_shape:
+        if isinstance(model, LowRankModel) or start.event_shape != event_shape:
             raise InputError(
-                f"start must be a Gaussian over {obs.x_shape} for a fit with full covariance, got one over "
+                f"start must be a Gaussian over {event_shape} for a fit with full covariance, got one over "
                 f"{start.event_shape} for rank {rank}"
             )
-        model.begin(start.mean / scale, start.covariance().scaled(1 / scale))
+        model.begin(*_into(coordinates, start.mean / scale, start.covariance().scaled(1 / scale)))
     batch_size = batch_size or max(1, working_bytes(batches.device) // model.bytes_each)
     # blocks of one batch are padded to the largest: batches of like size waste least
     order = counts.argsort(stable=True) if selected else None
     batches = Batches(obs, batch_size, device, order)
+    unseen = None if held_out is None else _unseen(held_out.scaled(1 / scale), model, batch_size, device)
+    history.held_out.clear()
+    if unseen is not None:
+        unseen.scores = history.held_out
     with Progress("Gaussian fit", rounds * len(obs), "observations", progress) as bar:
 
-        def expect() -> float:
-            log_likelihood = 0.0
+        def expect(model: Model) -> float:
+            log_likelihood = factor
             for part in batches:
                 log_likelihood += model.expect(part)
                 bar.advance(len(part))
             return log_likelihood / total
 
-        def keep(log_likelihood: float) -> None:
-            history.log_likelihood.append(log_likelihood - per_value)
-
-        if resume is not None:
-            model.restore(resume.tensors)
-            history.log_likelihood[:] = resume.log_likelihood
-        current = expect()  # a resumed fit needs the sums of its last round again
-        if resume is None:
-            keep(current)
-        while len(history.log_likelihood) < rounds:
-            if checkpoint is not None:
-                checkpoint(FitState(model.state(), list(history.log_likelihood)))
-            before, path = current, [model.parameters()]
-            for _ in range(2):
-                model.maximise()
-                current = expect()
-                keep(current)
-                path.append(model.parameters())
-            gained, plain = current - before, current
-            if rank is None and size > MAX_EXTRAPOLATED:
-                if gained < tolerance:
-                    break
-                continue
-            saved = copy.copy(model)
-            model.set_parameters(_extrapolate(*path))
-            try:
-                current = expect()
-            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-                # so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
-                current = -math.inf
-            if current >= plain:
-                gained = current - before
-                keep(current)
-            else:  # too far: back to where plain EM stood
-                model, current = saved, plain
-            if gained < tolerance:
-                break
-    return prior(*model.result())
+        model = run_rounds(
+            model,
+            expect,
+            rounds=rounds,
+            tolerance=tolerance,
+            extrapolates=rank is not None or size <= MAX_EXTRAPOLATED,
+            history=history,
+            keep=lambda value: history.log_likelihood.append(value - per_value),
+            held_out=unseen,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+    fitted = _out_of(coordinates, model.result(), event_shape)
+    return prior(fitted[0].to(dtype), fitted[1].to(dtype))
 
 
-def _extrapolate(start: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Where two EM rounds point to (SQUAREM, Varadhan & Roland 2008): plain EM can need thousands of rounds."""
-    step, bend = first - start, second - 2 * first + start
-    length = -(step.norm() / bend.norm().clamp(min=1e-300)).clamp(min=1.0, max=1e3)
-    return start - 2 * length * step + length**2 * bend
+def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOut | None:
+    """What tells a fit when to stop; None where the likelihood of the model is not computed."""
+    if model.scorer() is None or (some := stored(obs).informative()) is None:
+        return None
+    coordinates, total = diagonalised(some), int(some.counts().sum())
+    batches = Batches(some if coordinates is None else coordinates.obs, batch_size, device)
+    score = log_likelihood_of(batches, total)
+    return HeldOut(score, [])
+
+
+def _into(coordinates: Coordinates | None, mean: Tensor, cov: Covariance) -> tuple[Tensor, Covariance]:
+    """Mean and covariance of Bx from those of x; mean: `(*event)`, and `(N,)` in coordinates."""
+    if coordinates is None:
+        return mean, cov
+    mean, cov = mean.double(), cov.to(torch.float64)
+    eye = torch.eye(mean.numel(), dtype=mean.dtype, device=mean.device).reshape(-1, *mean.shape)
+    half = to_coordinates(coordinates.basis, cov.matvec(eye))  # rows of ΣBᵀ
+    matrix = to_coordinates(coordinates.basis, half.T.reshape(-1, *mean.shape))
+    return to_coordinates(coordinates.basis, mean.unsqueeze(0))[0], Dense((matrix + matrix.T) / 2)
+
+
+def _out_of(
+    coordinates: Coordinates | None, fitted: tuple[Tensor, Dense | LowRank], event_shape: tuple[int, ...]
+) -> tuple[Tensor, Covariance]:
+    """Mean `(*event)` and covariance of x from those of its coordinates."""
+    mean, cov = fitted
+    if coordinates is None:
+        return mean, cov
+
+    def sample(c: Tensor) -> Tensor:
+        return from_coordinates(coordinates.basis, c, event_shape)
+
+    mean = sample(mean.reshape(1, -1))[0]
+    if isinstance(cov, LowRank):
+        factor, variance = cov._tensors["factor"], cov._tensors["variances"]
+        return mean, LowRank(sample(factor), float(variance.flatten()[0]))
+    vectors = sample(cov._tensors["vectors"].T).flatten(1).T
+    return mean, Dense.from_eigen(cov._tensors["values"], vectors)

@@ -9,6 +9,7 @@ Operators that measure single entries (masks) never form A: their K are blocks o
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -68,6 +69,13 @@ class Full:
         eye = torch.eye(size, dtype=self.mean.dtype, device=self.mean.device).reshape(size, *mean.shape)
         self.cov = cov.to(self.mean).matvec(eye).flatten(1).contiguous()
         self._reset()
+
+    def scorer(self) -> Full:
+        """A model with the same parameters and sums of its own, for the likelihood of other observations."""
+        new = copy.copy(self)
+        new._cache, new._keep = {}, False
+        new._reset()
+        return new
 
     def state(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "cov": self.cov}
@@ -141,13 +149,13 @@ class Full:
 class Selected(Full):
     """Operators that measure single entries; starts from the moments of the entries seen, where enough are seen together."""
 
-    def __init__(self, batches: Batches, largest: int) -> None:
-        """largest: the number of entries that an observation measures, at most."""
+    def __init__(self, batches: Batches, largest: int, amplified: bool = False) -> None:
+        """largest: the number of entries that an observation measures, at most. amplified: whether some noise may be far above the signal."""
         super().__init__(batches, 0)
         size = len(self.mean)
         # a block of the covariance, its inverse and their addresses; y, the noise and which entries they are
         self.bytes_each = 8 * (8 * largest**2 + 8 * size)
-        moments = _moments(batches, size)
+        moments = _weighed_moments(batches, size) if amplified else _moments(batches, size)
         if moments is not None:
             self.mean, self.cov = moments
 
@@ -202,3 +210,47 @@ def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
     smallest = 1e-3 * values.mean().clamp(min=1e-6)
     values = torch.where(unclear, values[unclear].mean() if unclear.any() else values, values).clamp(min=smallest)
     return mean, (vectors * values) @ vectors.T
+
+
+def _weighed_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
+    """The same where the noise of single values may be far above the signal.
+
+    A value with noise variance n of an entry with variance v gets the weight w = v/(v + n). The variances v come from a first pass, with
+    v = 1. A covariance that is seen with less weight than `ENOUGH_PAIRS` observations would have is pulled towards 0 accordingly.
+    """
+    variance = torch.ones(size, dtype=torch.float64, device=batches.device)
+    for last in (False, True):
+        mean, pairs, products, noise = _weighed_sums(batches, variance)
+        diagonal = ((products.diagonal() - noise) / pairs.diagonal().clamp(min=ENOUGH_PAIRS)).clamp(min=0)
+        smallest = 1e-3 * diagonal.mean().clamp(min=1e-6)
+        if not last:
+            variance = diagonal.clamp(min=smallest)
+    cov = products / (pairs + ENOUGH_PAIRS)
+    cov.diagonal().copy_(diagonal)
+    values, vectors = torch.linalg.eigh((cov + cov.T) / 2)
+    return mean, (vectors * values.clamp(min=smallest)) @ vectors.T
+
+
+def _weighed_sums(batches: Batches, variance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mean `(N,)`, Σ wwᵀ and Σ (w ⊙ (y − mean))(w ⊙ (y − mean))ᵀ `(N, N)`, and Σ w² n `(N,)` with weights w = v/(v + n)."""
+    size = len(variance)
+    count, total, noise = (torch.zeros_like(variance) for _ in range(3))
+    pairs, products = (variance.new_zeros(size, size) for _ in range(2))
+
+    def weighed(part: Observations) -> tuple[Tensor, Tensor]:
+        seen, y = part.selection(), part.y.flatten(1).double()
+        assert seen is not None
+        return torch.where(seen, variance / (variance + _variances(part)), 0), y
+
+    for part in batches:
+        weight, y = weighed(part)
+        count += weight.sum(0)
+        total += (weight * y).sum(0)
+    mean = total / count.clamp(min=1e-12)
+    for part in batches:
+        weight, y = weighed(part)
+        centred = weight * (y - mean)
+        pairs += weight.T @ weight
+        products += centred.T @ centred
+        noise += (weight.square() * _variances(part)).sum(0)
+    return mean, pairs, products, noise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -32,7 +33,8 @@ class LowRankModel:
     observation, whose error averages out over observations.
     """
 
-    def __init__(self, batches: Batches, rank: int, seed: int) -> None:
+    def __init__(self, batches: Batches, rank: int, seed: int, amplified: bool = False) -> None:
+        """amplified: whether the observations measure single entries, some with noise far above the signal."""
         first = batches.first()
         self.x_shape, self.dtype = first.x_shape, first.y.dtype
         self.rank, self.size = rank, math.prod(first.x_shape)
@@ -40,17 +42,20 @@ class LowRankModel:
         m = first.y[0].numel()
         # the observation in its own precision and in float64; W, N⁻¹W and G U; vectors of conjugate gradients and others
         self.bytes_each = 3 * bytes_each(first) + 8 * (rank * (2 * m + self.size) + 10 * (m + self.size))
-        self.mean, self.u, self.d = self._backprojected(batches)
+        self.mean, self.u, self.d = self._backprojected(batches, amplified)
         self.position = 0
         self.unconverged = Unconverged("Gaussian fit of low rank, last round", ACCURATE)
         self._reset()
 
-    def _backprojected(self, batches: Batches) -> tuple[Tensor, Tensor, Tensor]:
+    def _backprojected(self, batches: Batches, amplified: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Where to start: mean and principal directions of Aᵀy, with random ones where there are too few observations."""
         parts, wanted = [], STARTED_FROM
         for part in batches:
             some = part[: min(wanted, len(part))].to(torch.float64)
-            parts.append(some.A.adjoint(some.y).flatten(1))
+            x = some.A.adjoint(some.y).flatten(1)
+            if amplified:  # in units of the data's scale, so that noise is compared with 1
+                x = x / (1 + some.noise.diagonal(some.x_shape).flatten(1))
+            parts.append(x)
             wanted -= len(some)
             if wanted == 0:
                 break
@@ -66,6 +71,12 @@ class LowRankModel:
         u[:found] += (vectors[:, len(x) - found :].T @ x) / math.sqrt(len(x))
         left = (x.square().sum() / len(x) - top.sum()) / self.size
         return mean, u, left.clamp(min=1e-3 * x.square().mean() + 1e-12)
+
+    def scorer(self) -> LowRankModel:
+        """A model with the same parameters and sums of its own, for the likelihood of other observations."""
+        new = copy.copy(self)
+        new._reset()
+        return new
 
     def state(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "u": self.u, "d": self.d}

@@ -45,9 +45,19 @@ class Data(Open):
 
 class Gaussian(Section):
     rank: int | None = Field(None, ge=1, le=MANY, description="rank of the covariance; full when absent")
-    rounds: int = Field(512, ge=1, le=MANY)
+    rounds: int | None = Field(
+        None,
+        ge=1,
+        le=MANY,
+        description="at most; when absent, until observations set aside are predicted no better, in about ten seconds",
+    )
     tolerance: float = Field(1e-7, ge=0)
-    observations: int | None = Field(None, ge=1, le=1 << 40, description="fit to so many observations; all when absent")
+    observations: int | None = Field(
+        None,
+        ge=1,
+        le=1 << 40,
+        description="fit to so many; all, or with rounds absent as many as it takes, when absent",
+    )
     final_rounds: int = Field(
         0, ge=0, le=MANY, description="further rounds on all observations, after those on some; full covariance only"
     )

@@ -80,7 +80,7 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
     """
     if options.rank is not None:  # with a restricted covariance the right noise need not fit best
         return "that takes a Gaussian start with a full covariance, without gaussian.rank"
-    if options.rounds < ROUNDS // 2:
+    if options.rounds is not None and options.rounds < ROUNDS // 2:
         return f"that takes Gaussian fits of {ROUNDS // 2} rounds or more (gaussian.rounds)"
     obs = obs[: _affordable(obs)]
     counts, size = obs.counts(), math.prod(obs.x_shape)

@@ -1,0 +1,293 @@
+r"""What an observation determined about x beyond its noise: D = I − K with K = (I + s²G)⁻¹, G = AᵀΣ_y⁻¹A and s the prior's scale.
+
+D has eigenvalues between 0 (nothing was learned about the direction) and 1 (it was measured far better than the prior knows it). It is 0 or
+1 for masks and k-space with little noise, and anything between for blurs and noisy values. Identically,
+
+    D = s² Aᵀ (Σ_y + s² AAᵀ)⁻¹ A,
+
+which is how rᵀDr is computed, by what the operator offers:
+
+- `Rows`: AAᵀ and Σ_y are diagonal (masks, windows, complex k-space, block means). A weight for every value of Ar.
+- `Spectral`: G is diagonal in Fourier space (circular blurs, k-space of real images). A weight for every frequency of r.
+- `Explicit`: s (Σ_y + s²AAᵀ)^-½ A as matrices, where those of all observations fit in memory (dense and other small operators).
+- `Polynomial`: everything else (coils, resampling, your own function on images). A fixed number of Chebyshev iterations for
+  (Σ_y + s²AAᵀ)⁻¹, each one product with A and one with Aᵀ: a polynomial of G that tends to D. Its coefficients are fixed, so it remains a
+  linear map that does not depend on r; conjugate gradients, whose coefficients depend on r, would make the weight depend on x. With four
+  iterations its distance from D, relative and in the Frobenius norm, is 0.36 for blurs that end at the border, 0.19 for bicubic
+  reduction by 2 and 0.27 for four coils at R = 3; that of AᵀA, at the cost of one iteration, is 1.07, 0.31 and 0.56.
+
+Blurs leave some directions undetermined in nearly every observation, and a network that is told little about them draws them too wide. With
+D̄ the mean of D over observations and g its mean eigenvalue, R = (gI − D̄)₊ is what those directions lack to have the average
+weight; D + R is fair to all of them, and as independent of x as D. Where A selects (masks, windows, k-space) R is 0: what one observation
+leaves out another measures.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .. import memory
+from ..data import Observations
+from ..data.stored import StoredNoise, StoredOperators
+from ..linalg import Covariance, Diagonal, Isotropic
+from ..linalg.inner import axpy, dot
+from ..operators import Operator
+from ..operators.gain import mean_gain
+from ..operators.spectrum import Entries, Frequencies, Spectrum
+from ..priors.fit_full import measurement_matrices, noise_matrices
+from ..randomness import Stream
+
+EXPLICIT_NUMBERS = 1 << 16  # entries of a matrix, at most: larger ones take longer to make than they save
+ITERATIONS = 4  # of `Polynomial`
+POWER_STEPS = 12  # products that the largest eigenvalue is estimated with
+MARGIN = 1.1  # factor by which the estimate may be too small
+AVERAGED = 1024  # observations that D̄ is the mean of
+PART_NUMBERS = 1 << 22  # numbers of the matrices that are made at a time
+
+
+class Determined(Protocol):
+    """rᵀDr, summed over samples."""
+
+    @property
+    def resident(self) -> bool:
+        """Whether everything is in memory: a step that reads from disk cannot be captured."""
+        ...
+
+    def energy(self, r: Tensor, index: Tensor) -> Tensor:
+        """Σ rᵀDr of samples r `(n, *event)` with the operators of observations index `(n,)`: `()`."""
+        ...
+
+    def neglected(self, r: Tensor) -> Tensor:
+        """Σ rᵀRr of samples r `(n, *event)`: `()`."""
+        ...
+
+
+def determined(
+    A: Operator | StoredOperators,
+    noise: Covariance | StoredNoise,
+    count: int,
+    event_shape: tuple[int, ...],
+    scale: float,
+) -> Determined:
+    """D of `count` observations with operators A and noise Σ_y, in the cheapest form that they allow.
+
+    scale: s, the standard deviation that the prior gives an entry of x.
+    """
+    source = _Source(A, noise, event_shape, scale)
+    first = source.observations(torch.arange(1))
+    if isinstance(first.cov, Isotropic | Diagonal) and first.A.gram_diagonal(first.y) is not None:
+        return Rows(source)
+    spectrum = first.information()
+    if spectrum is not None and (isinstance(first.cov, Isotropic) or isinstance(spectrum.basis, Entries)):
+        return Spectral.of(source, count)
+    entries = first.y[0].numel() * math.prod(event_shape)
+    if entries <= EXPLICIT_NUMBERS and memory.may_stay(count * entries * first.y.element_size(), first.y.device):
+        return Explicit.of(source, count)
+    return Polynomial(source, count)
+
+
+class _Source:
+    """Operators and noise of all observations, in memory or on disk."""
+
+    def __init__(
+        self, A: Operator | StoredOperators, noise: Covariance | StoredNoise, event_shape: tuple[int, ...], scale: float
+    ) -> None:
+        self.A, self.noise, self.event_shape, self.variance = A, noise, event_shape, scale**2
+
+    @property
+    def resident(self) -> bool:
+        return isinstance(self.A, Operator) and isinstance(self.noise, Covariance)
+
+    def observations(self, index: Tensor, like: Tensor | None = None) -> Observations:
+        """Observations of 0 through the operators of `index` `(n,)`."""
+        noise = self.noise[index]
+        like = next(iter(noise._tensors.values())) if like is None else like
+        A = self.A[index.to(like.device)]
+        x = torch.zeros(len(index), *self.event_shape, dtype=like.dtype, device=like.device)
+        return Observations(A(x), A, cov=noise)
+
+
+class Rows:
+    """AAᵀ and Σ_y are diagonal: rᵀDr = Σ_j s²/(σ_j² + s²‖a_j‖²) (Ar)_j² over the rows a_j of A."""
+
+    def __init__(self, source: _Source) -> None:
+        self._source, self.resident = source, source.resident
+
+    def energy(self, r: Tensor, index: Tensor) -> Tensor:
+        A, noise, variance = self._source.A[index], self._source.noise[index], self._source.variance
+        seen = A(r)
+        gram, noise_variances = A.gram_diagonal(seen), noise.diagonal(tuple(seen.shape[1:]))
+        assert gram is not None
+        return (variance / (noise_variances.to(r.dtype) + variance * gram) * seen.square()).sum()
+
+    def neglected(self, r: Tensor) -> Tensor:
+        return r.new_zeros(())
+
+
+class Spectral:
+    """G = Bᵀ diag(g) B: rᵀDr = Σ_k s²g_k/(1 + s²g_k) |Br|²_k."""
+
+    def __init__(self, source: _Source, weights: Tensor | None, basis: Entries | Frequencies) -> None:
+        """weights: of all observations, `(n, ...)`; None: they are computed as they are used."""
+        self._source, self._weights, self._basis, self.resident = source, weights, basis, weights is not None
+        self._lacking: Tensor | None = None  # the diagonal of R, (1, ...)
+
+    @classmethod
+    def of(cls, source: _Source, count: int) -> Spectral:
+        new = cls._with_weights(source, count)
+        one = source.observations(torch.arange(1))
+        if one.A.reduced(one.y) is None:  # k-space selects
+            mean = _weights(source, torch.arange(min(count, AVERAGED))).mean(0, keepdim=True)
+            new._lacking = (mean.mean() - mean).clamp(min=0)
+        return new
+
+    @classmethod
+    def _with_weights(cls, source: _Source, count: int) -> Spectral:
+        first = _information(source, torch.arange(1))
+        size = count * first.gains.numel() * first.gains.element_size()
+        if not memory.may_stay(size, first.gains.device):
+            return cls(source, None, first.basis)
+        parts = torch.arange(count).split(max(1, PART_NUMBERS // math.prod(source.event_shape)))
+        weights = torch.cat([_weights(source, part) for part in parts])
+        return cls(source, weights, first.basis)
+
+    def energy(self, r: Tensor, index: Tensor) -> Tensor:
+        weights = _weights(self._source, index) if self._weights is None else self._weights[index]
+        return (weights * self._square(r)).sum()
+
+    def neglected(self, r: Tensor) -> Tensor:
+        return r.new_zeros(()) if self._lacking is None else (self._lacking * self._square(r)).sum()
+
+    def _square(self, r: Tensor) -> Tensor:
+        """|Br|², `(n, ...)`."""
+        coordinates = self._basis.coordinates(r)
+        return torch.view_as_real(coordinates).square().sum(-1) if coordinates.is_complex() else coordinates.square()
+
+
+def _information(source: _Source, index: Tensor) -> Spectrum:
+    spectrum = source.observations(index).information()
+    assert spectrum is not None
+    return spectrum
+
+
+def _weights(source: _Source, index: Tensor) -> Tensor:
+    """s²g/(1 + s²g), `(n, ...)`."""
+    gains = source.variance * _information(source, index).gains
+    return (gains / (1 + gains)).expand(len(index), *gains.shape[1:])
+
+
+class Explicit:
+    """D = BᵀB with B = s L⁻¹A and LLᵀ = Σ_y + s²AAᵀ, as matrices `(n, m, N)`."""
+
+    resident = True
+
+    def __init__(self, matrices: Tensor) -> None:
+        self._matrices = matrices
+        some = matrices[:AVERAGED].double().flatten(0, 1)
+        values, vectors = torch.linalg.eigh(some.T @ some / min(len(matrices), AVERAGED))  # of D̄
+        self._lacking = ((vectors * (values.mean() - values).clamp(min=0)) @ vectors.T).to(matrices)  # R
+
+    @classmethod
+    def of(cls, source: _Source, count: int) -> Explicit:
+        first = source.observations(torch.arange(1))
+        dtype, rows = first.y.dtype, first.y[0].numel()
+        together = max(1, PART_NUMBERS // (rows * (rows + math.prod(source.event_shape))))
+        parts = [cls._of_some(source, part).to(dtype) for part in torch.arange(count).split(together)]
+        return cls(torch.cat(parts))
+
+    @staticmethod
+    def _of_some(source: _Source, index: Tensor) -> Tensor:
+        obs = source.observations(index)
+        A, (sigma_y, _) = measurement_matrices(obs), noise_matrices(obs)
+        chol = torch.linalg.cholesky(sigma_y + source.variance * (A @ A.mT))
+        return math.sqrt(source.variance) * torch.linalg.solve_triangular(chol, A, upper=False)
+
+    def energy(self, r: Tensor, index: Tensor) -> Tensor:
+        matrices = self._matrices[index]
+        return (matrices @ r.flatten(1).unsqueeze(-1)).square().sum()
+
+    def neglected(self, r: Tensor) -> Tensor:
+        flat = r.flatten(1)
+        return (flat * (flat @ self._lacking)).sum()
+
+
+class Polynomial:
+    """D by a fixed polynomial of M = S(Σ_y + s²AAᵀ)S, S the diagonal that gives M about unit rows.
+
+    k Chebyshev iterations over the eigenvalues from λ/k², or the noise, to λ, the largest one of each observation. In that range the weight is
+    off by at most 1/T_k((k² + 1)/(k² − 1)), a factor of 0.27; directions that are weaker still get a weight between 0 and D's.
+    """
+
+    def __init__(self, source: _Source, count: int, iterations: int = ITERATIONS) -> None:
+        self._source, self._iterations, self.resident = source, iterations, source.resident
+        parts = torch.arange(count).split(max(1, PART_NUMBERS // math.prod(source.event_shape)))
+        self._gains = torch.cat([self._mean_gains(part) for part in parts])  # about the mean of diag(AAᵀ), (count,)
+        self._largest = torch.cat([self._power(part) for part in parts])
+
+    def _mean_gains(self, index: Tensor) -> Tensor:
+        obs = self._source.observations(index)
+        return mean_gain(obs.A, obs.y).flatten(1).mean(1).expand(len(index))
+
+    def _power(self, index: Tensor) -> Tensor:
+        """The largest eigenvalue of M, `(n,)`, by power iterations."""
+        obs = self._source.observations(index)
+        A, noise, root = self._system(obs.A, obs.cov, obs.y, index)
+        start = Stream(0, "largest eigenvalue").normal(
+            index.to(obs.y.device), tuple(obs.y.shape[1:]), dtype=obs.y.dtype
+        )
+        v = A(A.adjoint(start))
+        value = torch.ones(len(index), dtype=torch.float64, device=v.device)
+        for _ in range(POWER_STEPS):
+            v = v / dot(v, v).sqrt().clamp(min=1e-30).to(v.dtype).reshape(-1, *(1,) * (v.ndim - 1))
+            product = self._product(A, noise, root, v)
+            value = dot(v, product)
+            v = product
+        return MARGIN * value.clamp(min=1e-30)
+
+    def _system(self, A: Operator, cov: Covariance, y: Tensor, index: Tensor) -> tuple[Operator, Covariance, Tensor]:
+        measured = A.measured(y)
+        noise = cov if measured is None else cov.restrict(measured)
+        gains = self._gains[index.to(y.device)].reshape(-1, *(1,) * (y.ndim - 1))
+        variances = self._source.variance * gains + cov.diagonal(tuple(y.shape[1:]))
+        return A, noise, variances.rsqrt()
+
+    def _product(self, A: Operator, noise: Covariance, root: Tensor, v: Tensor) -> Tensor:
+        scaled = root * v
+        return root * (self._source.variance * A(A.adjoint(scaled)) + noise.matvec(scaled))
+
+    @torch.no_grad()
+    def _apply(self, r: Tensor, index: Tensor) -> Tensor:
+        """About D r, `(n, *event)`."""
+        A, cov = self._source.A[index], self._source.noise[index]
+        seen = A(r)
+        A, noise, root = self._system(A, cov, seen, index)
+        high = self._largest[index]
+        measured = A.measured(seen)
+        roots = root if measured is None else torch.where(measured, root, torch.inf)
+        floor = cov.eigenvalue_floor() * roots.flatten(1).amin(1).square()  # below all eigenvalues of M
+        low = torch.maximum(high / self._iterations**2, floor.to(high)).minimum(0.5 * high)
+        centre, half = (high + low) / 2, (high - low) / 2
+        # Chebyshev's semi-iterative method (Golub & Varga 1961) for M u = b from u = 0
+        residual = root * seen
+        u, direction = torch.zeros_like(residual), residual
+        alpha, beta = 1 / centre, torch.zeros_like(centre)
+        for k in range(self._iterations):
+            if k:
+                beta = (half * alpha).square() / (2 if k == 1 else 4)
+                alpha = 1 / (centre - beta / alpha)
+                direction = axpy(beta, direction, residual)
+            u = axpy(alpha, direction, u)
+            residual = axpy(-alpha, self._product(A, noise, root, direction), residual)
+        return self._source.variance * A.adjoint(root * u)
+
+    def energy(self, r: Tensor, index: Tensor) -> Tensor:
+        weighed = self._apply(r.detach(), index)
+        product = (r * weighed).sum()
+        return 2 * product - product.detach()  # the value rᵀDr with the gradient 2Dr: D is symmetric
+
+    def neglected(self, r: Tensor) -> Tensor:
+        return r.new_zeros(())

@@ -1,0 +1,60 @@
+r"""Are posterior draws as wide as they are wrong? The spread of the predictions of hidden values against their errors.
+
+Given k draws of x, a hidden value with noise variance σ² is predicted k times; s² is the sample variance of these predictions without noise, and
+e the error of their mean. If the value's own x is distributed like the draws, then whatever that law is
+
+    E[e² − σ²] = (1 + 1/k) E[s²],
+
+so the ratio of both sides, summed over values, is 1: above, draws vary too little, below, too much. Coverage sees too much width only up to
+100 %, and not at all where the noise is larger than the spread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from .evidence import _predictions
+
+
+@dataclass(frozen=True)
+class Spread:
+    """ratio: the variance of errors over that of draws, 1 if draws are as wide as they are wrong. z: standard errors by which it differs from 1."""
+
+    ratio: float
+    z: float
+
+
+def hidden_spread(draws: Tensor, obs: Observations, hidden: Tensor) -> Spread | None:
+    """Compare the spread of draws given the values that were shown with the errors on the hidden ones.
+
+    Args:
+        draws: Posterior draws given the observations without their hidden values, shape `(k, n, *event)`, k ≥ 2.
+        obs: The observations with these values.
+        hidden: Which values were hidden, shape `(n, *measurement)`; see `hide`.
+
+    Returns:
+        None if nothing is hidden, for fewer than two observations, or if the draws do not vary.
+    """
+    hidden = hidden.expand_as(obs.y)
+    owner = hidden.flatten(1).nonzero()[:, 0]
+    means, noise = (t.double() for t in _predictions(draws, obs, hidden))
+    if len(owner) == 0 or len(obs) < 2:
+        return None
+    claimed = (1 + 1 / len(draws)) * means.var(0)
+    error = (obs.y[hidden].double() - means.mean(0)).square() - noise
+    # values weigh by what they tell beside their noise; the weights may not depend on the draws of the value itself
+    weight = 1 / (noise + claimed.mean()).square()
+    sums = torch.zeros(2, len(obs), dtype=torch.float64, device=obs.y.device)
+    sums[0].index_add_(0, owner, weight * error)
+    sums[1].index_add_(0, owner, weight * claimed)
+    total = float(sums[1].sum())
+    if not total > 0:
+        return None
+    difference = sums[0] - sums[1]  # of mean 0 if draws are right; observations are independent
+    spread = float(difference.std()) * math.sqrt(len(obs))
+    return Spread(float(sums[0].sum()) / total, float(difference.sum()) / spread if spread > 0 else 0.0)

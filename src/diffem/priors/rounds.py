@@ -1,0 +1,162 @@
+"""The rounds of `fit_gaussian`: until the likelihood no longer rises, or that of observations that are not fitted to."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..data import Observations
+from .fit_full import Full
+from .fit_low_rank import LowRankModel
+from .fit_sampled import Sampled
+
+PATIENCE = 2  # steps in a row that predict the held-out observations no better, after which a fit stops
+HELD_OUT_TOLERANCE = 5e-4  # nats per held-out value that a step must gain to count as better
+
+Model = Full | LowRankModel | Sampled
+
+
+@dataclass
+class FitHistory:
+    """Observed-data log-likelihood per measured value, one entry per round that was kept (NaN where it is not computed).
+
+    held_out: that of the held-out observations at the beginning and after every step, where there are any.
+    """
+
+    log_likelihood: list[float] = field(default_factory=list)
+    held_out: list[float] = field(default_factory=list)
+
+
+@dataclass
+class FitState:
+    """A fit between two steps: the model's parameters and the best ones so far, and the log-likelihoods."""
+
+    tensors: dict[str, Tensor]
+    log_likelihood: list[float]
+    held_out: list[float] = field(default_factory=list)
+
+
+@dataclass
+class HeldOut:
+    """Observations that are not fitted to: when they are predicted no better, a fit stops, with the parameters that predicted them best."""
+
+    score: Callable[[Model], float]  # log-likelihood per measured value
+    scores: list[float]
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    def note(self, model: Model) -> bool:
+        """Score the model, and tell whether to stop."""
+        score = self.score(model)
+        if not score <= max(self.scores, default=-math.inf):
+            self.best = {name: tensor.clone() for name, tensor in model.state().items()}
+        self.scores.append(score)
+        recent, earlier = self.scores[-PATIENCE:], self.scores[:-PATIENCE]
+        return bool(earlier) and max(recent) < max(earlier) + HELD_OUT_TOLERANCE
+
+
+def run_rounds(
+    model: Model,
+    expect: Callable[[Model], float],
+    *,
+    rounds: int,
+    tolerance: float,
+    extrapolates: bool,
+    history: FitHistory,
+    keep: Callable[[float], None],
+    held_out: HeldOut | None = None,
+    checkpoint: Callable[[FitState], None] | None = None,
+    resume: FitState | None = None,
+) -> Model:
+    """Take steps of expectation–maximisation from the model's parameters; returns the model with the final ones.
+
+    A step is two rounds and an extrapolation of them, which is kept only if that helped; or one round with a sampled E-step, or where
+    `extrapolates` is False two.
+
+    Args:
+        expect: Goes through the observations, and returns their log-likelihood per measured value.
+        keep: Adds the log-likelihood of a round to the history.
+    """
+    if resume is not None:
+        model.restore({name: t for name, t in resume.tensors.items() if not name.startswith("best.")})
+        history.log_likelihood[:] = resume.log_likelihood
+        if held_out is not None:
+            held_out.scores[:] = resume.held_out
+            held_out.best = {
+                name.removeprefix("best."): t for name, t in resume.tensors.items() if name.startswith("best.")
+            }
+    current = expect(model)  # a resumed fit needs the sums of its last round again
+    if resume is None:
+        keep(current)
+        if held_out is not None:
+            held_out.note(model)
+    while len(history.log_likelihood) < rounds:
+        if checkpoint is not None:
+            tensors = dict(model.state())
+            scores = []
+            if held_out is not None:
+                tensors |= {f"best.{name}": t for name, t in held_out.best.items()}
+                scores = list(held_out.scores)
+            checkpoint(FitState(tensors, list(history.log_likelihood), scores))
+        before = current
+        model, current = _step(model, expect, current, extrapolates, keep)
+        if held_out is None and current - before < tolerance:
+            break
+        if held_out is not None and held_out.note(model):
+            break
+    if held_out is not None:
+        model.restore(held_out.best)
+    return model
+
+
+def _step(
+    model: Model, expect: Callable[[Model], float], current: float, extrapolates: bool, keep: Callable[[float], None]
+) -> tuple[Model, float]:
+    """One step; the model and its log-likelihood after it."""
+    if isinstance(model, Sampled):
+        model.maximise()
+        current = expect(model)
+        keep(current)
+        return model, current
+    path = [model.parameters()] if extrapolates else []
+    for _ in range(2):
+        model.maximise()
+        current = expect(model)
+        keep(current)
+        if extrapolates:
+            path.append(model.parameters())
+    if not extrapolates:
+        return model, current
+    plain, saved = current, copy.copy(model)
+    model.set_parameters(_extrapolate(*path))
+    try:
+        current = expect(model)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        # so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
+        current = -math.inf
+    if current >= plain:
+        keep(current)
+        return model, current
+    return saved, plain  # too far: back to where plain EM stood
+
+
+def _extrapolate(start: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Where two EM rounds point to (SQUAREM, Varadhan & Roland 2008): plain EM can need thousands of rounds."""
+    step, bend = first - start, second - 2 * first + start
+    length = -(step.norm() / bend.norm().clamp(min=1e-300)).clamp(min=1.0, max=1e3)
+    return start - 2 * length * step + length**2 * bend
+
+
+def log_likelihood_of(batches: Iterable[Observations], total: int) -> Callable[[Model], float]:
+    """A function model → log-likelihood per measured value of observations in batches, of `total` values in all."""
+
+    def score(model: Model) -> float:
+        scorer = model.scorer()
+        assert scorer is not None
+        return sum(scorer.expect(part) for part in batches) / total
+
+    return score
