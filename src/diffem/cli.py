@@ -51,10 +51,20 @@ def _options(
 
 
 @app.command()
-def recipes() -> None:
-    """List the built-in recipes."""
+def recipes(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="print this one, with a comment for every key; also a YAML file"),
+    ] = None,
+) -> None:
+    """List the built-in recipes, or print one to be edited: diffem recipes table > mine.yaml."""
     from .runs.recipe import load_recipe, names
 
+    if recipe is not None:
+        from .runs.commented import commented
+
+        typer.echo(commented(load_recipe(recipe)), nl=False)
+        return
     for name in names():
         typer.echo(f"{name:16} {load_recipe(name).about}")
 

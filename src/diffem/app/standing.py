@@ -63,7 +63,7 @@ def _stage(viewer: Viewer, lap: int) -> str:
         done = _training_steps(state) if state.is_file() else None
         first = lap == 1 and recipe.start == "gaussian"
         train = recipe.at(lap).train
-        steps = (train.first_steps or train.steps) if first else train.steps
+        steps = train.steps_in(first)
         return f"lap {lap}: training the denoiser" + (
             f", {done} of {steps} steps at the last checkpoint" if done else ""
         )

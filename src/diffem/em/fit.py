@@ -24,6 +24,7 @@ from ..processes import ALONE, Processes
 from ..runs.changes import placed
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
+from ..runs.steps import resolve_steps
 from ..runs.tensors import tensors_checksum
 from .loop import Loop, Say
 from .table import LapTable, warn
@@ -266,6 +267,7 @@ def carry_out(
     """`fit` with the recipe resolved and the observations made."""
     device = torch.device(device) if device is not None else processes.device()
     with processes.announcing():
+        recipe = resolve_steps(recipe, len(obs))
         used = in_float32(obs)  # the run is known by the observations as they were given
         validate(recipe, used, start)
         run = RunDir(out)
