@@ -194,7 +194,7 @@ def export(
 
 @app.command("app")
 def look(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, or an exported prior's")],
     observations: Annotated[
         Path | None,
         typer.Option(
@@ -218,7 +218,7 @@ def look(
     ] = None,
     browser: Annotated[bool, typer.Option("--browser", help="open it in a browser")] = False,
 ) -> None:
-    """Look at a run, finished or in progress, on a local page; needs the extra 'app'."""
+    """Look at a run, finished or in progress, or at an exported prior, on a local page; needs the extra 'app'."""
     from .app.server import serve
 
     serve(run, observations, host, port, browser, name or [])
