@@ -51,10 +51,20 @@ def _options(
 
 
 @app.command()
-def recipes() -> None:
-    """List the built-in recipes."""
+def recipes(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="print this one, with a comment for every key; also a YAML file"),
+    ] = None,
+) -> None:
+    """List the built-in recipes, or print one to be edited: diffem recipes table > mine.yaml."""
     from .runs.recipe import load_recipe, names
 
+    if recipe is not None:
+        from .runs.commented import commented
+
+        typer.echo(commented(load_recipe(recipe)), nl=False)
+        return
     for name in names():
         typer.echo(f"{name:16} {load_recipe(name).about}")
 
@@ -184,7 +194,7 @@ def export(
 
 @app.command("app")
 def look(
-    run: RunArgument,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, or an exported prior's")],
     observations: Annotated[
         Path | None,
         typer.Option(
@@ -208,7 +218,7 @@ def look(
     ] = None,
     browser: Annotated[bool, typer.Option("--browser", help="open it in a browser")] = False,
 ) -> None:
-    """Look at a run, finished or in progress, on a local page; needs the extra 'app'."""
+    """Look at a run, finished or in progress, or at an exported prior, on a local page; needs the extra 'app'."""
     from .app.server import serve
 
     serve(run, observations, host, port, browser, name or [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from .cli_options import (
     LapOption,
     MethodOption,
     PosteriorSamplerOption,
-    RunArgument,
+    PriorArgument,
     SamplerOption,
     SeedOption,
     StepsOption,
@@ -22,11 +22,14 @@ from .cli_options import (
 )
 from .errors import InputError
 
+if TYPE_CHECKING:
+    from .runs.recipe import EStep
+
 ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who asks for draws is not
 
 
 def sample(
-    run: RunArgument,
+    run: PriorArgument,
     n: Annotated[int, typer.Option("-n", min=1, help="how many")] = 64,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy for the numbers, .png for a picture")] = None,
     steps: StepsOption = 128,
@@ -37,9 +40,11 @@ def sample(
 ) -> None:
     """Draw samples from the learned prior."""
     from .em.fit import load
+    from .interop.hub import is_export
 
-    if out is None and run.is_file():
-        raise InputError(f"--out is needed: {run} is a file, there is no run's folder to write into")
+    if out is None and (run.is_file() or is_export(run)):
+        what = "a file" if run.is_file() else "an exported prior"
+        raise InputError(f"--out is needed: {run} is {what}, there is no run's folder to write into")
     target = require_file("--out", out or run / "samples.png", ".npy", ".png")
     prior = load(run, lap, device(), "recipe")
     memory.require(2 * n * prior.mean.numel() * prior.mean.element_size(), f"-n {n}")
@@ -49,7 +54,7 @@ def sample(
 
 
 def posterior(
-    run: RunArgument,
+    run: PriorArgument,
     observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .nii.gz; .png for a picture")
@@ -76,8 +81,6 @@ def posterior(
     from .report import pictures
     from .report.export import require_volume, write_posterior
     from .runs.files import write_bytes
-    from .runs.recipe import EStep
-    from .runs.rundir import RunDir
 
     require_file("--out", out, ".npz", ".nii", ".nii.gz", ".png")
     prior = load(run, lap, device(), "recipe")
@@ -89,7 +92,7 @@ def posterior(
             f"{observations} holds observations of {obs.x_shape}, the samples of {run} have shape {prior.event_shape}"
         )
     memory.require(2 * draws * len(obs) * prior.mean.numel() * prior.mean.element_size(), f"--draws {draws}")
-    e_step = RunDir(run).recipe().drawing if run.is_dir() else EStep.model_validate({})
+    e_step = _drawing(run)
     if iterations is not None and (method or e_step.method) != "mmps":
         raise InputError(f"--iterations is for the method mmps, the method here is {method or e_step.method}")
     changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
@@ -116,6 +119,18 @@ def posterior(
     else:
         write_posterior(out, x, chi2)
     typer.echo(out)
+
+
+def _drawing(run: Path) -> EStep:
+    """How the run, or the run an export came from, draws; the defaults for a prior of which that is not known."""
+    from .interop import hub
+    from .runs.recipe import EStep
+    from .runs.rundir import RunDir
+
+    if hub.is_export(run):
+        kept = hub.kept_recipe(hub.read_card(run))
+        return EStep.model_validate({}) if kept is None else kept.drawing
+    return RunDir(run).recipe().drawing if run.is_dir() else EStep.model_validate({})
 
 
 def register(app: typer.Typer) -> None:

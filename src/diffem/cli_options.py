@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]
+PriorArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run's folder, an exported prior's, or a prior's file")
+]
 SourceOption = Annotated[
     str | None,
     typer.Option(

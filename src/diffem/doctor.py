@@ -233,8 +233,8 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
         # the first lap draws from the Gaussian start, without the network
         laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
         e_step = laps * n * options.draws * draw
-        first = recipe.train.first_steps or recipe.train.steps
-        m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * recipe.train.steps)
+        first, others = (recipe.train.steps_in(first) for first in (True, False))
+        m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * others)
         seconds = (e_step + m_step) * forward / (SHARE_OF_PEAK * rate)
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
     why = f"{duration(seconds)} here" if seconds is not None else "fits"

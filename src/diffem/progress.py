@@ -1,4 +1,4 @@
-"""A progress bar with rate and time left, shown on a terminal for work that takes a while; silent otherwise.
+"""A progress bar with rate and time left, shown on a terminal and in notebooks for work that takes a while; silent otherwise.
 
 Work that reports its progress can be stopped where it does (see `interruption.poll`).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,12 +19,12 @@ PATIENCE = 2.0  # seconds before a bar appears by itself
 class Progress:
     """`with Progress("posterior draws", total, unit="evaluations") as p: p.advance(k)`.
 
-    show: True, False, or None to show on a terminal once the work has lasted a moment. rich is imported only to show.
+    show: True, False, or None to show on a terminal or in a notebook once the work has lasted a moment. rich is imported only to show.
     """
 
     def __init__(self, label: str, total: int, unit: str, show: bool | None = None) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.show = sys.stderr.isatty() if show is None else show
+        self.show = is_watched() if show is None else show
         self.patience = PATIENCE if show is None else 0.0
         self.done = 0
         self._bar: Any = None
@@ -70,6 +71,13 @@ class Progress:
         )
         self._bar.start()
         self._task = self._bar.add_task(self.label, total=self.total, note="")
+
+
+def is_watched() -> bool:
+    """Whether somebody looks on: a terminal, or a notebook that can redraw a bar (with ipywidgets)."""
+    if sys.stderr.isatty():
+        return True
+    return "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
 
 
 def _short(value: float) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 import diffem.em.fit as fitting
@@ -92,6 +93,11 @@ def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
                 if error.name not in PEERS:
                     raise
                 pytest.skip(f"{error.name} is not installed; tests/interop runs this page where it is")
+        if block.language == "yaml" and (named := re.match(r"# (\S+\.yaml)\n", block.text)):
+            load_recipe(
+                yaml.safe_load(block.text)
+            )  # a recipe as it stands; its name in the first line lets commands use it
+            (tmp_path / named[1]).write_text(block.text)
         if block.language == "sh":
             for words in commands(block.text):
                 result = CliRunner().invoke(app, words, catch_exceptions=False)

@@ -39,6 +39,7 @@ def test_python_and_the_command_line_print_the_same(tmp_path, capsys):
     assert result.returncode == 0, result.stderr
     diffem.fit(None, tmp_path / "recipe.yaml", tmp_path / "python")
     printed = capsys.readouterr().out
+    assert printed.startswith("small: making the observations of file ...\n")  # before anything that takes long
     lines = [line for line in result.stdout.splitlines() if not line.startswith("warning: ")]
     assert without_times(printed) == without_times("\n".join(lines))
     assert same(contents(tmp_path / "command"), contents(tmp_path / "python"))

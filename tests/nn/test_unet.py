@@ -66,7 +66,6 @@ def test_dropout_only_in_training():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hidden": [8, 16, 32]}, r"divisible by 4, got \(6, 8\)"),
         ({"hidden": [8, 16], "heads": [0, 3]}, "16 channels cannot be split among 3 heads"),
         ({"hidden": [8, 16], "blocks": [1]}, "one number per level"),
         ({"width": 3}, "width"),
@@ -77,3 +76,7 @@ def test_bad_settings(options, message):
         make_network("unet", (2, 6, 8), options)
     with pytest.raises(ValueError, match=r"images \(channels, height, width\)"):
         make_network("unet", (5,), {})
+    with pytest.raises(
+        ValueError, match=r"divisible by 4, got \(6, 8\)"
+    ):  # networks by name frame such images (framed.py)
+        UNet((2, 6, 8), (8, 16, 32), 1, (0, 0, 0))

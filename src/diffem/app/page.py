@@ -102,7 +102,7 @@ def build(viewer: Viewer, folder: Path) -> Any:
         kept = viewer.stored(lap, "samples")[:32]
         out = panels.samples(kept, viewer.range, f"Samples of the prior after lap {int(lap)}, as the run kept them")
         drawn = viewer.stored(lap, "posterior")[:4]
-        if images:
+        if images and len(drawn):
             out += "<h4>Draws for held-out observations, one column each</h4>"
             out += "".join(panels.samples(row, viewer.range, "") for row in drawn)
         return out
@@ -119,9 +119,7 @@ def build(viewer: Viewer, folder: Path) -> Any:
         return panels.status(p), top, panels.measures(p.metrics), p.last, *[slider] * 3
 
     def lap_slider() -> Any:
-        return gr.Slider(
-            0, max(last, 1), value=last, step=1, label="lap", info="0 is the Gaussian start", interactive=last > 0
-        )
+        return gr.Slider(0, max(last, 1), value=last, step=1, label="lap", info="0 is the start", interactive=last > 0)
 
     with gr.Blocks(title=f"{recipe.name} · diffem", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(

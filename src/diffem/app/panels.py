@@ -128,6 +128,8 @@ def status(p: Progress) -> str:
     """One line: where the run stands."""
     quiet = f"{p.quiet:.0f} s" if p.quiet < 120 else f"{p.quiet / 60:.0f} min"
     state = f"finished, {p.laps} laps" if p.last >= p.laps else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
+    if p.status == "exported":
+        state = "an exported prior: no laps, measures or observations"
     if p.last < 0:
         state = f"{p.status}: no lap is finished yet"
     stage = f" · {p.stage} · last file written {quiet} ago" if p.stage else ""

@@ -22,6 +22,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ..errors import InputError
+from ..interop.hub import is_export
+from .exported import ExportedViewer
 from .folder import sweep, upload_folder
 from .guard import LOCAL, MAX_UPLOAD, Guard, own_names
 from .page import build, import_gradio
@@ -46,7 +48,7 @@ def serve(
     """What `diffem app` does; ends the process once a signal has asked for it.
 
     Args:
-        path: The run's folder.
+        path: The run's folder, or that of an exported prior.
         observations: A file of the run's observations, for runs that do not keep them.
         host: The name or address to listen on.
         port: The port to listen on; None for the first free one from 7860, 0 to let the system choose.
@@ -56,7 +58,7 @@ def serve(
     host = host.removeprefix("[").removesuffix("]")
     try:
         with _signals(), ExitStack() as stack:
-            viewer = Viewer(path, observations)
+            viewer = (ExportedViewer if is_export(path) else Viewer)(path, observations)
             _ = viewer.problem  # read, or refused, before anything else is begun
             sockets = [stack.enter_context(listening) for listening in listen(host, port)]
             folder = stack.enter_context(upload_folder())

@@ -38,7 +38,10 @@ def progress(viewer: Viewer) -> Progress:
     newest = max((f.stat().st_mtime for f in _files(run, last + 1)), default=time.time())
     found = [(m["lap"], text) for m in metrics for text in m.get("warnings", [])]
     stage = "" if last >= recipe.laps else _stage(viewer, last + 1)
-    quiet, best = max(0.0, time.time() - newest), verdict(metrics) if metrics else None
+    quiet, best = (
+        max(0.0, time.time() - newest),
+        verdict(metrics) if metrics and info.get("status") != "exported" else None,
+    )
     return Progress(info.get("status", "?"), last, recipe.laps, stage, quiet, metrics, found, best)
 
 
@@ -63,7 +66,7 @@ def _stage(viewer: Viewer, lap: int) -> str:
         done = _training_steps(state) if state.is_file() else None
         first = lap == 1 and recipe.start == "gaussian"
         train = recipe.at(lap).train
-        steps = (train.first_steps or train.steps) if first else train.steps
+        steps = train.steps_in(first)
         return f"lap {lap}: training the denoiser" + (
             f", {done} of {steps} steps at the last checkpoint" if done else ""
         )

@@ -33,9 +33,13 @@ class Viewer:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], observations: Path | None = None, device: torch.device | str | None = None
+        self,
+        path: str | os.PathLike[str],
+        observations: Path | None = None,
+        device: torch.device | str | None = None,
+        run: RunDir | None = None,
     ) -> None:
-        self.run = RunDir(path)
+        self.run = RunDir(path) if run is None else run
         self.recipe = self.run.recipe()
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._file = observations

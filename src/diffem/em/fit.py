@@ -24,6 +24,7 @@ from ..processes import ALONE, Processes
 from ..runs.changes import placed
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
+from ..runs.steps import resolve_steps
 from ..runs.tensors import tensors_checksum
 from .loop import Loop, Say
 from .table import LapTable, warn
@@ -69,20 +70,27 @@ def load(
     device: torch.device | str = "cpu",
     precision: str = "float32",
 ) -> Prior:
-    """The prior of a run, or of a prior's own file.
+    """The prior of a run, of an export, or of a prior's own file; nothing in them is executed.
 
     Args:
-        path: A run's folder, or the file of one prior.
+        path: A run's folder, the folder of an exported prior (`diffem export`), or the file of one prior.
         lap: The number of a lap, `"best"` for the best one by held-out prediction, None for the last. A `RunWarning` names the
             best lap if none is given and the last is worse.
         device: Where the prior computes.
         precision: What its network computes in: 'float32', 'tf32', 'bf16' or 'fp16'; 'recipe' is what the run drew in, on a GPU.
     """
+    from ..interop.hub import is_export, kept_recipe, read_card
+    from ..interop.hub import load as load_export
+
     path, recipe = Path(path), None
     if path.is_file():
         if lap is not None:
             raise InputError(f"{path} is the file of one prior: it has no lap {lap} to choose")
         prior = load_prior(path, device)
+    elif is_export(path):
+        if lap is not None:
+            raise InputError(f"{path} is an exported prior: it has no lap {lap} to choose")
+        prior, recipe = load_export(path, device), kept_recipe(read_card(path))
     else:
         run = RunDir(path)
         recipe, chosen = run.recipe(), choose_lap(run, lap)
@@ -143,6 +151,8 @@ def fit(
             changes["data"] = {"source": "given"}
         with processes.announcing():
             resolved = load_recipe(recipe, changes)
+            if table is not None and obs is None:
+                table("reading", {"recipe": resolved.name, "source": resolved.data.source})
             problem = _problem(obs, resolved, recipe, changes)
         if table is not None:
             table("data", {"about": problem.about})
@@ -266,6 +276,7 @@ def carry_out(
     """`fit` with the recipe resolved and the observations made."""
     device = torch.device(device) if device is not None else processes.device()
     with processes.announcing():
+        recipe = resolve_steps(recipe, len(obs))
         used = in_float32(obs)  # the run is known by the observations as they were given
         validate(recipe, used, start)
         run = RunDir(out)

@@ -285,7 +285,7 @@ class Loop:
         prior = denoiser_to_train(before, start, self.recipe, family)
         options = self.recipe.at(lap).train
         first = lap == 1 and not isinstance(before, DiffusionPrior)
-        steps = (options.first_steps or options.steps) if first else options.steps
+        steps = options.steps_in(first)
         draws = lap_draws(store, self.device)
         share, _ = usable_share(options.measured_at(lap), self.train_obs)
 

@@ -143,7 +143,8 @@ def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe, family: Famil
 
 def shown_inputs(settings: dict[str, Any], family: Family) -> int:
     """How many inputs the description of an observation takes: channels of an image, or numbers."""
-    return family.shape[0] if settings["kind"] == "unet" else math.prod(family.shape)
+    channels = family.shape[0] if len(family.shape) > 2 else 1
+    return channels if settings["kind"] == "unet" else math.prod(family.shape)
 
 
 def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, before: Prior) -> nn.Module:
@@ -153,5 +154,7 @@ def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, bef
         torch.manual_seed(Stream(seed, "network").integer())
         network = make_network(settings["kind"], event_shape, options)
     if isinstance(before, DiffusionPrior):
-        network.load_state_dict({n: w for n, w in before.network.state_dict().items() if n != "shown"}, strict=False)
+        network.load_state_dict(
+            {n: w for n, w in before.network.state_dict().items() if n.split(".")[-1] != "shown"}, strict=False
+        )
     return network

@@ -45,7 +45,9 @@ class LapTable:
         self.console.print(text, style=style, soft_wrap=True, markup=False)
 
     def __call__(self, event: str, data: dict[str, Any]) -> None:
-        if event == "data" and data["about"]:
+        if event == "reading":
+            self.line(f"{data['recipe']}: making the observations of {data['source']} ...")
+        elif event == "data" and data["about"]:
             self.line(data["about"])
         elif event == "start":
             self.line(_start(data))

@@ -28,6 +28,7 @@ from ..priors.base import Prior
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
 from ..runs.files import file_digest, read_json, write_json, write_tensors, write_text
 from ..runs.origin import data_fingerprint, fingerprint
+from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from ..runs.tensors import explain, read_header, read_tensors, require_finite
 
@@ -134,6 +135,30 @@ def export_run(
         "run_observations": info["observations"],
     }
     return export(prior, folder, obs=obs, range=range, lap=description.get("lap", lap), training=training, notes=notes)
+
+
+def is_export(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds an exported prior and not a run."""
+    folder = Path(path)
+    return folder.is_dir() and (folder / CONFIG).is_file() and not (folder / "recipe.yaml").exists()
+
+
+def kept_recipe(card: dict[str, Any]) -> Recipe | None:
+    """The recipe of the run a card came from; None if it has none that this version reads. Nothing it names is executed or read."""
+    training = card.get("training")
+    kept = training.get("recipe") if isinstance(training, dict) else None
+    try:
+        return load_recipe(kept) if isinstance(kept, dict) else None
+    except InputError:
+        return None
+
+
+def card_range(card: dict[str, Any]) -> tuple[float, float] | None:
+    """The values that the data of a prior take, low and high, if the card names them."""
+    given = card.get("range")
+    if not isinstance(given, list) or len(given) != 2 or not all(isinstance(v, int | float) for v in given):
+        return None
+    return (float(given[0]), float(given[1])) if -math.inf < given[0] < given[1] < math.inf else None
 
 
 def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -245,9 +270,9 @@ def _readme(card: dict[str, Any]) -> str:
         *([_sentence(card["training"]["verdict"]), ""] if card["training"].get("verdict") else []),
         *([card["notes"], ""] if card["notes"] else []),
         "```python",
-        "from diffem.interop import hub",
+        "import diffem",
         "",
-        'prior = hub.load(".")  # the folder of this file',
+        'prior = diffem.load(".")  # the folder of this file',
         "samples = prior.sample(16)",
         "```",
         "",

@@ -15,6 +15,7 @@ from torch import nn
 from .. import memory
 from ..errors import InputError
 from .embedding import NoiseEmbedding
+from .framed import Framed, framed_shape, needs_frame
 from .mlp import MLP
 from .unet import UNet
 
@@ -47,6 +48,10 @@ def unet(
     hidden = [128, 256, 384] if hidden is None else hidden
     heads = [0] * len(hidden) if heads is None else heads
     noise = NoiseEmbedding(embedding, low, high)
+    factor = space_to_depth * 2 ** (len(hidden) - 1)
+    if needs_frame(event_shape, factor):
+        inner = UNet(framed_shape(event_shape, factor), hidden, blocks, heads, noise, dropout, space_to_depth, shown)
+        return Framed(event_shape, factor, inner)
     return UNet(event_shape, hidden, blocks, heads, noise, dropout, space_to_depth, shown)
 
 

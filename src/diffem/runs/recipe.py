@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from ..errors import InputError
 from .plain_yaml import YAML_BYTES, parse_yaml
@@ -159,10 +159,33 @@ class Noise(Section):
     std: float = Field(1.2, gt=0, le=100, description="standard deviation of log σ; lognormal only")
 
 
+class Epochs(Section):
+    """A number of steps that follows the number of observations (`steps.py`)."""
+
+    epochs: float = Field(gt=0, le=MANY, description="passes over the observations")
+    least: int = Field(1, ge=1, le=MANY, description="steps at the least")
+    most: int = Field(MANY, ge=1, le=MANY, description="steps at the most")
+
+    @model_validator(mode="after")
+    def _limits(self) -> Epochs:
+        if self.least > self.most:
+            raise ValueError(f"least {self.least} must not exceed most {self.most}")
+        return self
+
+
+# a number or a mapping, told apart before either is checked: errors are then about the one that was meant
+Steps = Annotated[
+    Annotated[int, Field(ge=1, le=MANY), Tag("number")] | Annotated[Epochs, Tag("mapping")],
+    Discriminator(lambda value: "mapping" if isinstance(value, dict | Epochs) else "number"),
+]
+
+
 class Train(Section):
-    steps: int = Field(ge=1, le=MANY, description="optimizer steps per lap")
-    first_steps: int | None = Field(
-        None, ge=1, le=MANY, description="steps of the first lap, whose network starts from nothing"
+    steps: Steps = Field(
+        description="optimizer steps per lap; {epochs, least, most} lets them follow the number of observations"
+    )
+    first_steps: Steps | None = Field(
+        None, description="steps of the first lap, whose network starts from nothing; as in the others when absent"
     )
     batch: int = Field(256, ge=1, le=MANY)
     lr: float = Field(1e-3, gt=0)
@@ -202,6 +225,13 @@ class Train(Section):
     def conditioned_share(self) -> float:
         """The share of conditioned examples where the network is conditional."""
         return 0.5 if self.conditioned is None else self.conditioned
+
+    def steps_in(self, first: bool) -> int:
+        """The steps of a lap, of the first or of another; those of a recipe that a run has resolved (`steps.py`)."""
+        steps = self.first_steps if first and self.first_steps is not None else self.steps
+        if isinstance(steps, Epochs):
+            raise InputError("train.steps follow the number of observations, which is not known here")
+        return steps
 
     def measured_at(self, lap: int) -> float:
         """The share of the loss on measured values in a lap of the run, counted from its own start."""
@@ -428,11 +458,13 @@ _SHORT.maxstring = _SHORT.maxother = 120
 
 
 def _explain(item: Any) -> str:
+    item = {**item, "loc": tuple(part for part in item["loc"] if part not in ("number", "mapping"))}  # tags of Steps
     where = ".".join(str(part) for part in item["loc"]) or "recipe"
     if item["type"] == "extra_forbidden":
         section: Any = Recipe
         for part in item["loc"][:-1]:
             section = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
+            section = Epochs if part in ("steps", "first_steps") else section
         known = ", ".join(section.model_fields) if section is not None else ""
         return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
     if item["type"] == "missing":

@@ -1,0 +1,42 @@
+"""Numbers of optimizer steps that follow the number of observations: `train: {steps: {epochs: 60, least: 1000, most: 20000}}`.
+
+A run keeps the numbers it came to: its recipe.yaml holds plain steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .recipe import Epochs, Train
+
+if TYPE_CHECKING:
+    from .recipe import Recipe
+
+
+def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
+    """The recipe with plain numbers of steps, for a run on so many observations, the held-out ones included."""
+    trained = max(1, observations - recipe.watch.held_out)
+    train = recipe.train
+    stages = [stage.model_copy(update={"train": _plain(stage.train, trained, train.batch)}) for stage in recipe.stages]
+    updated = train.model_copy(
+        update={name: count_steps(getattr(train, name), trained, train.batch) for name in ("steps", "first_steps")}
+    )
+    changed = {"train": updated, "stages": stages}
+    return recipe if updated == train and stages == recipe.stages else recipe.model_copy(update=changed)
+
+
+def count_steps(steps: int | Epochs | None, observations: int, batch: int) -> int | None:
+    """The number of steps; `epochs` passes over the observations, in batches, within the limits."""
+    if not isinstance(steps, Epochs):
+        return steps
+    return min(max(math.ceil(steps.epochs * observations / batch), steps.least), steps.most)
+
+
+def _plain(changes: dict[str, Any], observations: int, batch: int) -> dict[str, Any]:
+    """The same for the changes of a stage, which are mappings until they are used."""
+    named = {name: changes[name] for name in ("steps", "first_steps") if isinstance(changes.get(name), dict)}
+    whole = Train.model_validate({"steps": 1, **named})
+    return changes | {
+        name: count_steps(getattr(whole, name), observations, changes.get("batch", batch)) for name in named
+    }
