@@ -57,7 +57,7 @@ def main() -> None:
     everything = Observations(torch.randn(8192, *shape, device="cuda"), operators.Mask(mask), sigma=1e-3)
     instruments = Instruments(stored(everything), 1.0, torch.device("cuda")) if recipe.conditional else None
     if instruments is not None:
-        settings, k = {**settings, "shown": shown_inputs(settings, instruments.family)}, 0
+        settings, k = {**settings, "shown": shown_inputs(settings, instruments.family, shape)}, 0
     family = None if instruments is None else instruments.family
     network = make_network(settings["kind"], shape, {n: v for n, v in settings.items() if n != "kind"}).cuda().eval()
     network.requires_grad_(False)

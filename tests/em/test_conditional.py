@@ -69,7 +69,7 @@ def conditional_prior(obs: Observations, seed: int = 0) -> DiffusionPrior:
     """An untrained conditional network whose weights are all random, those of the description too."""
     instruments = Instruments(stored(obs), 0.7, CPU)
     settings = {"kind": "mlp", "hidden": [32, 32], "embedding": 16}
-    settings["shown"] = shown_inputs(settings, instruments.family)
+    settings["shown"] = shown_inputs(settings, instruments.family, obs.x_shape)
     torch.manual_seed(seed)
     network = make_network("mlp", obs.x_shape, {k: v for k, v in settings.items() if k != "kind"})
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_a_trained_network_is_the_posterior_of_a_gaussian(draws: int, steps: int
     gaussian, x, obs = gaussian_problem(draws, generator)
     instruments = Instruments(stored(obs), gaussian.scale, CPU)
     settings = {"kind": "mlp", "hidden": [width] * 3, "embedding": 32}
-    settings["shown"] = shown_inputs(settings, instruments.family)
+    settings["shown"] = shown_inputs(settings, instruments.family, (16,))
     torch.manual_seed(0)
     network = make_network("mlp", (16,), {name: value for name, value in settings.items() if name != "kind"})
     scale = gaussian.scale
@@ -312,3 +312,24 @@ def test_stages_are_checked_with_the_recipe() -> None:
     ):
         with pytest.raises(InputError, match=words):
             load_recipe({**CONDITIONAL, "stages": stages})
+
+
+@pytest.mark.parametrize("event", [(6, 7), (2, 8, 8), (3, 5, 6)])
+def test_unets_of_any_size_are_told_what_was_measured(event: tuple[int, ...]) -> None:
+    """Images with and without channels, framed and not: the description reaches the first convolution."""
+    mask = torch.rand(5, *event, generator=torch.Generator().manual_seed(0)) < 0.5
+    obs = Observations(
+        torch.randn(5, *event, generator=torch.Generator().manual_seed(1)), operators.Mask(mask), sigma=0.1
+    )
+    gaussian = priors.GaussianPrior(torch.zeros(event), torch.eye(mask[0].numel()))
+    family = Instruments(stored(obs), gaussian.scale, CPU).family
+    network = {"kind": "unet", "hidden": [4, 8], "blocks": 1, "embedding": 8}
+    prior = denoiser_to_train(gaussian, gaussian, load_recipe({**CONDITIONAL, "network": network}), family).eval()
+    before = prior.posterior(obs, method="conditional")(torch.zeros(5, *event), 1.0)
+    with torch.no_grad():
+        for name, weight in prior.network.named_parameters():
+            if name.endswith("shown"):
+                weight.add_(1.0)
+    after = prior.posterior(obs, method="conditional")(torch.zeros(5, *event), 1.0)
+    assert before.shape == after.shape == (5, *event)
+    assert not torch.allclose(before, after)

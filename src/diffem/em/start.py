@@ -119,7 +119,7 @@ def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe, family: Famil
     if (
         family is not None
         and settings is not None
-        and settings.get("shown") != (inputs := shown_inputs(settings, family))
+        and settings.get("shown") != (inputs := shown_inputs(settings, family, before.event_shape))
     ):
         settings = {**settings, "shown": inputs}
         network = _made(settings, before.event_shape, recipe.seed, before)
@@ -141,10 +141,10 @@ def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe, family: Famil
     ).to(device)
 
 
-def shown_inputs(settings: dict[str, Any], family: Family) -> int:
-    """How many inputs the description of an observation takes: channels of an image, or numbers."""
-    channels = family.shape[0] if len(family.shape) > 2 else 1
-    return channels if settings["kind"] == "unet" else math.prod(family.shape)
+def shown_inputs(settings: dict[str, Any], family: Family, event_shape: tuple[int, ...]) -> int:
+    """How many inputs the description of an observation takes: channels of an image for a U-Net, numbers otherwise."""
+    numbers = math.prod(family.shape)
+    return numbers // math.prod(event_shape[-2:]) if settings["kind"] == "unet" else numbers
 
 
 def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, before: Prior) -> nn.Module:
