@@ -62,7 +62,7 @@ def main() -> None:
     network = make_network(settings["kind"], shape, {n: v for n, v in settings.items() if n != "kind"}).cuda().eval()
     network.requires_grad_(False)
     prior = priors.DiffusionPrior(network, event_shape=shape, settings=settings, family=family).cuda()
-    figures: dict[str, float] = {"parameters": sum(p.numel() for p in network.parameters()), "batch": batch}
+    figures: dict[str, float] = {"vjps": k, "parameters": sum(p.numel() for p in network.parameters()), "batch": batch}
     figures["automatic_batch"] = prior.batch_for(1 << 20)
     prior.accelerate(batch, precision="bf16")
 

@@ -33,6 +33,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "mri-fast": learning.mri,
     "mri-complex": learning.mri,
     "speed": running.speed,
+    "speed-conditional": running.speed,
     "fid-sanity": running.fid_sanity,
     "chaos": running.chaos,
     "memory": running.memory,

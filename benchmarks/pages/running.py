@@ -9,9 +9,10 @@ from .parts import kept, source, table
 
 def speed(result: dict[str, Any]) -> str:
     f = result["figures"]
+    vjps = f.get("vjps", 1)
     rows = [
         [
-            "E, forward + 1 VJP",
+            f"E, one forward pass and {vjps} VJPs" if vjps != 1 else "E, forward + 1 VJP",
             f"{f['bare_evals_per_s']:,.0f} evaluations/s",
             f"{f['estep_evals_per_s']:,.0f} evaluations/s",
             f"{100 * f['estep_ratio_to_bare']:.1f} %",
@@ -25,7 +26,8 @@ def speed(result: dict[str, Any]) -> str:
             f"{f['mstep_peak_gib']:.1f} GiB",
         ],
     ]
-    lead = f"The paper's CIFAR-10 network, {f['parameters']:,} parameters, batch {f['batch']}, bf16:"
+    network = "The paper's CIFAR-10 network" if vjps else "The network of the recipe cifar10-conditional"
+    lead = f"{network}, {f['parameters']:,} parameters, batch {f['batch']}, bf16:"
     return "\n\n".join([lead, table(["", "bare network", "diffem", "ratio", "peak memory"], rows), source(result)])
 
 

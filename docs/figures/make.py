@@ -19,6 +19,8 @@ from torch import Tensor
 
 import diffem
 from diffem import Observations, linalg, operators, priors
+from diffem.data.information import information_of
+from diffem.posterior import Pivot
 from diffem.randomness import Stream
 
 HERE = Path(__file__).parent
@@ -127,6 +129,32 @@ def denoising() -> None:
     save(figure, "denoising")
 
 
+def pivot() -> None:
+    """x_t and y as one noisy look at x, at three levels of noise, and what the exact denoiser makes of it."""
+    prior, x_t, noise = mixture(), torch.tensor([[1.5, 1.2]]), 0.15
+    obs = Observations(torch.tensor([[0.4]]), operators.Dense(torch.tensor([[1.0, 0.0]])), sigma=noise)
+    levels = [0.15, 0.5, 1.5]
+    figure, axes = panels(3, [f"σ = {s:g}" for s in levels], size=2.6)
+    circle = torch.linspace(0, 2 * math.pi, 100)
+    unit = torch.stack([circle.cos(), circle.sin()], 1)
+    for axis, sigma in zip(axes, levels, strict=True):
+        dots(axis, prior.means, MUTED, 0.8, 3)
+        axis.axvspan(0.4 - noise, 0.4 + noise, color=MUTED, alpha=0.25, linewidth=0)
+        around = x_t + sigma * unit
+        axis.plot(around[:, 0], around[:, 1], color=INK, linewidth=0.9)
+        axis.plot(*x_t[0], "x", color=INK, markersize=7)
+        level = torch.tensor(sigma)
+        information = information_of(obs)
+        assert information is not None
+        m = Pivot(obs, information).centre(x_t, level)
+        spread = torch.tensor([(sigma**-2 + noise**-2) ** -0.5, sigma])  # the roots of C's eigenvalues
+        ellipse = m + spread * unit
+        axis.plot(ellipse[:, 0], ellipse[:, 1], color=ACCENT, linewidth=1.4)
+        axis.plot(*m[0], "+", color=ACCENT, markersize=8)
+        axis.plot(*prior.posterior(obs, method="exact")(x_t, sigma)[0], "o", color=ACCENT, markersize=5)
+    save(figure, "pivot")
+
+
 def methods() -> None:
     """Draws given one line, by several estimates of E[x | x_t, y]; the exact one is known for a mixture."""
     prior = mixture()
@@ -178,6 +206,7 @@ def main(wanted: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         everything = {
             "denoising": denoising,
+            "pivot": pivot,
             "methods": methods,
             "laps": lambda: laps(Path(folder)),
             "trouble": lambda: trouble(Path(folder)),
