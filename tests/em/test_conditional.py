@@ -264,11 +264,27 @@ def test_files_keep_the_family(run: diffem.Run, tmp_path) -> None:
     assert prior.family == Family.read(prior.family.note())
     hub.export_run(run.path, tmp_path / "export")
     loaded = hub.load(tmp_path / "export")
+    assert "trained with: Mask" in (tmp_path / "export" / "README.md").read_text()
     assert loaded.family == prior.family
     obs = observations(8)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(loaded.posterior(obs).sample(steps=6), prior.posterior(obs).sample(steps=6))
+
+
+def test_it_can_be_made_an_ordinary_prior(run: diffem.Run, tmp_path) -> None:
+    from diffem.priors.files import load_prior, save_prior
+
+    prior = run.prior
+    assert isinstance(prior, DiffusionPrior)
+    save_prior(prior.ordinary(), tmp_path / "prior.safetensors")
+    ordinary = load_prior(tmp_path / "prior.safetensors")
+    assert isinstance(ordinary, DiffusionPrior)
+    assert ordinary.family is None
+    assert "shown" not in dict(ordinary.network.named_parameters())
+    x_t = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ordinary(x_t, 0.7), prior(x_t, 0.7))
+    assert ordinary.ordinary() is ordinary
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from ..errors import InputError
 from ..nn.networks import make_network
 from ..operators import Operator
 from ..priors.base import Prior
+from ..priors.family import Family
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
 from ..runs.files import file_digest, read_json, write_json, write_tensors, write_text
 from ..runs.origin import data_fingerprint, fingerprint
@@ -255,6 +256,20 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def _family(prior: dict[str, Any]) -> list[str]:
+    """What a conditional network was trained for, in words."""
+    if "family" not in prior:
+        return []
+    family = Family.read(prior["family"])
+    (least, most), (low, high) = family.share, family.noise
+    return [
+        f"It draws from posteriors in one forward pass per step for operators like those it was trained with: {family.operator}, which determine "
+        f"{least:.0%} to {most:.0%} of x, with noise of {low:.2g} to {high:.2g} times the scale of the data. `prior.posterior(obs)` uses "
+        "other methods elsewhere.",
+        "",
+    ]
+
+
 def _readme(card: dict[str, Any]) -> str:
     prior = card["prior"]
     lines = [
@@ -266,6 +281,7 @@ def _readme(card: dict[str, Any]) -> str:
         f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
         "",
         *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
+        *_family(prior),
         *([f"From lap {card['lap']} of expectation–maximisation.", ""] if card["lap"] is not None else []),
         *([_sentence(card["training"]["verdict"]), ""] if card["training"].get("verdict") else []),
         *([card["notes"], ""] if card["notes"] else []),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..fusion import compile_network, compiling_pays, fast_products
 from ..linalg import Covariance
+from ..nn.networks import make_network
 from ..operators.spectrum import Information
 from ..shapes import per_sample, require_precision
 from .base import Prior
@@ -155,6 +156,25 @@ class DiffusionPrior(Prior):
             if missing:
                 inputs = tuple(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in inputs)
             return self.network(*inputs)[:n].to(x.dtype)
+
+    def ordinary(self) -> DiffusionPrior:
+        """The same prior without the inputs that describe an observation, for networks known by name (`settings`)."""
+        if self.settings is None or not self.settings.get("shown"):
+            return self
+        options = {name: value for name, value in self.settings.items() if name not in ("kind", "shown")}
+        network = make_network(self.settings["kind"], self.event_shape, options).to(self.mean)
+        state = self.network.state_dict()
+        network.load_state_dict({name: w for name, w in state.items() if name.rpartition(".")[2] != "shown"})
+        return DiffusionPrior(
+            network.eval().requires_grad_(False),
+            mean=self.mean,
+            cov=self._cov,
+            settings={"kind": self.settings["kind"], **options},
+            scale=self.scale,
+            sigma_min=self.sigma_min,
+            sigma_max=self.sigma_max,
+            trained_min=self.trained_min,
+        )
 
     def extra_repr(self) -> str:
         return (
