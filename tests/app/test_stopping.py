@@ -63,6 +63,10 @@ class TestStops:
         assert ended["code"] == 128 + signal.SIGTERM
         assert ended["left"] == []
 
+    def test_a_child_that_hangs_costs_its_limit_and_is_named(self, stopped):
+        """A test of these tests: the other cases still have their results."""
+        assert stopped["hung"] == {"code": -signal.SIGKILL, "said": "(killed: it had hung)", "left": []}
+
     @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
     def test_an_ipv6_address_is_served_and_printed_as_a_url(self, stopped):
         """The page was fetched there, with its address as `Origin`, before the signal."""

@@ -23,6 +23,7 @@ FIXED = {
     },
     "cost": {f"speedup_azula_{k}_{device}" for k in ("k1", "k3") for device in ("cpu", "gpu")},
     "chaos": {"faults", "lost", "silently_wrong"},
+    "watch": {"false_alarms", "noise_x2", "noise_half", "shuffled", "shifted", "repeats"},
     "memory": {"peak_mib_2000", "peak_mib_50000"},
     "hostile": {"inputs", "not_refused"},
 }
