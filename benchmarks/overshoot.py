@@ -56,12 +56,14 @@ def pixels(kept: int, n: int = 256, size: int = 16) -> Data:
 
 
 def determined(data: Data) -> Tensor:
-    """D + R of `diffem/em/determined.py`, with s the scale of the data, `(n, N, N)`."""
+    """W of `diffem/em/determined.py`, with s the scale of the data, `(n, N, N)`."""
     A, variance = data.A, data.cov.diagonal().mean()
     noise = data.sigma_y**2 * torch.eye(A.shape[1], dtype=torch.float64)
     D = variance * A.mT @ torch.linalg.solve(noise + variance * A @ A.mT, A)
     values, vectors = torch.linalg.eigh(D.mean(0))
-    return D + (vectors * (values.mean() - values).clamp(min=0)) @ vectors.T
+    level = values.mean()
+    S = (vectors * values.clamp(min=level).rsqrt()) @ vectors.T
+    return S @ D @ S + (vectors * (1 - values / level).clamp(min=0)) @ vectors.T
 
 
 def pushes(data: Data, share: float, fresh: float, sampler: Sampler, steps: int) -> list[float]:

@@ -24,6 +24,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "last-lap": curve.last_lap,
     "particles": curve.particles,
     "forgetting": learning.forgetting,
+    "blurs": learning.blurs,
     "overshoot": learning.overshoot,
     "corrections": learning.corrections,
     "cifar10-fast": learning.cifar,

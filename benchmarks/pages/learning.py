@@ -164,6 +164,29 @@ def forgetting(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, source(result)])
 
 
+def blurs(result: dict[str, Any]) -> str:
+    names = {
+        "determined": "0.8, by what was determined",
+        "gain": "0.8, by the square of the gain",
+        "none": "0, EM",
+    }
+    cells = {(row["weight"], row["lap"]): row for row in result["rows"]}
+    laps = sorted({lap for _, lap in cells})
+    rows = [
+        [
+            name,
+            *(
+                f"{row['draw']:.3f} / {row['mean8']:.3f}, {100 * row['coverage90']:.0f} %" if row else "–"
+                for row in (cells.get((weight, lap)) for lap in laps)
+            ),
+        ]
+        for weight, name in names.items()
+        if (weight, 0) in cells
+    ]
+    header = ["`train.measured`", *("Gaussian start" if lap == 0 else f"lap {lap}" for lap in laps)]
+    return "\n\n".join([table(header, rows), source(result)])
+
+
 def overshoot(result: dict[str, Any]) -> str:
     samplers = {
         "pc": "predictor–corrector",

@@ -16,10 +16,14 @@ which is how rᵀDr is computed, by what the operator offers:
   iterations its distance from D, relative and in the Frobenius norm, is 0.36 for blurs that end at the border, 0.19 for bicubic
   reduction by 2 and 0.27 for four coils at R = 3; that of AᵀA, at the cost of one iteration, is 1.07, 0.31 and 0.56.
 
-Blurs leave some directions undetermined in nearly every observation, and a network that is told little about them draws them too wide. With
-D̄ the mean of D over observations and g its mean eigenvalue, R = (gI − D̄)₊ is what those directions lack to have the average
-weight; D + R is fair to all of them, and as independent of x as D. Where A selects (masks, windows, k-space) R is 0: what one observation
-leaves out another measures.
+Blurs leave some directions undetermined in nearly every observation. A network that is told more about other directions learns these
+last, and draws them too wide. With D̄ the mean of D over observations and g its mean eigenvalue, the loss therefore weighs by
+
+    W = S D S + T,      S² = max(D̄, g)⁻¹,      T = (I − D̄/g)₊,
+
+functions of D̄ being taken of its eigenvalues. The mean of W over observations is I: no direction is preferred on average, and what is
+left is that a direction counts more where it was determined. W is as independent of x as D. Where A selects (masks, windows, k-space),
+what one observation leaves out another measures, and W = D/g.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ PART_NUMBERS = 1 << 22  # numbers of the matrices that are made at a time
 
 
 class Determined(Protocol):
-    """rᵀDr, summed over samples."""
+    """rᵀDr and rᵀWr, summed over samples."""
 
     @property
     def resident(self) -> bool:
@@ -61,8 +65,8 @@ class Determined(Protocol):
         """Σ rᵀDr of samples r `(n, *event)` with the operators of observations index `(n,)`: `()`."""
         ...
 
-    def neglected(self, r: Tensor) -> Tensor:
-        """Σ rᵀRr of samples r `(n, *event)`: `()`."""
+    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+        """Σ rᵀWr up to a constant factor, for the same arguments."""
         ...
 
 
@@ -124,8 +128,8 @@ class Rows:
         assert gram is not None
         return (variance / (noise_variances.to(r.dtype) + variance * gram) * seen.square()).sum()
 
-    def neglected(self, r: Tensor) -> Tensor:
-        return r.new_zeros(())
+    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+        return self.energy(r, index)
 
 
 class Spectral:
@@ -134,7 +138,7 @@ class Spectral:
     def __init__(self, source: _Source, weights: Tensor | None, basis: Entries | Frequencies) -> None:
         """weights: of all observations, `(n, ...)`; None: they are computed as they are used."""
         self._source, self._weights, self._basis, self.resident = source, weights, basis, weights is not None
-        self._lacking: Tensor | None = None  # the diagonal of R, (1, ...)
+        self._level: tuple[Tensor, Tensor] | None = None  # the diagonals of S² and T, (1, ...)
 
     @classmethod
     def of(cls, source: _Source, count: int) -> Spectral:
@@ -142,7 +146,7 @@ class Spectral:
         one = source.observations(torch.arange(1))
         if one.A.reduced(one.y) is None:  # k-space selects
             mean = _weights(source, torch.arange(min(count, AVERAGED))).mean(0, keepdim=True)
-            new._lacking = (mean.mean() - mean).clamp(min=0)
+            new._level = _levelled(mean)
         return new
 
     @classmethod
@@ -159,13 +163,22 @@ class Spectral:
         weights = _weights(self._source, index) if self._weights is None else self._weights[index]
         return (weights * self._square(r)).sum()
 
-    def neglected(self, r: Tensor) -> Tensor:
-        return r.new_zeros(()) if self._lacking is None else (self._lacking * self._square(r)).sum()
+    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+        if self._level is None:
+            return self.energy(r, index)
+        weights = _weights(self._source, index) if self._weights is None else self._weights[index]
+        return ((weights * self._level[0] + self._level[1]) * self._square(r)).sum()
 
     def _square(self, r: Tensor) -> Tensor:
         """|Br|², `(n, ...)`."""
         coordinates = self._basis.coordinates(r)
         return torch.view_as_real(coordinates).square().sum(-1) if coordinates.is_complex() else coordinates.square()
+
+
+def _levelled(mean: Tensor) -> tuple[Tensor, Tensor]:
+    """S² and T for eigenvalues of D̄."""
+    level = mean.mean().clamp(min=1e-12)
+    return 1 / mean.clamp(min=level), (1 - mean / level).clamp(min=0)
 
 
 def _information(source: _Source, index: Tensor) -> Spectrum:
@@ -189,7 +202,9 @@ class Explicit:
         self._matrices = matrices
         some = matrices[:AVERAGED].double().flatten(0, 1)
         values, vectors = torch.linalg.eigh(some.T @ some / min(len(matrices), AVERAGED))  # of D̄
-        self._lacking = ((vectors * (values.mean() - values).clamp(min=0)) @ vectors.T).to(matrices)  # R
+        scale, rest = _levelled(values)
+        self._root = ((vectors * scale.sqrt()) @ vectors.T).to(matrices)  # S
+        self._rest = ((vectors * rest) @ vectors.T).to(matrices)  # T
 
     @classmethod
     def of(cls, source: _Source, count: int) -> Explicit:
@@ -210,9 +225,9 @@ class Explicit:
         matrices = self._matrices[index]
         return (matrices @ r.flatten(1).unsqueeze(-1)).square().sum()
 
-    def neglected(self, r: Tensor) -> Tensor:
+    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
         flat = r.flatten(1)
-        return (flat * (flat @ self._lacking)).sum()
+        return self.energy(flat @ self._root, index) + (flat * (flat @ self._rest)).sum()
 
 
 class Polynomial:
@@ -289,5 +304,5 @@ class Polynomial:
         product = (r * weighed).sum()
         return 2 * product - product.detach()  # the value rᵀDr with the gradient 2Dr: D is symmetric
 
-    def neglected(self, r: Tensor) -> Tensor:
-        return r.new_zeros(())
+    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+        return self.energy(r, index)

@@ -4,13 +4,13 @@ EM trains on whole draws, and a draw repeats what the prior before it believed w
 pixels missing, three quarters of what was wrong with the start survive a lap, and (1 − 1/16) of what was wrong about pairs of pixels, which are
 rarely measured together. Here a share m of the loss looks at the error r = d(x_t, σ) − x where the observation determined x,
 
-    (1 − m) ‖r‖²  +  m rᵀ(D + R)r / g,      D = I − (I + s² AᵀΣ_y⁻¹A)⁻¹,      g = E zᵀ(D + R)z / E‖z‖² for white z,
+    (1 − m) ‖r‖²  +  m rᵀD'r / g,      D = I − (I + s² AᵀΣ_y⁻¹A)⁻¹,      g = E zᵀD'z / E‖z‖² for white z,
 
 so that the network is told mostly about values that were measured, from inputs that are whole. D (`determined.py`) is the part of x that y
-fixes beyond its noise, with s the prior's scale, and R, the same for all observations, raises directions that hardly any of them determine.
-For masks and k-space R is 0, and with little noise rᵀDr is ‖Ar‖² and g the share of measured values. ‖Ar‖² in general
+fixes beyond its noise, with s the prior's scale. For masks and k-space D' is D; with little noise rᵀDr is then ‖Ar‖² and g the share of measured
+values. For other operators D' is D relative to its mean over observations, direction by direction. ‖Ar‖² in general
 would weigh a direction by the square of the gain of A: through a blur what it damps would hardly be trained, and draws would be about
-twice as wrong (benchmarks/blurs.py). With W = (1 − m) I + m (D + R)/g the loss is smallest at
+twice as wrong (benchmarks/blurs.py). With W = (1 − m) I + m D'/g the loss is smallest at
 
     d = E[W | x_t]⁻¹ E[W x | x_t].
 
@@ -46,7 +46,7 @@ class MeasuredLoss:
     """The squared error of examples, a share of it where their observations determined x."""
 
     def __init__(self, D: Determined, owners: Tensor, share: float, augment: Augment, gain: float) -> None:
-        """D: of all observations. owners: the observation of every draw, `(draws,)`. gain: mean of zᵀ(D + R)z / ‖z‖² for white z."""
+        """D: of all observations. owners: the observation of every draw, `(draws,)`. gain: mean of zᵀD'z / ‖z‖² for white z."""
         self.D, self.owners, self.share, self.augment, self.gain = D, owners, share, augment, gain
 
     @property
@@ -57,17 +57,15 @@ class MeasuredLoss:
     def __call__(self, error: Tensor, rows: Tensor, u: Tensor) -> Tensor:
         """error: `(n, *event)` of draws `rows` `(n,)`, augmented with the uniform numbers u; summed over all."""
         # the operator looks at the sample as it was before it was flipped or turned
-        error_before = self.augment.undo(error, u)
-        measured = self.D.energy(error_before, self.owners[rows]) + self.D.neglected(error_before)
+        measured = self.D.weighed(self.augment.undo(error, u), self.owners[rows])
         return (1 - self.share) * error.square().sum() + self.share / self.gain * measured
 
 
 def mean_gain(D: Determined, count: int, event_shape: tuple[int, ...], like: Tensor | StoredDraws, seed: int) -> float:
-    """E zᵀ(D + R)z / E‖z‖² for white z, over the first of `count` observations; 1 if nothing was determined."""
+    """E zᵀD'z / E‖z‖² for white z, over the first of `count` observations; 1 if nothing was determined."""
     index = torch.arange(min(count, PROBES), device=like.device)
     z = Stream(seed, "gain").normal(index, event_shape, dtype=like.dtype)
-    measured = D.energy(z, index) + D.neglected(z)
-    return float(measured.double() / z.double().square().sum()) or 1.0
+    return float(D.weighed(z, index).double() / z.double().square().sum()) or 1.0
 
 
 def usable_share(share: float, obs: Observations) -> tuple[float, str | None]:
