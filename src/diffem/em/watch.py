@@ -14,7 +14,7 @@ from ..metrics.evidence import observation_distance
 from ..priors import GaussianPrior, Prior
 from .expectation import condition_like
 from .held_out import measure_held_out
-from .model_check.significance import LAPS_LEVEL, two_sided
+from .model_check.significance import LAPS_LEVEL, one_sided, two_sided
 from .verdict import KEY, difference, measured
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WATCH_LAP = 1 << 20
 WATCH_STEPS = 64
 PICTURED = 8  # observations the report shows
 NARROW, WIDE = 0.8, 0.97  # coverage of 90 % intervals that matters
-TOO_WIDE = 0.6  # variance of errors over that of draws that matters
+TOO_WIDE = 0.75  # variance of errors over that of draws that matters
 
 
 @dataclass
@@ -155,7 +155,7 @@ def _intervals(lap: dict[str, Any], level: float) -> list[str]:
 def _width(lap: dict[str, Any], level: float) -> list[str]:
     """Draws that are wider than they are wrong; those that are narrower show in the coverage."""
     ratio, z = lap.get("hidden_spread"), lap.get("hidden_spread_z")
-    if ratio is None or z is None or ratio > TOO_WIDE or z > -two_sided(level):
+    if ratio is None or z is None or ratio > TOO_WIDE or z > -one_sided(level):
         return []
     return [
         f"posterior draws of hidden held-out values have {1 / max(ratio, 1e-3):.2g} times the variance of their errors: draws vary "
