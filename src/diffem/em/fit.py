@@ -221,13 +221,21 @@ def _told(table: LapTable | None, say: Say | None) -> Say:
     return tell
 
 
+def _shows_all_laps(page: Path) -> bool:
+    """Whether a report was written after the last lap was finished."""
+    laps = [file.stat().st_mtime_ns for file in page.parent.glob("laps/*/metrics.json")]
+    return page.is_file() and page.stat().st_mtime_ns >= max(laps, default=0)
+
+
 def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, device: torch.device | str) -> None:
     """The report, and the verdict."""
     page = None
     if report:
         from ..report.page import write_report
 
-        page = write_report(run.path, problem.obs, problem.reference, device)
+        page = run.path / "report.html"
+        if not _shows_all_laps(page):
+            page = write_report(run.path, problem.obs, problem.reference, device)
     found = run.verdict
     if table is not None:
         table.end(found, run.path, page)

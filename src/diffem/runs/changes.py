@@ -43,8 +43,14 @@ def located(recipe: Recipe, run: Path) -> Recipe:
 
 
 def _with_places(recipe: Recipe, place: Callable[[Any], Any]) -> Recipe:
-    places = {name: place(value) for name, value in recipe.data.options("source").items() if name in LOCATIONS}
+    options = recipe.data.options("source").items()
+    places = {name: place(value) for name, value in options if name in LOCATIONS and not _is_word(name, value)}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=places)}) if places else recipe
+
+
+def _is_word(name: str, value: Any) -> bool:
+    """Whether a setting that may name a file is a word with a meaning of its own: coil maps may be estimated, or lie in the data."""
+    return name == "coils" and isinstance(value, str) and (value == "estimate" or value.startswith("dataset "))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
