@@ -59,7 +59,7 @@ def test_a_run_says_what_it_learned_from(single, multi):
         metrics = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         assert [m["lap"] for m in metrics] == [0, 1, 2]
         assert (folder / "run/report.html").is_file()
-        assert "22 observations, 2 laps" in output
+        assert "22 observations to learn from" in output
 
 
 def test_the_run_goes_on_from_files_of_k_space(single):
