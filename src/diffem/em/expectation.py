@@ -149,10 +149,9 @@ def draw_shard(
                 hopeless += len(bad)
             chi2 += total_chi2(draw, some)
             informed += int((~empty).sum())
-            kept_draw = (
-                None if before is None else before[d % len(before)].to(x)
-            )  # a stage may make more draws than before
-            draws.append(draw if kept_draw is None else kept_draw.index_copy(0, rows.to(x.device), draw))
+            if before is not None:  # a stage may make more draws than the lap before
+                draw = before[d % len(before)].to(x).index_copy(0, rows.to(x.device), draw)
+            draws.append(draw)
     report = {
         "observations": len(obs),
         "draws": count * options.draws,  # of this lap; the counts and χ² are theirs

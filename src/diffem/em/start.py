@@ -14,6 +14,7 @@ from torch import nn
 
 from ..data import Observations
 from ..data.scale import smallest_noise
+from ..errors import InputError
 from ..fusion import compile_network
 from ..nn.networks import make_network
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
@@ -110,20 +111,18 @@ def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe, family: Famil
         family: The operators that a conditional network is trained for; None trains an ordinary one.
     """
     device = start.mean.device
-    network: nn.Module | None = None
-    settings: dict[str, Any] | None
-    if isinstance(before, DiffusionPrior):
-        network, settings = before.network, before.settings
-    else:
-        settings = recipe.network.model_dump()
-    if (
-        family is not None
-        and settings is not None
-        and settings.get("shown") != (inputs := shown_inputs(settings, family, before.event_shape))
-    ):
-        settings = {**settings, "shown": inputs}
-        network = _made(settings, before.event_shape, recipe.seed, before)
-    elif network is None:
+    trained = before if isinstance(before, DiffusionPrior) else None
+    network = None if trained is None else trained.network
+    settings = recipe.network.model_dump() if trained is None else trained.settings
+    if family is not None:
+        if settings is None:
+            raise InputError(
+                "a conditional E-step adds inputs to the network of the start: give DiffusionPrior(..., settings={'kind': ...}), "
+                "how it is made"
+            )
+        if settings.get("shown") != (inputs := shown_inputs(settings, family, before.event_shape)):
+            network, settings = None, {**settings, "shown": inputs}
+    if network is None:
         assert settings is not None
         network = _made(settings, before.event_shape, recipe.seed, before)
     if device.type == "cuda":
