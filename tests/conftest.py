@@ -29,7 +29,19 @@ def pytest_addoption(parser):
 SLOW_TIMEOUT = 1800  # seconds; like the limit of the others in pyproject.toml it only ends and names a test that hangs
 
 
+# Files with the longest tests: begun first, so that no worker is left with one of them at the end.
+LONGEST = (
+    "test_chaos.py",
+    "test_corpus.py",
+    "test_code_blocks.py",
+    "test_resume.py",
+    "test_conditional.py",
+    "test_units.py",
+)
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))

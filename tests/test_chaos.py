@@ -1,13 +1,14 @@
-"""Twenty faults at random instants; `make chaos` makes three hundred."""
+"""Faults at random instants: a few in the suite, twenty in the slow checks; `make chaos` makes three hundred."""
 
 import pytest
 
 from benchmarks.faults import chaos
 
 
-@pytest.mark.timeout(1800)  # more than forty runs
-def test_twenty_faults(tmp_path):
-    rows = chaos(20, seed=1, workers=2, folder=tmp_path)  # faults spend much of their time waiting
-    assert len(rows) == 20
+@pytest.mark.timeout(1800)  # two runs and more for every fault
+@pytest.mark.parametrize("faults", [8, pytest.param(20, marks=pytest.mark.slow)])
+def test_faults(faults, tmp_path):
+    rows = chaos(faults, seed=1, workers=2, folder=tmp_path)  # faults spend much of their time waiting
+    assert len(rows) == faults
     bad = [row for row in rows if row["outcome"] not in ("identical", "refused")]
     assert not bad, bad

@@ -193,14 +193,17 @@ def test_shown_operators_are_the_observations_own() -> None:
     assert torch.equal(gains, expected)
 
 
-def test_kills_at_random_instants_with_an_optimizer_that_lives_on(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "phases", [("001 M", "002 M"), pytest.param(("001 M", "002 E", "002 M", "002 saving"), marks=pytest.mark.slow)]
+)
+def test_kills_at_random_instants_with_an_optimizer_that_lives_on(phases: tuple[str, ...], tmp_path) -> None:
     """SIGKILL in E, in M and while a lap is saved; resumed, the run ends with the same weights and draws."""
     reference = tmp_path / "undisturbed"
     process = start(reference, recipe="CONDITIONAL")
     events, errors = process.communicate()
     assert process.returncode == 0, errors
     lines, rng, out = events.splitlines(), random.Random(5), tmp_path / "killed"
-    for where in ("001 M", "002 E", "002 M", "002 saving"):
+    for where in phases:
         process = start(out, "kill", where, str(rng.randint(1, lines.count(where))), recipe="CONDITIONAL")
         _, errors = process.communicate()
         assert process.returncode == -signal.SIGKILL, (where, errors)
