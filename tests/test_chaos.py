@@ -6,7 +6,7 @@ from benchmarks.faults import chaos
 
 
 @pytest.mark.timeout(1800)  # two runs and more for every fault
-@pytest.mark.parametrize("faults", [8, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("faults", [5, pytest.param(20, marks=pytest.mark.slow)])
 def test_faults(faults, tmp_path):
     rows = chaos(faults, seed=1, workers=2, folder=tmp_path)  # faults spend much of their time waiting
     assert len(rows) == faults
