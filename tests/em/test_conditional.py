@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import warnings
@@ -161,7 +162,7 @@ def test_a_trained_network_is_the_posterior_of_a_gaussian(draws: int, steps: int
     assert posterior.method == "conditional"
     drawn = posterior.sample(256, steps=48, progress=False)
     exact = gaussian.posterior_mean(new)
-    # the mean of 256 draws has an error of its own, of 2 % here
+    # the mean of 256 draws has an error of its own, of 2 % here; what is left is how far the training has come
     assert float((drawn.mean(0) - exact).norm() / exact.norm()) < error
     assert 0.87 <= float(coverage(drawn, truth)) <= 0.93
 
@@ -224,8 +225,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> diffem.Run:
 
 def test_a_run_with_it_measures_itself(run: diffem.Run) -> None:
     for lap in run.laps[1:]:
-        assert lap["predictive_log_likelihood"] == pytest.approx(lap["predictive_log_likelihood"])  # a number
-        assert 0 < lap["heldout_chi2"] < 3
+        assert len(lap["predictive_each"]) == 16  # every held-out observation
+        assert math.isfinite(lap["predictive_log_likelihood"])
+        # draws explain what they were conditioned on: 16 observations of about 3 values, χ² within a factor of 3
+        assert 1 / 3 < lap["heldout_chi2"] / lap["expected_chi2"] < 3
 
 
 def test_the_last_stage_changes_only_its_laps(run: diffem.Run) -> None:

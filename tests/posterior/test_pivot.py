@@ -62,7 +62,7 @@ def test_the_spectrum_is_the_information(name: str) -> None:
     G, size = information(matrix, cov_y), matrix.shape[-1]
     for e in torch.eye(size, dtype=torch.float64):
         x = e.reshape(1, *obs.x_shape).expand(N, *obs.x_shape)
-        torch.testing.assert_close(spectrum.apply(lambda g: g, x).flatten(1), G @ e, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(spectrum.combine((lambda g: g, x)).flatten(1), G @ e, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("noise", ["isotropic", "diagonal", "low rank"])

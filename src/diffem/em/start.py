@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,11 +38,11 @@ def gaussian_start(
     state_file: Path | None = None,
     origin: Origin | None = None,
 ) -> tuple[GaussianPrior, dict[str, Any]]:
-    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached and the time it took.
+    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached.
 
     state_file: where the state of an interrupted fit is read from and written to; origin: what it names as its origin.
     """
-    began, options, history = time.monotonic(), recipe.gaussian, FitHistory()
+    options, history = recipe.gaussian, FitHistory()
     plan = plan_start(options, obs, device, recipe.seed)
     first = obs if plan.observations is None else obs[plan.observations]
     stages = [(first, plan.rounds)]
@@ -73,7 +72,7 @@ def gaussian_start(
     set_noise_range(prior, recipe, obs)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs
-    notes: dict[str, Any] = {"rounds": len(history.log_likelihood), "start_seconds": time.monotonic() - began}
+    notes: dict[str, Any] = {"rounds": len(history.log_likelihood)}
     if not math.isnan(history.log_likelihood[-1]):
         notes["log_likelihood"] = history.log_likelihood[-1]
     if history.held_out:

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from ..shapes import per_sample
 
-Function = Callable[
-    [Tensor], Tensor
-]  # of eigenvalues (1 or n, ...), elementwise; values per sample enter by `per_sample`
+# of eigenvalues (1 or n, ...), elementwise; values per sample enter by `per_sample`
+Function = Callable[[Tensor], Tensor]
 
 
 class Information(Protocol):
@@ -130,10 +129,6 @@ class Spectrum:
         coordinates = [function(self.gains) * self.basis.coordinates(x) for function, x in terms]
         return self.basis.sample(functools.reduce(torch.add, coordinates))
 
-    def apply(self, function: Function, x: Tensor) -> Tensor:
-        """f(G) x, `(n, *event)`."""
-        return self.combine((function, x))
-
     def scaled(self, scale: float) -> Spectrum:
         return replace(self, gains=self.gains * scale**2)
 
@@ -179,10 +174,6 @@ class Rows:
         ]
         rest = functools.reduce(torch.add, (value * flat for value, flat in outside))
         return rest.reshape(shape) + self.restore(functools.reduce(torch.add, inside), shape)
-
-    def apply(self, function: Function, x: Tensor) -> Tensor:
-        """f(G) x, `(n, *event)`."""
-        return self.combine((function, x))
 
     def scaled(self, scale: float) -> Rows:
         return replace(self, gains=self.gains * scale**2)
