@@ -29,6 +29,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "corrections": learning.corrections,
     "cifar10-fast": learning.cifar,
     "cifar10-on": learning.cifar,
+    "cifar10-conditional": learning.cifar_conditional,
     "cifar10-mmps": learning.cifar_covariances,
     "floor": learning.floor,
     "mri-fast": learning.mri,

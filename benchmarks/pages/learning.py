@@ -108,6 +108,26 @@ def cifar(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, source(result)])
 
 
+def cifar_conditional(result: dict[str, Any]) -> str:
+    """Some laps of a long run, and FID where it was measured."""
+    laps = [row for row in result["rows"] if row["lap"]]
+    shown = [row for row in laps if row["lap"] in (1, 2, 3) or row["lap"] % 4 == 0 or "fid" in row]
+    rows = [
+        [
+            str(row["lap"]),
+            f"{row['gpu_minutes']:.1f}",
+            f"{row['mse_deleted']:.3f}",
+            f"{row['fid_draws']:.2f}" if "fid_draws" in row else "",
+            f"{row['fid']:.2f}" if "fid" in row else "",
+            f"{100 * row['rejected']:.3f} %",
+        ]
+        for row in shown
+    ]
+    samples = f"FID of {result['figures']['samples']:,} prior samples"
+    header = ["lap", "minutes so far", "error on deleted pixels", "FID of the draws", samples, "rejected"]
+    return "\n\n".join([table(header, rows), source(result)])
+
+
 def cifar_covariances(result: dict[str, Any]) -> str:
     """Three runs of the same minutes; the result is that of `mmps`."""
     rows = []

@@ -202,12 +202,50 @@ def trouble(folder: Path) -> None:
     (HERE / "trouble.json").write_text(json.dumps(table, indent=1) + "\n")
 
 
+def minutes() -> None:
+    """CIFAR-10, three pixels in four deleted: error of the draws and FID of both E-steps against minutes, from the results."""
+    results = HERE.parent.parent / "benchmarks" / "results"
+    rows = {
+        name: [row for row in json.loads((results / f"{name}.json").read_text())["rows"] if "mse_deleted" in row]
+        for name in ("cifar10-conditional", "cifar10-fast", "cifar10-on")
+    }
+    curves = {
+        "conditional": (rows["cifar10-conditional"], ACCENT),
+        "mmps": (rows["cifar10-fast"] + rows["cifar10-on"], INK),
+    }
+    figure = Figure(figsize=(7.4, 2.9), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    error, quality = figure.subplots(1, 2)
+    for name, (laps_of, colour) in curves.items():
+        error.plot(
+            [row["gpu_minutes"] for row in laps_of],
+            [row["mse_deleted"] for row in laps_of],
+            ".-", markersize=4, color=colour, label=name,
+        )  # fmt: skip
+        for key, marker, what in (("fid", "o", "prior samples"), ("fid_draws", "s", "draws")):
+            measured = [(row["gpu_minutes"], row[key]) for row in laps_of if key in row]
+            if measured:
+                quality.plot(*zip(*measured, strict=True), marker, color=colour, label=f"{what}, {name}")
+            for x, y in measured:
+                quality.annotate(
+                    f"{y:.1f}", (x, y), (-6, 0), textcoords="offset points", ha="right", va="center", fontsize=8
+                )
+    error.set(xlabel="GPU minutes", ylabel="error on deleted pixels", ylim=(0.1, 0.23))
+    quality.set(xlabel="GPU minutes", ylabel="FID, 50,000 images", xlim=(0, 26), ylim=(0, 52))
+    error.set_xlim(0, 26)
+    for axis in (error, quality):
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    save(figure, "minutes")
+
+
 def main(wanted: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         everything = {
             "denoising": denoising,
             "pivot": pivot,
             "methods": methods,
+            "minutes": minutes,
             "laps": lambda: laps(Path(folder)),
             "trouble": lambda: trouble(Path(folder)),
         }
