@@ -62,7 +62,7 @@ def observations(seed: int = 0) -> Observations:
 def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: str) -> None:
     """A few seconds of EM in a process of its own, and how it ends."""
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    os.environ.update(environment)
+    os.environ.update(environment, **{rank_faults.HUNG: f"{out}.hung"})
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # may be inherited as ignored, and is one of the faults
     lay(fault)

@@ -12,7 +12,9 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "watch": (loop, "watch", 3),
     "wait": (Processes, "_wait", 3),
 }
+HUNG = "DIFFEM_HUNG"  # environment variable: a file that appears when a process hangs
 FIRST_ONLY = ("start", "watch")  # phases of the first process, while the others wait or draw
 
 
@@ -57,11 +60,20 @@ def interrupt() -> None:
 
 
 def hang() -> None:
+    Path(os.environ[HUNG]).touch()
     threading.Event().wait()
 
 
+def terminate_once_hung() -> None:
+    """Not before another process hangs: one that is still at work would stop by itself."""
+    while not Path(os.environ[HUNG]).exists():
+        time.sleep(0.01)
+    terminate()
+
+
 ACTIONS: dict[str, Callable[[], None]] = {
-    action.__name__: action for action in (no_space, no_memory, bad_input, terminate, interrupt, hang)
+    action.__name__: action
+    for action in (no_space, no_memory, bad_input, terminate, terminate_once_hung, interrupt, hang)
 }
 ERRORS, SIGNALS = ("no_space", "bad_input", "no_memory"), ("terminate", "interrupt")
 

@@ -63,7 +63,7 @@ def test_the_others_have_enough_time_to_stop_within_30_seconds():
 
 def test_a_waiting_process_hears_a_signal(tmp_path):
     """The third wait of the second process is for the start, in which the first hangs: it cannot react, and is ended."""
-    faults = {0: event("start", 2, "hang"), 1: event("wait", 3, "terminate")}
+    faults = {0: event("start", 2, "hang"), 1: event("wait", 3, "terminate_once_hung")}
     ends = finish(tmp_path / "run", faults)
     assert [code for code, _ in ends] == [EXIT_PREEMPTED, EXIT_PREEMPTED], ends
     assert "the same command resumes" in ends[0][1]
