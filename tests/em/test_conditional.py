@@ -336,6 +336,37 @@ def test_stages_are_checked_with_the_recipe() -> None:
             load_recipe({**CONDITIONAL, "stages": stages})
 
 
+def test_a_run_with_operators_known_by_products(tmp_path) -> None:
+    """Images too large for eigenvectors, reduced by two: trained on simulated measurements, the same bits every time."""
+    generator = torch.Generator().manual_seed(0)
+    A = operators.Downsample(2)
+    y = A(torch.randn(12, 1, 18, 18, generator=generator))
+    obs = Observations(y + 0.1 * torch.randn(y.shape, generator=generator), A, sigma=0.1)
+    recipe = {
+        **CONDITIONAL,
+        "laps": 1,
+        "stages": [],
+        "network": {"kind": "mlp", "hidden": [16], "embedding": 8},
+        "gaussian": {"rank": 4, "rounds": 2},
+        "e_step": {**CONDITIONAL["e_step"], "steps": 4},
+        "train": {**CONDITIONAL["train"], "steps": 6, "first_steps": 6, "batch": 4},
+        "watch": {"held_out": 4, "samples": 2, "draws": 2},
+    }
+    runs = [diffem.fit(obs, recipe, tmp_path / name, progress=False) for name in ("once", "again")]
+    prior = runs[0].prior
+    assert isinstance(prior, DiffusionPrior)
+    assert prior.family is not None
+    assert (prior.family.basis, prior.family.description) == ("products with Downsample", "correction")
+    posterior = prior.posterior(obs[:3])
+    assert posterior.method == "conditional"
+    draws, stats = posterior.sample(steps=6, return_stats=True)
+    assert (stats.forwards == 7).all()
+    assert (stats.vjps == 0).all()
+    assert torch.isfinite(draws).all()
+    again = runs[1].prior.posterior(obs[:3]).sample(steps=6)
+    assert torch.equal(again, draws)
+
+
 @pytest.mark.parametrize("event", [(6, 7), (2, 8, 8), (3, 5, 6)])
 def test_unets_of_any_size_are_told_what_was_measured(event: tuple[int, ...]) -> None:
     """Images with and without channels, framed and not: the description reaches the first convolution."""

@@ -1,4 +1,4 @@
-r"""The information G = AᵀΣ_y⁻¹A of observations: in a basis known beforehand, or with eigenvectors computed for small samples."""
+r"""The information G = AᵀΣ_y⁻¹A of observations: in a basis known beforehand, with computed eigenvectors, or by products with A."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..operators.spectrum import Information, Rows
+from .krylov import Krylov
 
 if TYPE_CHECKING:
     from .observations import Observations
@@ -15,12 +16,19 @@ if TYPE_CHECKING:
 EXPLICIT = 256  # numbers in a sample up to which G is formed and diagonalised
 
 
-def information_of(obs: Observations) -> Information | None:
-    """G of the observations; None where it is neither diagonal in a known basis nor small enough to be diagonalised."""
+def information_of(obs: Observations) -> Information:
+    """G of the observations: in a known basis where there is one, with its eigenvectors if samples are small, matrix-free otherwise."""
     known = obs.information()
     if known is not None:
         return known
-    return explicit_information(obs) if math.prod(obs.x_shape) <= EXPLICIT else None
+    if math.prod(obs.x_shape) <= EXPLICIT:
+        return explicit_information(obs)
+    return matrix_free_information(obs)
+
+
+def matrix_free_information(obs: Observations) -> Krylov:
+    """Functions of G from products with A and Aᵀ."""
+    return Krylov(obs.A, obs.noise, obs.y, obs.x_shape, torch.ones((), dtype=obs.y.dtype, device=obs.y.device))
 
 
 def explicit_information(obs: Observations) -> Rows:

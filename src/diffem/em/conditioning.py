@@ -8,6 +8,7 @@ observation's: at the draw's own, x was made from y and would agree with it bett
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from .. import memory
 from ..data import Observations
 from ..data.batches import scanned_together
 from ..data.information import information_of
-from ..errors import InputError
-from ..operators.spectrum import Information
+from ..data.krylov import Krylov
+from ..operators.spectrum import Diagonalised, Information
 from ..priors.family import Family
 
 
@@ -33,9 +34,8 @@ class Instruments:
         self._obs, self._scale, self._device = obs, scale, device
         first = self._information(obs[:1])
         self.family = Family.of(type(obs[:1].A).__name__, self._parts(), obs.x_shape)
-        size = len(obs) * sum(t.numel() * t.element_size() for t in self._compact(first).tensors().values())
-        self.resident = memory.may_stay(size, device)
-        self._kept = self._gather(first) if self.resident else None
+        self.resident = not isinstance(first, Krylov) and self._may_stay(cast(Diagonalised, first))
+        self._kept = self._gather(cast(Diagonalised, first)) if self.resident else None
 
     def __len__(self) -> int:
         return len(self._obs)
@@ -45,13 +45,16 @@ class Instruments:
         known = others >= 0
         rows = others.clamp(min=0)
         if self._kept is None:
-            information = self._compact(self._information(self._obs[rows.cpu()]))
-            tensors = {name: t.to(self._device) for name, t in information.tensors().items()}
+            information = self._information(self._obs[rows.cpu()].to(self._device))
+            if isinstance(information, Krylov):
+                return information.only(known)
+            G = self._compact(cast(Diagonalised, information))
+            tensors = G.tensors()
         else:
-            information = self._kept
-            tensors = {name: t[rows] if len(t) > 1 else t for name, t in information.tensors().items()}
+            G = self._kept
+            tensors = {name: t[rows] if len(t) > 1 else t for name, t in G.tensors().items()}
         gains = tensors["gains"] * known.reshape(-1, *(1,) * (tensors["gains"].ndim - 1))
-        return information.with_tensors({**tensors, "gains": gains})
+        return G.with_tensors({**tensors, "gains": gains})
 
     def _parts(self) -> Iterator[Information]:
         together = min(scanned_together(self._obs), 1024)
@@ -59,22 +62,21 @@ class Instruments:
             yield self._information(self._obs[start : start + together])
 
     def _information(self, obs: Observations) -> Information:
-        information = information_of(obs)
-        if information is None:
-            raise InputError(
-                f"a conditional E-step needs AᵀΣ_y⁻¹A in a basis where it is diagonal, or samples of few numbers; got {obs[:1].A}: "
-                "use e_step.method: mmps"
-            )
-        return information.scaled(self._scale)
+        return information_of(obs).scaled(self._scale)
 
-    def _compact(self, information: Information) -> Information:
+    def _may_stay(self, first: Diagonalised) -> bool:
+        size = len(self._obs) * sum(t.numel() * t.element_size() for t in self._compact(first).tensors().values())
+        return memory.may_stay(size, self._device)
+
+    def _compact(self, information: Diagonalised) -> Diagonalised:
         """One channel for all where all channels of a pixel are measured together."""
         if self.family.description != "pixels":
             return information
         return information.with_tensors({"gains": information.gains[:, :1]})
 
-    def _gather(self, first: Information) -> Information:
-        parts = [{name: t.to(self._device) for name, t in self._compact(p).tensors().items()} for p in self._parts()]
+    def _gather(self, first: Diagonalised) -> Diagonalised:
+        all_parts = (self._compact(cast(Diagonalised, part)) for part in self._parts())
+        parts = [{name: t.to(self._device) for name, t in part.tensors().items()} for part in all_parts]
         shared = all(len(t) == 1 for t in parts[0].values()) and len(self._obs) > 1
         tensors = parts[0] if shared else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return first.with_tensors(tensors)

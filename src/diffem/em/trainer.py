@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..fusion import fast_products
 from ..priors import DiffusionPrior
-from ..priors.preconditioning import Preconditioning
+from ..priors.preconditioning import preconditioning
 from ..processes import ALONE, Processes
 from .conditioning import Instruments
 from .measured_loss import MeasuredLoss
@@ -131,11 +131,10 @@ class Trainer:
     def _shown_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor) -> Tensor:
         """√λ (D(m, C) − x), `(n, *event)`, each example with the operator of the observation `others` `(n,)`."""
         assert self.instruments is not None
-        information = self.instruments[others]
-        noise = Preconditioning(information, log_sigma.exp())
-        v = noise.input(noise.corrupt(x, z))
-        shown = self.instruments.family.describe(information, v, noise.level)
-        return noise.weigh(self._h(v, log_sigma, shown.contiguous()) - noise.target(x, z))
+        noise = preconditioning(self.instruments[others], log_sigma.exp())
+        m = noise.corrupt(x, z)
+        h = self._h(noise.input(m), log_sigma, noise.shown(m, self.instruments.family).contiguous())
+        return noise.error(h, m, x, z)
 
     def _h(self, *inputs: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from ..data import Observations
-from ..data.information import information_of
 from ..errors import InputError
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
@@ -26,11 +25,6 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     """Raise an `InputError` if this recipe cannot be carried out on these observations."""
     for lap in (1, *(stage.lap for stage in recipe.stages)):
         _validate_stage(recipe.at(lap), obs)
-    if recipe.conditional and information_of(obs[:1]) is None:
-        raise InputError(
-            f"e_step.method: conditional needs AᵀΣ_y⁻¹A in a basis where it is diagonal, or samples of few numbers; got {obs[:1].A}: "
-            "use mmps"
-        )
     if recipe.watch.held_out >= len(obs):
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"

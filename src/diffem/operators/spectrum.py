@@ -5,7 +5,8 @@ Cartesian k-space of one coil and circular blurs it is diagonal in Fourier space
 
     G = Bᵀ diag(g) B,      B with orthonormal rows, G = 0 on their complement.
 
-Functions of G, such as (I + σ²G)⁻¹, then cost two changes of basis and no solver.
+Functions of G, such as (I + σ²G)⁻¹, then cost two changes of basis and no solver. Where no basis is known, `data/krylov.py` computes them from
+products with G.
 """
 
 from __future__ import annotations
@@ -25,24 +26,38 @@ Function = Callable[[Tensor], Tensor]
 
 
 class Information(Protocol):
-    """G of n observations, or one G for all of them.
-
-    Attributes:
-        gains: The eigenvalues g `(1 or n, ...)`, real and non-negative.
-        kind: The name of the basis.
-    """
+    """G of n observations, or one G for all of them."""
 
     @property
-    def gains(self) -> Tensor: ...
-    @property
-    def kind(self) -> str: ...
-
-    def coordinates(self, x: Tensor) -> Tensor:
-        """B x, for x `(n, *event)`; broadcastable with `gains`."""
+    def kind(self) -> str:
+        """How G is known, by name: a basis, or products with an operator."""
         ...
 
     def combine(self, *terms: tuple[Function, Tensor]) -> Tensor:
         """Σ f(G) x over the terms (f, x `(n, *event)`)."""
+        ...
+
+    def scaled(self, scale: float) -> Self:
+        """G in units of `scale`: multiplied by its square."""
+        ...
+
+    def isotropic(self) -> Tensor | None:
+        """γ `(1 or n,)` when G = γI for every observation, to rounding; None otherwise."""
+        ...
+
+    def extent(self) -> tuple[Tensor, Tensor]:
+        """The share of x that an observation determines at scale 1, and its smallest noise, of each that measures something."""
+        ...
+
+
+class Diagonalised(Information, Protocol):
+    """G with its eigenvalues g `(1 or n, ...)`, real and non-negative, in a basis B."""
+
+    @property
+    def gains(self) -> Tensor: ...
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """B x, for x `(n, *event)`; broadcastable with `gains`."""
         ...
 
     def restore(self, coordinates: Tensor, shape: torch.Size) -> Tensor:
@@ -55,14 +70,6 @@ class Information(Protocol):
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         """The same kind of information with other tensors."""
-        ...
-
-    def scaled(self, scale: float) -> Self:
-        """G in units of `scale`: multiplied by its square."""
-        ...
-
-    def isotropic(self) -> Tensor | None:
-        """γ `(1 or n,)` when G = γI for every observation, to rounding; None otherwise."""
         ...
 
 
@@ -138,6 +145,9 @@ class Spectrum:
         slack = 16 * torch.finfo(gains.dtype).eps
         return gains.mean(1) if bool((high - low <= slack * high).all()) else None
 
+    def extent(self) -> tuple[Tensor, Tensor]:
+        return _extent(self.gains, self.gains[0].numel())
+
     def tensors(self) -> dict[str, Tensor]:
         return {"gains": self.gains}
 
@@ -181,6 +191,9 @@ class Rows:
     def isotropic(self) -> Tensor | None:
         return None
 
+    def extent(self) -> tuple[Tensor, Tensor]:
+        return _extent(self.gains, self.rows.shape[-1])
+
     def tensors(self) -> dict[str, Tensor]:
         return {"gains": self.gains, "rows": self.rows}
 
@@ -188,10 +201,21 @@ class Rows:
         return Rows(**tensors)
 
 
-def determined(information: Information, level: Tensor | float) -> Tensor:
-    """1 − k, the eigenvalues of I − K at the noise level σ, `(1 or n, ...)`: the share of each coordinate that y determines.
+def _extent(gains: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """See `Information.extent`; size: numbers in a sample."""
+    gains = gains.flatten(1).double().cpu()
+    gains = gains[gains.amax(1) > 0]
+    return (gains / (1 + gains)).sum(1) / size, gains.amax(1).rsqrt()
 
-    K = (I + σ²G)⁻¹ is the part of the noise of x_t that remains once y is known.
+
+def determined(level: Tensor | float) -> Function:
+    """g → 1 − k = σ²g/(1 + σ²g) at the noise level σ: the share of each coordinate that y determines.
+
+    k are the eigenvalues of K = (I + σ²G)⁻¹, the part of the noise of x_t that remains once y is known.
     """
-    variance_times_gain = per_sample(level, information.gains) ** 2 * information.gains
-    return variance_times_gain / (1 + variance_times_gain)
+
+    def share(gains: Tensor) -> Tensor:
+        variance_times_gain = per_sample(level, gains) ** 2 * gains
+        return variance_times_gain / (1 + variance_times_gain)
+
+    return share

@@ -43,13 +43,12 @@ def choose_method(prior: Prior, obs: Observations) -> tuple[str, str]:
     if not isinstance(prior, DiffusionPrior):
         return "mmps", "it is exact for a Gaussian prior, and works with every other"
     information = information_of(obs)
-    if information is not None and information.isotropic() is not None:
+    if information.isotropic() is not None:
         return "exact", "every entry is measured equally well, so one denoising is exact"
     if prior.family is None:
         return "mmps", "the prior has no conditional network"
-    why = None if information is None else prior.family.outside(information.scaled(prior.scale))
-    if information is None or why is not None:
-        return "mmps", why or "AᵀΣ_y⁻¹A is not diagonal in a known basis"
+    if (why := prior.family.outside(information.scaled(prior.scale))) is not None:
+        return "mmps", why
     return "conditional", f"the prior was trained for such operators ({prior.family.operator})"
 
 

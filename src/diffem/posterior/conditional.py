@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import torch
 from torch import Tensor
 
 from ..data import Observations
 from ..data.information import information_of
+from ..data.krylov import Krylov
 from ..errors import InputError
-from ..operators.spectrum import Information
+from ..operators.spectrum import Diagonalised, Information
 from ..priors.diffusion import DiffusionPrior
 from ..samplers import TDS, Sampler
 from .base import Evaluation, Posterior
+from .correction import Correction
 from .pivot import Pivot
 
 
@@ -37,7 +39,9 @@ class Conditional(Posterior):
     method: ClassVar[str] = "conditional"
 
     check: bool = True
-    _pivot: Pivot | None = field(init=False, repr=False, default=None)  # made when first needed, for a batch at a time
+    _pivot: Pivot | Correction | None = field(
+        init=False, repr=False, default=None
+    )  # made when first needed, for a batch at a time
     _information: Information | None = field(init=False, repr=False, default=None)  # in units of the prior's scale
 
     def __post_init__(self) -> None:
@@ -56,21 +60,20 @@ class Conditional(Posterior):
 
     def _known(self) -> Information:
         information = information_of(self.obs)
-        if information is None:
-            raise InputError(
-                f"method 'conditional' needs AᵀΣ_y⁻¹A in a basis where it is diagonal, or samples of few numbers; got {self.obs.A} with "
-                f"{self.obs.cov}; use method 'mmps'"
-            )
         assert isinstance(self.prior, DiffusionPrior)
         assert self.prior.family is not None
         if (why := self.prior.family.impossible(information)) is not None:
             raise InputError(f"method 'conditional' cannot be used here: {why}; use method 'mmps'")
         return information
 
-    def _prepared(self) -> tuple[Pivot, Information]:
+    def _prepared(self) -> tuple[Pivot | Correction, Information]:
         if self._pivot is None or self._information is None:
             information = self._known()
-            self._pivot, self._information = Pivot(self.obs, information), information.scaled(self.prior.scale)
+            self._information = information.scaled(self.prior.scale)
+            if isinstance(self._information, Krylov):
+                self._pivot = Correction(self.obs, self._information, self.prior.scale)
+            else:
+                self._pivot = Pivot(self.obs, cast(Diagonalised, information))
         return self._pivot, self._information
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
@@ -80,6 +83,10 @@ class Conditional(Posterior):
             )
         self._prepared()  # outside the steps, which may be captured
         return self
+
+    def capturable(self, sampler: Sampler) -> bool:
+        # the small eigenvalue problems of `Krylov` are checked on the host
+        return super().capturable(sampler) and not isinstance(self._prepared()[1], Krylov)
 
     @torch.no_grad()
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:

@@ -10,7 +10,8 @@ where G is diagonal (`operators/spectrum.py`), with ỹ = g⁻¹ B AᵀΣ_y⁻¹
 
     m = x_t + Bᵀ (1 − k) (ỹ − B x_t):
 
-measured coordinates move from x_t to ỹ by the share that y determines, the others stay as they are.
+measured coordinates move from x_t to ỹ by the share that y determines, the others stay as they are. Where no such basis is known,
+`correction.py` takes the place of the pivot.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..operators.spectrum import Information, determined
+from ..operators.spectrum import Diagonalised, determined
 from ..shapes import per_sample
 
 
 class Pivot:
-    """The pivot of n observations whose information is known (`data/information.py`)."""
+    """The pivot of n observations whose information is diagonal in a known basis (`data/information.py`)."""
 
-    def __init__(self, obs: Observations, information: Information) -> None:
+    def __init__(self, obs: Observations, information: Diagonalised) -> None:
         self.information = information
         # Where A damps a coordinate, ỹ divides by a small number: in float64, so that y's noise is all that is amplified.
         exact = obs.to(dtype=torch.float64)
@@ -38,8 +39,7 @@ class Pivot:
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """m, `(n, *event)`; sigma: `()` or `(n,)`."""
-        share = determined(self.information, sigma)
-        move = share * (self._values - self.information.coordinates(x_t))
+        move = determined(sigma)(self.information.gains) * (self._values - self.information.coordinates(x_t))
         return x_t + self.information.restore(move, x_t.shape)
 
     def unknown(self, v: Tensor, sigma: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ..shapes import per_sample, require_precision
 from .base import Prior
 from .batching import choose_batch
 from .family import Family
-from .preconditioning import Preconditioning
+from .preconditioning import preconditioning
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what matrix products and convolutions run in
 
@@ -124,16 +124,14 @@ class DiffusionPrior(Prior):
         """E[x | x + w = m] for noise w of covariance (I/σ² + G)⁻¹, `(n, *event)`: one evaluation of the network.
 
         Args:
-            m: `(n, *event)`, the pivot.
+            m: `(n, *event)`, the pivot; `(n, 2, *event)`, x_t and its correction, where G is known by products (`posterior/correction.py`).
             sigma: `()` or `(n,)`.
             information: G in units of the prior's scale, that is multiplied by scale².
         """
         if self.family is None:
             raise InputError("this prior has no conditional network: it was not trained with train.conditioned")
-        noise, m = Preconditioning(information, sigma / self.scale), m / self.scale
-        x = noise.input(m)
-        shown = self.family.describe(information, x, noise.level)
-        h = self._h(x, self._log_level(noise.level, len(m)), shown)
+        noise, m = preconditioning(information, sigma / self.scale), m / self.scale
+        h = self._h(noise.input(m), self._log_level(noise.level, len(m)), noise.shown(m, self.family))
         return self.scale * noise.output(m, h)
 
     def _log_level(self, level: Tensor, n: int) -> Tensor:

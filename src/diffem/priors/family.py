@@ -6,6 +6,7 @@ The network is told K = (I + σ²G)⁻¹, the part of the noise of x_t that y le
     pixels     the same with one number per pixel, where all channels of a pixel are measured together
     part       (I − K) v of the network's input v: an image of what was measured, for k-space and blurs
     matrix     the upper triangle of I − K, for small dense operators
+    correction the correction of x_t by the measurement (`posterior/correction.py`), where G is known by products with A only
 
 All are 0 where nothing is measured, so that the network without them is the prior.
 """
@@ -15,15 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..operators.spectrum import Information, determined
+from ..operators.spectrum import Diagonalised, Information, Spectrum, determined
 
-DESCRIPTIONS = ("entries", "pixels", "part", "matrix")
+DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction")
 MATRIX = 16  # numbers in a sample up to which all entries of I − K are shown
 SLACK = 1.5  # noise and measured shares beyond the training's by less than this factor are within the family
 
@@ -34,7 +35,7 @@ class Family:
 
     Attributes:
         operator: The operator in words, for people.
-        basis: Where G is diagonal, `Information.kind`.
+        basis: Where G is diagonal, or that it is known by products only, `Information.kind`.
         description: How the network is told about the observation, one of `DESCRIPTIONS`.
         shape: The shape of the description of one observation.
         share: The least and the largest share of x that an observation determines at the scale of the data.
@@ -55,7 +56,7 @@ class Family:
         for part in parts:  # once, and only a few numbers of each are kept
             kinds.add(part.kind)
             together = together and _alike(part)
-            share, noise = _extent(part)
+            share, noise = part.extent()
             shares.append(share)
             noises.append(noise)
         if len(kinds) > 1:
@@ -67,7 +68,7 @@ class Family:
     def impossible(self, information: Information) -> str | None:
         """Why the network cannot be told about such observations; None if it can."""
         if information.kind != self.basis:
-            return f"the prior was trained for {self.operator}, whose information is diagonal in {self.basis}, not in {information.kind}"
+            return f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is known by {self.basis}, not by {information.kind}"
         if self.description == "pixels" and not _alike(information):
             return "the prior was trained for masks that delete all channels of a pixel together"
         return None
@@ -76,7 +77,7 @@ class Family:
         """Why observations lie outside the family, in units of the prior's scale; None if they do not."""
         if (why := self.impossible(information)) is not None:
             return why
-        share, noise = map(_range, _extent(information))
+        share, noise = map(_range, information.extent())
         for name, (low, high), (least, most) in (
             ("determined share of x", share, self.share),
             ("noise", noise, self.noise),
@@ -87,14 +88,15 @@ class Family:
 
     def describe(self, information: Information, x: Tensor, level: Tensor) -> Tensor:
         """What the network is shown beside its input x `(n, *event)`: `(n, *shape)`."""
-        share = determined(information, level)
         if self.description == "part":
-            return information.restore(share * information.coordinates(x), x.shape)
+            return information.combine((determined(level), x))
+        G = cast(Diagonalised, information)
+        share = determined(level)(G.gains)
         if self.description == "pixels":
             return torch.cat([share[:, :1].expand(len(x), 1, *x.shape[2:]), share * x], 1)
         if self.description == "entries":
             return torch.stack([share.expand_as(x), share * x], 1).reshape(len(x), *self.shape)
-        rows = information.tensors()["rows"]
+        rows = G.tensors()["rows"]
         matrix = (rows.mT * share.unsqueeze(1)) @ rows
         upper = torch.triu_indices(matrix.shape[-1], matrix.shape[-1], device=x.device)
         return matrix[:, upper[0], upper[1]].expand(len(x), *self.shape)
@@ -137,21 +139,15 @@ def choose_description(kind: str, event_shape: tuple[int, ...], together: bool) 
         return "entries", (2 * event_shape[0], *event_shape[1:])
     if kind == "rows" and size <= MATRIX:
         return "matrix", (size * (size + 1) // 2,)
-    return "part", event_shape
+    return ("part" if kind in ("rows", "frequencies") else "correction"), event_shape
 
 
 def _alike(information: Information) -> bool:
     """Whether all channels of a pixel are measured together, with the same noise."""
+    if not isinstance(information, Spectrum):
+        return False
     gains = information.gains
     return gains.ndim > 3 and bool((gains == gains[:, :1]).all())
-
-
-def _extent(information: Information) -> tuple[Tensor, Tensor]:
-    """The determined share of x and the smallest noise, of every observation that measures something."""
-    gains = information.gains.flatten(1).double().cpu()
-    gains = gains[gains.amax(1) > 0]
-    size = information.tensors()["rows"].shape[-1] if information.kind == "rows" else gains.shape[1]
-    return (gains / (1 + gains)).sum(1) / size, gains.amax(1).rsqrt()
 
 
 def _range(values: Tensor) -> tuple[float, float]:

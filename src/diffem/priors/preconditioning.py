@@ -10,6 +10,14 @@ Where nothing is measured c = σ, and this is the ordinary denoiser of `diffusio
     √λ (D − x) = √λ C^½ (I + C)^-½ (h − (I + C)^-½ (C^½ x − z)):
 
 errors weigh 1 where nothing is measured and (σ_y/σ)² where the value is known up to σ_y.
+
+Where functions of C are not to be had, only products with A, the network sees x_t and the correction t of `posterior/correction.py` instead of m:
+
+    D = s² x_t + t + √(1 + 1/σ²) B h(s x_t, log σ, t),      s² = 1/(1 + σ²),      B = ((1 + 1/σ²) I + G)⁻¹.
+
+Nothing measured: t = 0, B = σ²s² I, and this is the ordinary denoiser again. What h adds is damped by B, so a measured value stays at the
+measurement. t is computed with a fixed number of products, in training from simulated measurements as in use: the network learns to use the t
+that it will be given, not an ideal one.
 """
 
 from __future__ import annotations
@@ -20,8 +28,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..data.krylov import Krylov
 from ..operators.spectrum import Information
 from ..shapes import per_sample
+from .family import Family
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Preconditioning:
         return lambda gains: function(1 / (per_sample(self.level, gains) ** -2 + gains))
 
     def corrupt(self, x: Tensor, z: Tensor) -> Tensor:
-        """m = x + C^½ z, for white noise z `(n, *event)`."""
+        """m = x + C^½ z, `(n, *event)`, for white noise z of that shape."""
         return x + self.information.combine((self._of_variance(torch.sqrt), z))
 
     def input(self, m: Tensor) -> Tensor:
@@ -52,6 +62,14 @@ class Preconditioning:
         """D(m, C), given what the network returned for the input."""
         skip, out = self._of_variance(lambda c2: 1 / (1 + c2)), self._of_variance(lambda c2: (c2 / (1 + c2)).sqrt())
         return self.information.combine((skip, m), (out, h))
+
+    def shown(self, m: Tensor, family: Family) -> Tensor:
+        """What the network is shown beside its input."""
+        return family.describe(self.information, self.input(m), self.level)
+
+    def error(self, h: Tensor, m: Tensor, x: Tensor, z: Tensor) -> Tensor:
+        """√λ (D(m, C) − x), given what the network returned for m = `corrupt(x, z)`."""
+        return self.weigh(h - self.target(x, z))
 
     def target(self, x: Tensor, z: Tensor) -> Tensor:
         """(I + C)^-½ (C^½ x − z): what the network should return for m = x + C^½ z."""
@@ -69,3 +87,52 @@ class Preconditioning:
             return ((1 + 1 / sigma2) / (1 + 1 / sigma2 + gains)).sqrt()
 
         return self.information.combine((weight, error))
+
+
+@dataclass(frozen=True)
+class Correcting:
+    """The same from products with A; in the place of m stand x_t and its correction t, `(n, 2, *event)`."""
+
+    information: Krylov
+    level: Tensor
+
+    def corrected(self, x_t: Tensor, y: Tensor) -> Tensor:
+        """(x_t, t), for x_t in units of the prior's scale."""
+        linear = x_t / (1 + per_sample(self.level, x_t) ** 2)
+        return torch.stack([x_t, self.information.solve(y - self.information.forward(linear), self._precision())], 1)
+
+    def corrupt(self, x: Tensor, z: Tensor) -> Tensor:
+        """(x_t, t) of x_t = x + σz and a simulated measurement y = A x + e."""
+        y = self.information.forward(x) + self.information.simulated_noise()
+        return self.corrected(x + per_sample(self.level, x) * z, y)
+
+    def input(self, seen: Tensor) -> Tensor:
+        """s x_t, of unit size."""
+        return seen[:, 0] * (1 + per_sample(self.level, seen[:, 0]) ** 2).rsqrt()
+
+    def shown(self, seen: Tensor, family: Family) -> Tensor:
+        return seen[:, 1]
+
+    def output(self, seen: Tensor, h: Tensor) -> Tensor:
+        """D, given what the network returned for the input."""
+        x_t, t = seen.unbind(1)
+
+        def out(gains: Tensor) -> Tensor:
+            precision = per_sample(self._precision(), gains)
+            return precision.sqrt() / (precision + gains)
+
+        return x_t / (1 + per_sample(self.level, x_t) ** 2) + t + self.information.combine((out, h))
+
+    def error(self, h: Tensor, seen: Tensor, x: Tensor, z: Tensor) -> Tensor:
+        """√λ (D − x)."""
+        return per_sample(self._precision().sqrt(), x) * (self.output(seen, h) - x)
+
+    def _precision(self) -> Tensor:
+        return 1 + self.level**-2
+
+
+def preconditioning(information: Information, level: Tensor) -> Preconditioning | Correcting:
+    """By how G is known."""
+    if isinstance(information, Krylov):
+        return Correcting(information, level)
+    return Preconditioning(information, level)
