@@ -9,6 +9,8 @@ from torch import nn
 from diffem import InputError, Observations, operators, priors
 from diffem.nn import MLP
 
+from ..em.small import observations
+from ..em.test_conditional import conditional_prior
 from .gaussian import SIGMA_Y, denoised, exact_posterior, gaussian, relative
 from .packages import need
 
@@ -128,6 +130,25 @@ def test_our_prior_as_an_azula_denoiser(name):
         assert relative(got, reference(x_t, t).mean) < 1e-9
         assert relative(denoiser(x_t, t.expand(N)).mean, got) < 1e-12
         assert relative(denoiser(x_t[1:2], t).mean, got[1:2]) < 1e-12
+
+
+@EACH
+@pytest.mark.parametrize("conditioned", [False, True], ids=["prior", "posterior"])
+def test_a_conditional_network_as_an_azula_denoiser(name, conditioned):
+    """Prior and posterior of one network: azula's call is one forward pass at the level of its time."""
+    obs = observations(6)
+    prior = conditional_prior(obs)
+    ours = prior.posterior(obs, method="conditional") if conditioned else prior
+    denoiser = interop.denoiser(ours, SCHEDULES[name])
+    t = torch.tensor(0.5, dtype=torch.float64)
+    alpha_t, sigma_t = SCHEDULES[name](t)
+    x_t = torch.randn(6, 4)
+    calls = []
+    handle = prior.network.register_forward_hook(lambda *_: calls.append(1))
+    got = denoiser((alpha_t * x_t).float(), t).mean
+    handle.remove()
+    assert len(calls) == 1
+    assert relative(got, ours(x_t, float(sigma_t / alpha_t))) < 1e-5
 
 
 @EACH
