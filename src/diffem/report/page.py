@@ -64,7 +64,7 @@ def write_report(
         curves=_curves(run, metrics),
         columns=COLUMNS,
         show=_show,
-        notes=metrics[0].get("notes", []),
+        notes=[text for m in metrics for text in m.get("notes", [])],
         verdict=verdict(metrics),
         held_out=recipe.watch.held_out,
         warnings=[(m["lap"], w) for m in metrics for w in m.get("warnings", [])],
