@@ -170,8 +170,8 @@ def report(run: RunArgument, source: SourceOption = None) -> None:
     from .runs.rundir import RunDir
 
     problem = RunDir(run).problem(source)
-    obs, reference = (problem.obs, problem.reference) if problem else (None, None)
-    typer.echo(write_report(run, obs, reference, device()))
+    obs, reference, range = (problem.obs, problem.reference, problem.range) if problem else (None, None, None)
+    typer.echo(write_report(run, obs, reference, device(), range))
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..report import pictures
-from ..report.page import COLUMNS
+from ..report.measures import cell, columns, lap_curves
 from .drawing import Conditioned
 from .standing import Progress
 
@@ -138,28 +138,27 @@ def status(p: Progress) -> str:
     return f'<span class="status">{escape(state + stage + best)}</span>{named}'
 
 
-def measures(metrics: list[dict[str, Any]]) -> str:
-    """The table of the laps."""
-    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for _, name, _, meaning in COLUMNS)
+def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
+    """The table of the laps, and what its columns mean."""
+    shown = columns(metrics, clean)
+    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for _, name, _, meaning in shown)
     rows = "".join(
-        f"<tr><td>{m['lap']}</td>"
-        + "".join(f"<td>{form.format(m[key]) if m.get(key) is not None else '–'}</td>" for key, _, form, _ in COLUMNS)
-        + "</tr>"
+        f"<tr><td>{m['lap']}</td>" + "".join(f"<td>{cell(m, key, form)}</td>" for key, _, form, _ in shown) + "</tr>"
         for m in metrics
     )
-    return f'<div class="scroll"><table><tr><th>lap</th>{head}</tr>{rows}</table></div>'
+    meanings = "".join(f"<dt>{escape(name)}</dt><dd>{escape(meaning)}</dd>" for _, name, _, meaning in shown)
+    return (
+        f'<div class="scroll"><table><tr><th>lap</th>{head}</tr>{rows}</table></div><dl class="legend">{meanings}</dl>'
+    )
 
 
-def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]]) -> str:
+def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]], clean: bool = False) -> str:
     """The measures that need no clean data, lap by lap, and the training loss."""
-    series = {}
-    for key, title, _, _ in COLUMNS[:5]:
-        points = [(float(m["lap"]), float(m[key])) for m in metrics if m.get(key) is not None]
-        if len(points) > 1:
-            series[title] = ([p[0] for p in points], [p[1] for p in points])
-    out = figure(address(pictures.curves(series)), "measures per lap, on observations alone", "wide") if series else ""
+    series = lap_curves(metrics, clean)
+    out = figure(address(pictures.curves(series)), "measures per lap, on held-out data", "wide") if series else ""
     if loss[0]:
-        out += figure(address(pictures.curves({"denoising loss": loss}, "optimizer step")), "training", "wide")
+        trained = {"denoising loss": pictures.Curve(*loss)}
+        out += figure(address(pictures.curves(trained, "optimizer step")), "training, all laps", "wide")
     return out
 
 

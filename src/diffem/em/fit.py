@@ -235,7 +235,7 @@ def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, 
 
         page = run.path / "report.html"
         if not _shows_all_laps(page):
-            page = write_report(run.path, problem.obs, problem.reference, device)
+            page = write_report(run.path, problem.obs, problem.reference, device, problem.range)
     found = run.verdict
     if table is not None:
         table.end(found, run.path, page)
