@@ -77,6 +77,10 @@ def fit(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a key: train.lr=1e-4")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="overrides the recipe's")] = None,
+    logger: Annotated[
+        list[str] | None,
+        typer.Option("--logger", metavar="NAME", help="write laps to tensorboard or wandb, too; may be repeated"),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="exit with code 3 if the last lap was flagged as worse than before")
     ] = False,
@@ -96,7 +100,16 @@ def fit(
         with Interruption().listening(PATIENCE) as interruption, printed_warnings(sys.stdout):
             processes = join()
             changes = dict(parse_change(text) for text in change or [])
-            run = learn(None, recipe, out, seed, changes=changes, processes=processes, interruption=interruption)
+            run = learn(
+                None,
+                recipe,
+                out,
+                seed,
+                changes=changes,
+                loggers=logger or (),
+                processes=processes,
+                interruption=interruption,
+            )
     except Preempted as stopped:
         if interruption.signal == signal.SIGINT:
             stopped.exit_code = EXIT_CTRL_C
@@ -170,8 +183,8 @@ def report(run: RunArgument, source: SourceOption = None) -> None:
     from .runs.rundir import RunDir
 
     problem = RunDir(run).problem(source)
-    obs, reference = (problem.obs, problem.reference) if problem else (None, None)
-    typer.echo(write_report(run, obs, reference, device()))
+    obs, reference, range = (problem.obs, problem.reference, problem.range) if problem else (None, None, None)
+    typer.echo(write_report(run, obs, reference, device(), range))
 
 
 @app.command()

@@ -152,6 +152,23 @@ class TestDraws:
         # observation, mean, deviation, residual, truth and three draws
         assert html.count("data:image/png;base64,") == 8
         assert "caption &lt;b&gt;" in html
+        # every colour is explained
+        assert html.count('class="bar"') == 3
+        for words in ("values of x", "not measured", "standard deviation", "in units of the noise"):
+            assert words in html
+        assert panels.legend(panels.grey_bar(viewer.range)) in panels.samples(c.draws.numpy(), viewer.range, "")
+
+    def test_pictures_are_named_for_what_they_are(self, viewer):
+        mask = drawing.condition(viewer, 0, observing.observation(viewer, 3), draws=2)
+        assert mask.name == "observation"
+        x = viewer.problem.reference[3]
+        k_space = observing.corrupt(x, operators.Fourier(), sigma=0.2)
+        assert drawing.condition(viewer, 0, k_space, draws=2).name == "observation, as Aᵀy"
+
+    def test_observations_are_held_out_or_not(self, viewer):
+        held = viewer.recipe.watch.held_out
+        assert all(viewer.is_held_out(k) for k in viewer.shown()[:held])
+        assert not any(viewer.is_held_out(k) for k in viewer.shown()[held:])
 
     def test_bad_requests_are_answered(self, viewer):
         seen = observing.observation(viewer, 0)
@@ -233,5 +250,8 @@ def test_points_are_shown_as_marginals(tmp_path):
     observations().save(tmp_path / "obs.safetensors")
     viewer = Viewer(run.path, tmp_path / "obs.safetensors", device="cpu")
     c = drawing.condition(viewer, 1, observing.observation(viewer, 0), draws=4, steps=4)
-    assert "<td>4</td>" in panels.posterior(c, viewer.range, "")  # four coordinates, mean and deviation of each
+    html = panels.posterior(c, viewer.range, "")
+    assert "<td>4</td>" in html  # four coordinates, mean and deviation of each
+    assert html.count("<img") == 2  # intervals entry by entry, and neighbouring entries
+    assert torch.equal(~c.entries.isnan(), observations()[:1].measured[0])
     assert "<img" in panels.samples(drawing.prior_samples(viewer, 1, 8, 4).numpy(), viewer.range, "")

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..data import Observations
 from ..em.expectation import condition_like, sampling_like
 from ..errors import InputError
+from ..operators import Identity, Mask
 from ..priors import GaussianPrior
 from ..randomness import Stream
 from ..report import pictures
@@ -40,6 +41,10 @@ class Conditioned:
     chi2: Tensor  # (draws,) residual of each draw per measured value; NaN if nothing was measured
     truth: Tensor | None = None
     notes: list[str] = field(default_factory=list)
+    name: str = "observation"  # what `seen` is
+    entries: Tensor | None = (
+        None  # (*event): measured values of entries of x, NaN where there are none; None if it mixes them
+    )
 
     @property
     def mean(self) -> Tensor:
@@ -80,10 +85,16 @@ def condition(
             "The draws miss the observation: try more steps, or a noise level nearer to what the prior was trained with."
         )
     truth = None if observed.truth is None else observed.truth.cpu()
-    return Conditioned(seen(obs).cpu(), x[:, 0].cpu(), residual.cpu(), chi2.cpu(), truth, notes)
+    picture, name = seen(obs)
+    entries = obs.backprojected()[0].cpu() if isinstance(obs.A, Identity | Mask) else None
+    return Conditioned(picture.cpu(), x[:, 0].cpu(), residual.cpu(), chi2.cpu(), truth, notes, name, entries)
 
 
-def seen(obs: Observations) -> Tensor:
-    """One observation as a picture: y itself where it is an image, else Aᵀy; NaN where nothing was measured."""
+def seen(obs: Observations) -> tuple[Tensor, str]:
+    """One observation as a picture and its name: y itself where it is an image like x, else Aᵀy; NaN where nothing was measured."""
     y = obs.y[0]
-    return y if obs.measured is None and pictures.is_image(y.cpu().numpy()) else obs.backprojected()[0]
+    if isinstance(obs.A, Identity | Mask):
+        return obs.backprojected()[0], "observation"
+    if obs.measured is None and not obs.A.complex_output and pictures.is_image(y.cpu().numpy()):
+        return y, "observation"
+    return obs.backprojected()[0], "observation, as Aᵀy"

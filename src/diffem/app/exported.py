@@ -12,6 +12,7 @@ import torch
 from ..errors import InputError
 from ..interop import hub
 from ..priors import Prior
+from ..report.page import lead
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from .viewer import Viewer
@@ -32,7 +33,8 @@ class ExportedRun(RunDir):
         base = {"name": "exported", "data": {"source": "given"}, "laps": 1, "train": {"steps": 1}}
         recipe = load_recipe(base) if kept is None else kept
         lap = self.card.get("lap")
-        about = f"an exported prior{'' if lap is None else f' of lap {lap}'}; {recipe.about}"
+        source = recipe.about if kept is None else lead(recipe)
+        about = f"an exported prior{'' if lap is None else f' of lap {lap}'}; {source}"
         return recipe.model_copy(update={"about": about.removesuffix("; "), "laps": 0})
 
     def info(self) -> dict[str, Any]:

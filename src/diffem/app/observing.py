@@ -18,6 +18,7 @@ from .upload import image_shape
 from .viewer import Viewer
 
 OPERATORS = ("mask", "blur", "downsample")
+NAMES = {"mask": "missing pixels", "blur": "blur", "downsample": "lower resolution"}  # as the page has them
 
 
 @dataclass

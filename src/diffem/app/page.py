@@ -15,6 +15,8 @@ from typing import Any
 
 from .. import __version__
 from ..errors import InputError
+from ..report.page import is_own, lead
+from ..report.words import observation_in_words
 from . import asked, drawing, observing, panels, standing
 from .incoming import Incoming
 from .observing import Observed
@@ -59,7 +61,7 @@ def build(viewer: Viewer, folder: Path) -> Any:
 
     @lru_cache(maxsize=2)
     def curves(laps: int) -> str:
-        return panels.curves(viewer.run.metrics(), standing.losses(viewer))
+        return panels.curves(viewer.run.metrics(), standing.losses(viewer), recipe.e_step.clean)
 
     @_answering
     def show_prior(lap: Any, n: Any, steps: Any, seed: Any) -> str:
@@ -75,7 +77,9 @@ def build(viewer: Viewer, folder: Path) -> Any:
         choices = viewer.shown()
         index = choices[asked.whole(position, "observation", 0, len(choices) - 1)] if choices else 0
         observed = observing.observation(viewer, index)
-        return draw(observed, lap, draws, steps, seed, f"Observation {index} of the run, {observed.obs.A}")
+        held = "held out" if viewer.is_held_out(index) else "trained on"
+        what = f"Observation {index} of the run, {held}: {observation_in_words(observed.obs)}"
+        return draw(observed, lap, draws, steps, seed, what)
 
     @_answering
     def take_upload(file: Upload | InputError | None) -> str:
@@ -94,7 +98,12 @@ def build(viewer: Viewer, folder: Path) -> Any:
         observed = observing.corrupt(x, A, sigma, seed, _unit(viewer))
         what = {"mask": f"{float(missing):.0%} of the pixels missing", "blur": f"blurred over {width} pixels"}
         return draw(
-            observed, lap, draws, steps, seed, what.get(kind, f"reduced by {factor}") + f", noise {float(sigma):g}"
+            observed,
+            lap,
+            draws,
+            steps,
+            seed,
+            what.get(kind, f"{factor} times lower resolution") + f", noise {float(sigma):g}",
         )
 
     @_answering
@@ -102,9 +111,12 @@ def build(viewer: Viewer, folder: Path) -> Any:
         kept = viewer.stored(lap, "samples")[:32]
         out = panels.samples(kept, viewer.range, f"Samples of the prior after lap {int(lap)}, as the run kept them")
         drawn = viewer.stored(lap, "posterior")[:4]
+        which = "held-out observations" if recipe.watch.held_out else "observations it was trained on"
         if images and len(drawn):
-            out += "<h4>Draws for held-out observations, one column each</h4>"
-            out += "".join(panels.samples(row, viewer.range, "") for row in drawn)
+            out += f"<h4>Draws for {which}, one column each</h4>"
+            out += "".join(panels.samples(row, viewer.range, "", explained=False) for row in drawn)
+        elif len(drawn):
+            out += f"<h4>Draws for {which}</h4>" + panels.vectors(viewer.stored(lap, "posterior"))
         return out
 
     def refresh(seen: int) -> tuple[Any, ...]:
@@ -115,15 +127,18 @@ def build(viewer: Viewer, folder: Path) -> Any:
             return panels.message(str(error)), "", "", seen, *[gr.skip()] * 3
         moved = {"value": p.last} if p.last > seen else {}
         slider = gr.update(maximum=max(p.last, 1), interactive=p.last > 0, **moved)
-        top = panels.warnings(p.warnings) + curves(p.last)
-        return panels.status(p), top, panels.measures(p.metrics), p.last, *[slider] * 3
+        noted = "".join(panels.note(f"Note: {text}.") for m in p.metrics for text in m.get("notes", []))
+        top = panels.warnings(p.warnings) + noted + curves(p.last)
+        return panels.status(p), top, panels.measures(p.metrics, recipe.e_step.clean), p.last, *[slider] * 3
 
     def lap_slider() -> Any:
         return gr.Slider(0, max(last, 1), value=last, step=1, label="lap", info="0 is the start", interactive=last > 0)
 
-    with gr.Blocks(title=f"{recipe.name} · diffem", analytics_enabled=False, fill_width=True) as page:
+    title = viewer.run.path.absolute().name if is_own(recipe) else recipe.name
+    about = recipe.about if viewer.run.info().get("status") == "exported" else lead(recipe)
+    with gr.Blocks(title=f"{title} · diffem", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(
-            f'<div class="head"><h1>{escape(recipe.name)}</h1><p>{escape(recipe.about)}</p>'
+            f'<div class="head"><h1>{escape(title)}</h1><p>{escape(about)}</p>'
             f"<p>{escape(str(viewer.run.path))} · diffem {__version__}</p></div>"
         )
         state = gr.HTML(elem_id="status")
@@ -149,7 +164,10 @@ def build(viewer: Viewer, folder: Path) -> Any:
                             )
                             invert = gr.Checkbox(False, label="invert: dark ink on white paper")
                             kind = gr.Radio(
-                                list(observing.OPERATORS), value="mask", label="operator", elem_id="operator"
+                                [(observing.NAMES[kind], kind) for kind in observing.OPERATORS],
+                                value="mask",
+                                label="what is done to the picture",
+                                elem_id="operator",
                             )
                             missing = gr.Slider(0, 0.98, value=0.5, step=0.02, label="fraction of pixels missing")
                             width = gr.Slider(

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..report import pictures
-from ..report.page import COLUMNS
+from ..report.measures import cell, columns, lap_curves
+from ..report.vectors import intervals
 from .drawing import Conditioned
 from .standing import Progress
 
@@ -72,12 +73,43 @@ def note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
 
 
-def samples(x: np.ndarray, levels: tuple[float, float], caption: str) -> str:
-    """Prior samples `(n, *event)`."""
+def bar(low: str, high: str, meaning: str, colours: str = "gray") -> str:
+    """A scale of colours with its two ends, for a legend."""
+    from matplotlib import colormaps
+
+    shades = [tuple(round(255 * v) for v in colormaps[colours](k / 8)[:3]) for k in range(9)]
+    gradient = ", ".join(f"rgb{shade}" for shade in shades)
+    scale = f'<i class="bar" style="background: linear-gradient(to right, {gradient})"></i>'
+    return f"<span><b>{escape(meaning)}</b> {escape(low)} {scale} {escape(high)}</span>"
+
+
+def patch(colour: tuple[float, float, float], meaning: str) -> str:
+    """A single colour, for a legend."""
+    rgb = tuple(round(255 * v) for v in colour)
+    return f'<span><i class="bar patch" style="background: rgb{rgb}"></i> {escape(meaning)}</span>'
+
+
+def legend(*entries: str) -> str:
+    return f'<div class="legend">{"".join(entries)}</div>'
+
+
+def grey_bar(levels: tuple[float, float]) -> str:
+    """The values of x that are black and white."""
+    return bar(f"{levels[0]:.3g}", f"{levels[1]:.3g}", "values of x")
+
+
+def samples(x: np.ndarray, levels: tuple[float, float], caption: str, explained: bool = True) -> str:
+    """Prior samples `(n, *event)`; explained: with a legend."""
     if pictures.is_image(x[0]):
         tiles = "".join(f'<img src="{encode(shade(s, levels))}" alt="sample {i}">' for i, s in enumerate(x))
-        return note(caption) + f'<div class="tiles">{tiles}</div>'
-    return note(caption) + figure(address(pictures.marginals({"samples": x})), "coordinates two by two", "wide")
+        below = legend(grey_bar(levels)) if explained else ""
+        return (note(caption) if caption else "") + f'<div class="tiles">{tiles}</div>{below}'
+    return note(caption) + figure(address(pictures.marginals({"samples": x})), "neighbouring entries of x", "wide")
+
+
+def vectors(draws: np.ndarray) -> str:
+    """Posterior draws of vectors, `(draws, observations, *event)`."""
+    return figure(address(intervals(draws)), "the draws, entry by entry", "wide")
 
 
 def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
@@ -90,22 +122,28 @@ def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
             f"<tr><td>{i + 1}</td><td>{m:.3f}</td><td>{s:.3f}</td></tr>"
             for i, (m, s) in enumerate(zip(c.mean.flatten()[:16].tolist(), c.std.flatten()[:16].tolist(), strict=True))
         )
-        table = f"<table><tr><th>coordinate</th><th>mean</th><th>std</th></tr>{rows}</table>"
-        return lead + facts + figure(address(pictures.marginals({"draws": draws})), "draws, two by two", "wide") + table
+        table = f"<table><tr><th>entry of x</th><th>mean</th><th>std</th></tr>{rows}</table>"
+        measured, truth = (None if t is None else t.numpy()[None] for t in (c.entries, c.truth))
+        spread = figure(address(intervals(draws[:, None], measured, truth)), "the draws, entry by entry", "wide")
+        pairs = figure(address(pictures.marginals({"draws": draws})), "the draws, neighbouring entries of x", "wide")
+        return lead + facts + spread + pairs + table
     std, residual = c.std.numpy(), c.residual.numpy()
     top = float(np.percentile(std, 99)) or 1.0
-    panels = [figure(encode(shade(c.seen.numpy(), levels)), "observation", "seen")]
+    shown = [grey_bar(levels), patch(MISSING, "not measured"), bar("0", f"{top:.2g}", "standard deviation", "magma")]
+    panels = [figure(encode(shade(c.seen.numpy(), levels)), c.name, "seen")]
     panels.append(figure(encode(shade(c.mean.numpy(), levels)), f"mean of {len(draws)} draws", "mean"))
-    panels.append(figure(encode(mapped(std, 0, top, "magma")), f"standard deviation, 0 to {top:.2g}", "std"))
+    panels.append(figure(encode(mapped(std, 0, top, "magma")), "standard deviation of the draws", "std"))
     if pictures.is_image(residual):
-        label = f"residual of the mean, −{RESIDUALS:.0f} to {RESIDUALS:.0f} σ"
-        panels.append(figure(encode(mapped(residual, -RESIDUALS, RESIDUALS, "RdBu")), label, "residual"))
+        panels.append(
+            figure(encode(mapped(residual, -RESIDUALS, RESIDUALS, "RdBu")), "residual of the mean", "residual")
+        )
+        ends = f"−{RESIDUALS:.0f} σ", f"{RESIDUALS:.0f} σ"
+        shown.append(bar(*ends, "residual, what was measured minus A times the mean, in units of the noise", "RdBu"))
     if c.truth is not None:
-        panels.append(figure(encode(shade(c.truth.numpy(), levels)), "truth, which nothing looked at", "truth"))
+        panels.append(figure(encode(shade(c.truth.numpy(), levels)), "truth, not used for the draws", "truth"))
     tiles = "".join(f'<img src="{encode(shade(d, levels))}" alt="draw {i + 1}">' for i, d in enumerate(draws))
-    return (
-        f'{lead}{facts}<div class="panels">{"".join(panels)}</div><h4>Draws</h4><div class="tiles draws">{tiles}</div>'
-    )
+    first = f'<div class="panels">{"".join(panels)}</div>{legend(*shown)}'
+    return f'{lead}{facts}{first}<h4>Draws</h4><div class="tiles draws">{tiles}</div>'
 
 
 def _facts(c: Conditioned) -> str:
@@ -138,28 +176,25 @@ def status(p: Progress) -> str:
     return f'<span class="status">{escape(state + stage + best)}</span>{named}'
 
 
-def measures(metrics: list[dict[str, Any]]) -> str:
-    """The table of the laps."""
-    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for _, name, _, meaning in COLUMNS)
+def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
+    """The table of the laps, and what its columns mean."""
+    shown = columns(metrics, clean)
+    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for _, name, _, meaning in shown)
     rows = "".join(
-        f"<tr><td>{m['lap']}</td>"
-        + "".join(f"<td>{form.format(m[key]) if m.get(key) is not None else '–'}</td>" for key, _, form, _ in COLUMNS)
-        + "</tr>"
+        f"<tr><td>{m['lap']}</td>" + "".join(f"<td>{cell(m, key, form)}</td>" for key, _, form, _ in shown) + "</tr>"
         for m in metrics
     )
-    return f'<div class="scroll"><table><tr><th>lap</th>{head}</tr>{rows}</table></div>'
+    meanings = "".join(f"<dt>{escape(name)}</dt><dd>{escape(meaning)}</dd>" for _, name, _, meaning in shown)
+    return f'<div class="scroll"><table><tr><th>lap</th>{head}</tr>{rows}</table></div><dl class="meanings">{meanings}</dl>'
 
 
-def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]]) -> str:
+def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]], clean: bool = False) -> str:
     """The measures that need no clean data, lap by lap, and the training loss."""
-    series = {}
-    for key, title, _, _ in COLUMNS[:5]:
-        points = [(float(m["lap"]), float(m[key])) for m in metrics if m.get(key) is not None]
-        if len(points) > 1:
-            series[title] = ([p[0] for p in points], [p[1] for p in points])
-    out = figure(address(pictures.curves(series)), "measures per lap, on observations alone", "wide") if series else ""
+    series = lap_curves(metrics, clean)
+    out = figure(address(pictures.curves(series)), "measures per lap, on held-out data", "wide") if series else ""
     if loss[0]:
-        out += figure(address(pictures.curves({"denoising loss": loss}, "optimizer step")), "training", "wide")
+        trained = {"denoising loss": pictures.Curve(*loss)}
+        out += figure(address(pictures.curves(trained, "optimizer step")), "training, all laps", "wide")
     return out
 
 

@@ -78,6 +78,13 @@ class Viewer:
         train, held = split(len(self.problem.obs), min(self.recipe.watch.held_out, len(self.problem.obs) - 1))
         return [*held.tolist(), *train[: 256 - len(held)].tolist()]
 
+    def is_held_out(self, index: int) -> bool:
+        """Whether an observation was kept from training."""
+        if self.problem is None:
+            return False
+        _, held = split(len(self.problem.obs), min(self.recipe.watch.held_out, len(self.problem.obs) - 1))
+        return index in held.tolist()
+
     @property
     def event_shape(self) -> tuple[int, ...]:
         if self.problem is not None:

@@ -21,7 +21,7 @@ from ..progress import Progress
 from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER
 from .plausibility import denoising_error
-from .screening import acceptable, total_chi2
+from .screening import Screening, screen, total_chi2
 
 if TYPE_CHECKING:
     from ..posterior import Posterior
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 GAUSSIAN_REDRAWS = (
     16  # draws from the Gaussian start cost little, and its tails reach beyond where samples are plausible
 )
+
+# Why draws were rejected at first: NaN, unlike their observation, or too large alone; and how many of the last are so after all tries.
+CAUSES = ("not_finite", "misfit", "outside", "stuck")
 
 
 @dataclass
@@ -63,6 +66,7 @@ def draw_shard(
     posterior = None if isinstance(prior, GaussianPrior) else condition_like(prior, obs, options, own=True)
     sampler_options: dict[str, Any] = dict(options.sampler_options)
     totals = {"guards": 0.0, "evaluations": 0.0, "vjps": 0.0}
+    causes = dict.fromkeys(CAUSES, 0)
     together = options.together if posterior is not None else 1
 
     def attempt(rows: Tensor, first: int, counted: bool) -> Tensor:
@@ -104,17 +108,20 @@ def draw_shard(
 
     plausible = options.plausible if posterior is not None else None  # the Gaussian start is drawn from exactly
 
-    def screened(x: Tensor, rows: Tensor, limit: float | None = None) -> tuple[Tensor, float]:
-        """Which of the draws `(together, rows, *event)` will do, `(together, rows)`; limit: of denoising errors, that of these draws when absent."""
+    def screened(x: Tensor, rows: Tensor, limit: float | None = None) -> tuple[Tensor, Screening, float]:
+        """Which of the draws `(together, rows, *event)` will do, `(together, rows)`, what they were screened for, and the limit of denoising errors.
+
+        limit: that of an earlier try; these draws' own when absent.
+        """
         some = obs if len(rows) == len(obs) else obs[rows]
-        good = torch.stack([acceptable(draw, some, options.chi2, bound) for draw in x])
+        found = Screening.stack([screen(draw, some, options.chi2, bound) for draw in x])
         if plausible is None:
-            return good, torch.inf
+            return found.good, found, torch.inf
         errors = torch.stack(
             [denoising_error(prior, draw, index[rows], seed=seed, lap=lap, batch_size=batch_size) for draw in x]
         )
         limit = plausible * float(errors.nanmedian()) if limit is None else limit
-        return good & (errors <= limit), limit
+        return found.good & (errors <= limit), found, limit
 
     before = last() if last is not None and fresh < 1 else None
     count = len(obs) if before is None else fresh_count(len(obs), fresh)
@@ -125,8 +132,10 @@ def draw_shard(
         some = obs if count == len(obs) else obs[rows]
         empty = some.empty()
         x = attempt(rows, first, counted=True)
-        good, limit = screened(x, rows)
+        good, found, limit = screened(x, rows)
         rejected += int((~good).sum())
+        for name, number in (("not_finite", ~found.finite), ("misfit", found.misfit), ("outside", found.only_outside)):
+            causes[name] += int(number.sum())
         for again in range(options.redraws if posterior is not None else GAUSSIAN_REDRAWS):
             bad = (~good).any(0).nonzero().flatten()
             if len(bad) == 0:
@@ -138,6 +147,7 @@ def draw_shard(
                 x[d, bad[which]] = new[which]
                 good[d, bad[which]] = True
             redrawn += int(mended.sum())
+        causes["stuck"] += int((found.only_outside & ~good).sum())
         for d, draw in enumerate(x, first):
             bad = (~good[d - first]).nonzero().flatten()
             if len(bad) and last is not None:
@@ -160,6 +170,7 @@ def draw_shard(
         "redrawn": redrawn,
         "kept": kept,
         "replaced": hopeless,
+        **causes,
         "chi2": chi2 / max(informed, 1),
         **totals,
     }
@@ -175,8 +186,8 @@ def summary(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """What making the shards of a lap took: counts as fractions of the lap's draws, χ² as their mean."""
     count = sum(r["draws"] for r in reports)
     metrics: dict[str, Any] = {"draws": count}
-    for name in ("rejected", "redrawn", "kept", "replaced"):
-        metrics[name] = sum(r[name] for r in reports) / count
+    for name in ("rejected", "redrawn", "kept", "replaced", *CAUSES):
+        metrics[name] = sum(r.get(name, 0) for r in reports) / count
     informed = [r.get("informed", r["draws"]) for r in reports]
     if any(informed):
         metrics["chi2"] = sum(r["chi2"] * n for r, n in zip(reports, informed, strict=True)) / sum(informed)
@@ -187,7 +198,8 @@ def summary(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 def given_shard(obs: Observations) -> Shard:
     """The draws of clean observations: themselves."""
-    none = dict.fromkeys(("rejected", "redrawn", "kept", "replaced", "chi2", "guards", "evaluations", "vjps"), 0.0)
+    names = ("rejected", "redrawn", "kept", "replaced", *CAUSES, "chi2", "guards", "evaluations", "vjps")
+    none = dict.fromkeys(names, 0.0)
     return Shard(obs.y.unsqueeze(0), {"observations": len(obs), "draws": len(obs), "informed": len(obs), **none})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +116,7 @@ def fit(
     device: torch.device | str | None = None,
     progress: bool | None = None,
     report: bool = True,
+    loggers: Sequence[str] = (),
     say: Say | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
@@ -139,11 +140,13 @@ def fit(
         progress: None prints a row per lap and the verdict to standard output, also into files, pipes and captured output, and shows
             progress bars on a terminal and in notebooks. True shows the bars everywhere. False prints nothing; warnings stay.
         report: Write `report.html` into the folder at the end.
+        loggers: `"tensorboard"`, `"wandb"`: write measures, losses and pictures of every lap there as it ends.
         say: Called with the name and the data of every event.
         processes: This process among several (`diffem.processes.join()`), which all see the same folder.
         interruption: Asks the run to stop where it can be resumed, which then raises `Preempted`; the caller listens to signals.
     """
     table = LapTable() if progress is not False and processes.is_first else None
+    named = _required(loggers)
     with _heeding(interruption, table) as heeded:
         obs = _observations(obs, A, sigma)
         changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
@@ -157,17 +160,19 @@ def fit(
         if table is not None:
             table("data", {"about": problem.about})
         folder = Path("runs") / resolved.name if out is None else Path(out)
-        run = carry_out(
-            placed(resolved, folder),
-            problem.obs,
-            folder,
-            start=start,
-            device=device,
-            progress=progress,
-            say=_told(table, say),
-            processes=processes,
-            interruption=heeded,
-        )
+        with _logging(folder, named if processes.is_first else []) as log:
+            run = carry_out(
+                placed(resolved, folder),
+                problem.obs,
+                folder,
+                start=start,
+                device=device,
+                progress=progress,
+                say=_told(table, say, log),
+                processes=processes,
+                interruption=heeded,
+            )
+            log()  # of a run that was finished before
         if processes.is_first:
             _conclude(run, problem, table, report, processes.device() if device is None else device)
     return run
@@ -206,8 +211,32 @@ def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes
         raise InputError(f"{recipe if isinstance(recipe, str | Path) else resolved.name}: {error}") from None
 
 
-def _told(table: LapTable | None, say: Say | None) -> Say:
-    """Events go to the table, warnings of a lap to `warnings`, and both to the caller's function."""
+def _required(loggers: Sequence[str]) -> list[str]:
+    """The loggers, if they are installed: asked before anything else is done."""
+    if not loggers:
+        return []
+    from ..report.loggers import require_loggers
+
+    return require_loggers(loggers)
+
+
+@contextmanager
+def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
+    """A function that writes the finished laps of a run to its loggers."""
+    if not names:
+        yield lambda: None
+        return
+    from ..report.loggers import Logging
+
+    log = Logging(folder, names)
+    try:
+        yield log.write
+    finally:
+        log.close()
+
+
+def _told(table: LapTable | None, say: Say | None, log: Callable[[], None]) -> Say:
+    """Events go to the table, warnings of a lap to `warnings`, both to the caller's function, and finished laps to the loggers."""
 
     def tell(event: str, data: dict[str, Any]) -> None:
         if say is not None:
@@ -217,6 +246,7 @@ def _told(table: LapTable | None, say: Say | None) -> Say:
         if event == "lap":
             for text in data.get("warnings", []):
                 warn(f"lap {data['lap']}: {text}")
+            log()
 
     return tell
 
@@ -235,7 +265,7 @@ def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, 
 
         page = run.path / "report.html"
         if not _shows_all_laps(page):
-            page = write_report(run.path, problem.obs, problem.reference, device)
+            page = write_report(run.path, problem.obs, problem.reference, device, problem.range)
     found = run.verdict
     if table is not None:
         table.end(found, run.path, page)

@@ -34,10 +34,13 @@ from ..processes import Processes
 from ..progress import Progress
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
-from ..runs.shown import write_losses, write_shown
+from ..runs.shown import read_losses, write_losses, write_shown
 from .batches import MicroBatches
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .conditioning import Instruments
+from .denoising import denoising_measures
+from .diagnosis import notes as lap_notes
+from .diagnosis import warnings
 from .expectation import Shard, draw_shard, fresh_count, given_shard, summary
 from .maximization import TrainingRecord, maximization
 from .measured_loss import usable_share
@@ -46,7 +49,7 @@ from .screening import largest_plausible
 from .shown import restore_pictures
 from .start import denoiser_to_train, gaussian_start, given_start, set_noise_range
 from .validation import notes
-from .watch import PICTURED, split, warnings, watch
+from .watch import PICTURED, split, watch
 
 CAPTURED_NUMBERS = 1 << 20  # a step over fewer numbers than this is shorter on a GPU than its launches: it is captured
 
@@ -80,6 +83,7 @@ class Loop:
         self.batch = 0  # draws made at a time in the last E
         self.shown = (obs[held] if len(held) else obs[: min(256, len(obs))]).to(device)
         self.held_out = self.shown.informative() if len(held) else None
+        self.held_index = held[~self.shown.empty().cpu()] if len(held) else held
         self.prior: Prior | None = None  # of the last lap, while it is in memory
         self._instruments: Instruments | None = None
         self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
@@ -182,8 +186,9 @@ class Loop:
         metrics: dict[str, Any] = {"lap": lap}
         with self.interruptible(f"lap {lap}: drawing"):
             store = self.expect(lap, before, metrics)
+            unseen = self.unseen_draws(lap, before)  # M trains the network of the prior before in place
         prior = self.maximise(lap, before, store, metrics)
-        self.finish(lap, prior, metrics, began)
+        self.finish(lap, prior, metrics, began, unseen)
 
     def saved_prior(self, lap: int, device: torch.device | str = "cpu") -> Prior:
         return load_prior(self.run.prior_file(lap), device, self.run.origin("prior", lap))
@@ -215,7 +220,7 @@ class Loop:
         metrics["e_seconds"] = time.monotonic() - began
         self.processes.meet()  # all shards are written
         metrics["e_batch"] = self.batch
-        metrics |= summary(list(store.reports()))
+        metrics |= {**summary(list(store.reports())), "bound": bound}
         self.say("expectation", {"lap": lap, **metrics})
         return store
 
@@ -253,6 +258,17 @@ class Loop:
             )
 
         return self.batches.within_memory(prior, lap, shard)
+
+    def unseen_draws(self, lap: int, prior: Prior) -> torch.Tensor | None:
+        """One draw for every held-out observation as E makes them, `(n, *event)`, to compare the training's draws with."""
+        if self.held_out is None or not self.processes.is_first:
+            return None
+        obs, options = self.held_out, self.recipe.at(lap).e_step.independent()
+        if options.clean:
+            return obs.y
+        draw = partial(draw_shard, prior, obs, options, index=self.held_index, seed=self.recipe.seed)
+        draw = partial(draw, lap=self.laps_before + lap, bound=self.bound())
+        return self.batches.within_memory(prior, lap, lambda batch: draw(batch_size=batch)).x[0]
 
     def earlier_draws(self, lap: int, k: int, bound: float) -> torch.Tensor:
         """The draws of shard k of an earlier lap, made again if they are damaged or were removed."""
@@ -325,6 +341,8 @@ class Loop:
         )
         training = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
         training |= {"rollbacks": record.rollbacks, "measured": share}
+        if instruments is not None:
+            training["conditioned"] = options.conditioned_share
         if self.processes.is_first:
             write_losses(self.run, lap, record.losses)
             save_prior(prior, file, origin, lap=self.laps_before + lap, training=training)
@@ -343,12 +361,14 @@ class Loop:
         kept = read_checkpoint(self.optimizer_file(lap), self.run.origin("optimizer", lap))
         return None if kept is None else kept[1]
 
-    def finish(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
+    def finish(
+        self, lap: int, prior: Prior, metrics: dict[str, Any], began: float, unseen: torch.Tensor | None = None
+    ) -> None:
         """Watch, and write what makes the lap count; the other processes of a run already draw for the next."""
         self.prior = prior
         with self.interruptible(f"lap {lap}: measuring"):
             if self.processes.is_first:
-                self.conclude(lap, prior, metrics, began)
+                self.conclude(lap, prior, metrics, began, unseen)
             if lap == self.recipe.laps:
                 self.processes.meet()
 
@@ -359,17 +379,23 @@ class Loop:
         metrics["notes"] = [*metrics.get("notes", []), *checked.notes]
         return checked.warnings
 
-    def conclude(self, lap: int, prior: Prior, metrics: dict[str, Any], began: float) -> None:
+    def conclude(
+        self, lap: int, prior: Prior, metrics: dict[str, Any], began: float, unseen: torch.Tensor | None
+    ) -> None:
         trained = time.monotonic()
         watched = self.batches.within_memory(
             prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe.at(lap + 1), batch)
         )
         metrics |= watched.metrics
+        if isinstance(prior, DiffusionPrior) and lap:
+            losses, noise = read_losses(self.run, [lap])[1], self.recipe.at(lap).train.noise
+            measure = partial(denoising_measures, prior, self.store(lap), unseen, noise, losses)
+            metrics |= self.batches.within_memory(prior, lap, measure)
         shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
         metrics["files"] = write_shown(self.run, lap, {name: x.cpu().numpy() for name, x in shown.items()})
-        metrics["warnings"] = (
-            warnings([*self.run.metrics(), metrics], self.recipe) if lap else self.check(prior, metrics)
-        )
+        checked = [] if lap else self.check(prior, metrics)
+        metrics["warnings"] = checked or warnings([*self.run.metrics(), metrics], self.recipe)
+        metrics["notes"] = [*metrics.get("notes", []), *lap_notes(metrics, self.recipe)]
         now = time.monotonic()
         metrics |= {"watch_seconds": now - trained, "seconds": now - began}
         self.run.finish_lap(lap, metrics)

@@ -9,6 +9,7 @@ measures nothing has no residual: its draws are samples of the prior, and need o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -41,12 +42,50 @@ def largest_plausible(prior: Prior, bound: float | None) -> float:
     return float(prior.mean.abs().max()) + 8 * spread
 
 
+@dataclass(frozen=True)
+class Screening:
+    """What was asked of every draw, `(n,)` each.
+
+    Attributes:
+        finite: It has no NaN and nothing infinite.
+        inside: It is nowhere larger than the bound.
+        fits: It explains its observation.
+    """
+
+    finite: Tensor
+    inside: Tensor
+    fits: Tensor
+
+    @property
+    def good(self) -> Tensor:
+        """Whether a draw may be used."""
+        return self.finite & self.inside & self.fits
+
+    @property
+    def misfit(self) -> Tensor:
+        """Whether a draw is finite and does not explain its observation."""
+        return self.finite & ~self.fits
+
+    @property
+    def only_outside(self) -> Tensor:
+        """Whether a draw explains its observation and is larger than the bound."""
+        return self.finite & ~self.inside & self.fits
+
+    @classmethod
+    def stack(cls, parts: list[Screening]) -> Screening:
+        """Screenings of several draws each, `(parts, n)`."""
+        return cls(*(torch.stack([getattr(p, name) for p in parts]) for name in ("finite", "inside", "fits")))
+
+
+def screen(x: Tensor, obs: Observations, threshold: float, bound: float) -> Screening:
+    """Screen draws x `(n, *event)`, one per observation; looked at in parts."""
+    parts = [_screen(x[rows], obs[rows], threshold, bound) for rows in parts_of(x)]
+    return Screening(*(torch.cat([getattr(p, name) for p in parts]) for name in ("finite", "inside", "fits")))
+
+
 def acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> Tensor:
-    """`(n,)` True where a draw may be used. x: `(n, *event)`, one per observation; looked at in parts."""
-    good = torch.empty(len(x), dtype=torch.bool, device=x.device)
-    for rows in parts_of(x):
-        good[rows] = _acceptable(x[rows], obs[rows], threshold, bound)
-    return good
+    """`(n,)` True where a draw may be used. x: `(n, *event)`, one per observation."""
+    return screen(x, obs, threshold, bound).good
 
 
 def total_chi2(x: Tensor, obs: Observations) -> float:
@@ -64,11 +103,11 @@ def parts_of(x: Tensor) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, len(x), rows))
 
 
-def _acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> Tensor:
+def _screen(x: Tensor, obs: Observations, threshold: float, bound: float) -> Screening:
     flat = x.flatten(1)
     finite = torch.isfinite(flat).all(1)
     clean = torch.where(finite.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
-    small = flat.nan_to_num(torch.inf).abs().amax(1) <= bound
+    inside = flat.nan_to_num(torch.inf).abs().amax(1) <= bound
     counts = obs.counts()
     fits = (counts == 0) | (obs.chi2(clean) <= chi2_limit(counts, threshold))
-    return finite & small & fits
+    return Screening(finite, inside, fits)

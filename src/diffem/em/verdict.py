@@ -96,10 +96,14 @@ def verdict(history: History) -> Verdict:
             f"lap {top['lap']} is ahead by {found}, which may be chance)"
         )
         return Verdict(number, number, text)
-    text = (
-        f"lap {top['lap']} is the best by held-out prediction ({_measure(top)}); lap {number}, the last, is worse by {found}: "
-        f'use lap {top["lap"]} (lap="best")'
-    )
+    text = f"lap {top['lap']} is the best by held-out prediction ({_measure(top)}); lap {number}, the last, "
+    if last.get("conditioned") == 0:
+        text += (
+            f"trained the prior alone, and its posterior draws by the conditional network are worse by {found}: take samples from lap {number} "
+            f'and posteriors from lap {top["lap"]} (lap="best")'
+        )
+    else:
+        text += f'is worse by {found}: use lap {top["lap"]} (lap="best")'
     return Verdict(int(top["lap"]), number, text, worse=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import math
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -19,12 +19,16 @@ from ..em.shown import restore_pictures
 from ..em.verdict import verdict
 from ..em.watch import in_pictures
 from ..errors import InputError
+from ..operators import Identity, Mask
 from ..priors import Prior
 from ..runs.files import write_bytes, write_text
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
 from . import pictures
+from .measures import cell, columns, lap_curves
+from .vectors import intervals
+from .words import encoding
 
 
 def write_report(
@@ -32,11 +36,12 @@ def write_report(
     obs: Observations | None = None,
     reference: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
+    range: tuple[float, float] | None = None,
 ) -> Path:
     """Write `report.html` (and the pictures beside their laps) of the run at `path`; returns the page's path.
 
     obs, reference: the run's observations and the truth behind them, where the caller has them at hand. Samples and draws of a lap that
-        are missing or damaged are made again; draws need the observations.
+        are missing or damaged are made again; draws need the observations. range: the values of x that are pixel 0 and pixel 255.
     """
     from jinja2 import Environment
 
@@ -49,26 +54,29 @@ def write_report(
         run.require_observations(obs, "those given to the report")
     index = in_pictures(len(obs), recipe.watch.held_out) if obs is not None else torch.arange(0)
     shown = _shown(obs, index, reference)
+    clean = recipe.e_step.clean
     last, laps = metrics[-1]["lap"], [m["lap"] for m in _spread(metrics)]
     _restore(run, recipe, laps, None if obs is None else obs[index], device)
     html = page.render(
-        title=recipe.name,
-        about=recipe.about,
+        title=run.path.absolute().name if is_own(recipe) else recipe.name,
         version=__version__,
         info=info,
         metrics=metrics,
         last=last,
+        images=pictures.is_image(read_shown(run, last, "samples.npy")[0]),
+        words=_words(recipe, metrics, obs is not None),
         hero=_posterior(run, last, last, shown),
         first=_posterior(run, 0, last, shown, rows=4),
-        samples=_samples(run, laps),
-        curves=_curves(run, metrics),
-        columns=COLUMNS,
-        show=_show,
-        notes=metrics[0].get("notes", []),
+        samples=_samples(run, laps, "the start" if metrics[0].get("start") == "given" else "Gaussian start"),
+        curves=_curves(run, metrics, clean),
+        columns=columns(metrics, clean),
+        cell=cell,
+        notes=[text for m in metrics for text in m.get("notes", [])],
         verdict=verdict(metrics),
         held_out=recipe.watch.held_out,
         warnings=[(m["lap"], w) for m in metrics for w in m.get("warnings", [])],
         settings=recipe.to_yaml(),
+        encoding=encoding(obs, load(path, 0), range),
         total=sum(m.get("seconds", 0.0) for m in metrics),
     )
     target = run.path / "report.html"
@@ -76,57 +84,21 @@ def write_report(
     return target
 
 
-# key, heading, format, what it means
-COLUMNS = [
-    (
-        "chi2",
-        "χ²",
-        "{:.3f}",
-        "residual of the training draws per measured value; about 1 when draws explain their observations",
-    ),
-    (
-        "heldout_chi2",
-        "held-out χ²",
-        "{:.3f}",
-        "the same on observations kept from training: the median, divided by the median of the right model",
-    ),
-    (
-        "predictive_log_likelihood",
-        "predictive",
-        "{:.3f}",
-        "log-likelihood per hidden value of held-out observations; higher is better",
-    ),
-    (
-        "observation_distance",
-        "y distance",
-        "{:.4f}",
-        "sliced distance between real observations and simulated ones; lower is better",
-    ),
-    ("rejected", "rejected", "{:.2%}", "draws that failed the screening at first"),
-    (
-        "hidden_coverage90",
-        "covered",
-        "{:.1%}",
-        "hidden values inside 90 % intervals of their predictions; should be 90 %",
-    ),
-    (
-        "hidden_spread",
-        "errors / spread",
-        "{:.2f}",
-        "variance of the errors on hidden values over that of the draws; should be 1, less if draws are too wide",
-    ),
-    ("kept", "kept", "{:.2%}", "draws taken over from the lap before"),
-    ("guards", "guards", "{:.2%}", "curvature guards per evaluation"),
-    ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),
-    ("start_seconds", "start [s]", "{:.1f}", "time for the Gaussian start"),
-    ("e_seconds", "E [s]", "{:.1f}", "time for posterior draws"),
-    ("m_seconds", "M [s]", "{:.1f}", "time for training"),
-    ("watch_seconds", "watch [s]", "{:.1f}", "time for the measures of this table"),
-]
+def is_own(recipe: Recipe) -> bool:
+    """Whether the data are the user's: the page then has the name of the run, and not of the recipe."""
+    return recipe.data.source in ("given", "file") or ":" in recipe.data.source
 
 
-def _show(value: Any, form: str) -> str:
-    return "–" if value is None or (isinstance(value, float) and math.isnan(value)) else form.format(value)
+def lead(recipe: Recipe) -> str:
+    """One line under the title: what a built-in data source is, or which recipe was used on which data of the user's."""
+    if not is_own(recipe):
+        return recipe.about
+    source = recipe.data.source
+    where = {
+        "given": "data given from Python",
+        "file": f"the observations in {recipe.data.options().get('path', 'a file')}",
+    }
+    return f"Recipe {recipe.name}, on {where.get(source, f'the data of {source}')}"
 
 
 def _spread(metrics: list[dict[str, Any]], most: int = 5) -> list[dict[str, Any]]:
@@ -141,13 +113,47 @@ def _inline(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
-def _shown(
-    obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None
-) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """The observations the run's pictures condition on, as Aᵀy with NaN where nothing was measured, and their truth."""
+@dataclass
+class Shown:
+    """The observations the run's pictures condition on, `(n, *event)` each.
+
+    Attributes:
+        seen: Aᵀy, NaN where nothing was measured.
+        entries: Measured values of entries of x, NaN where there are none; None if the operator does not measure single entries.
+        truth: x, where it is known.
+    """
+
+    seen: np.ndarray
+    entries: np.ndarray | None
+    truth: np.ndarray | None
+
+
+def _shown(obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None) -> Shown | None:
     if obs is None:
         return None
-    return obs[index].backprojected().numpy(), None if reference is None else reference[index].numpy()
+    some, truth = obs[index], None if reference is None else reference[index].numpy()
+    seen = some.backprojected().numpy()
+    return Shown(seen, seen if isinstance(some.A, Identity | Mask) else None, truth)
+
+
+def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict[str, str]:
+    """Sentences of the page that depend on what the run was given."""
+    held, clean = recipe.watch.held_out > 0, recipe.e_step.clean
+    what = "samples" if clean else "observations"
+    whose = f"{what[0].upper()}{what[1:]} that were {'kept from' if held else 'used in'} training"
+    seen = ", and draws of x given each of them" if at_hand else ": draws of x given each of them"
+    learned = "It was trained on samples of x themselves." if clean else "It was learned from the observations alone."
+    if metrics[0].get("start") == "given":
+        learned = "It started from a prior that was given."
+    measured = any(m.get("predictive_log_likelihood") is not None for m in metrics)
+    fine = f"No warnings: held-out {what} are explained, and predicted about as well as after the best lap."
+    return {
+        "lead": lead(recipe),
+        "posterior": f"{whose}{seen}.",
+        "prior": f"Draws from the prior alone, the same random numbers in every lap. {learned}",
+        "fine": fine if measured else f"No warnings. Nothing was held out, so predictions of {what} were not checked.",
+        "counted": f"{what} to learn from + held out",
+    }
 
 
 def _restore(
@@ -160,23 +166,19 @@ def _restore(
         restore_pictures(run, lap, recipe, partial(prior, lap), shown)
 
 
-def _posterior(
-    run: RunDir, lap: int, last: int, shown: tuple[np.ndarray, np.ndarray | None] | None, rows: int = 8
-) -> str | None:
+def _posterior(run: RunDir, lap: int, last: int, shown: Shown | None, rows: int = 8) -> str:
     draws = read_shown(run, lap, "posterior.npy")
-    if shown is None:
-        seen, truth = np.full(draws.shape[1:], np.nan), None
+    truth = None if shown is None else shown.truth
+    if pictures.is_image(draws[0, 0]):
+        levels = pictures.limits(read_shown(run, last, "posterior.npy"))
+        png = pictures.posterior(None if shown is None else shown.seen, draws, truth, levels, rows)
     else:
-        seen, truth = shown
-    if not pictures.is_image(draws[0, 0]):
-        return None
-    levels = pictures.limits(read_shown(run, last, "posterior.npy"))
-    png = pictures.posterior(seen, draws, truth, levels, rows)
+        png = intervals(draws, None if shown is None else shown.entries, truth, rows)
     write_bytes(run.file(lap, "posterior.png"), png)
     return _inline(png)
 
 
-def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
+def _samples(run: RunDir, laps: list[int], start: str) -> list[tuple[str, str]]:
     """Captions and pictures of prior samples: one of each lap, or for points one of all laps, which share their axes."""
     samples = {lap: read_shown(run, lap, "samples.npy") for lap in laps}
     last = samples[laps[-1]]
@@ -190,20 +192,16 @@ def _samples(run: RunDir, laps: list[int]) -> list[tuple[str, str]]:
     for lap, x in samples.items():
         png = pictures.grid(x[:64], columns=8, levels=levels)
         write_bytes(run.file(lap, "samples.png"), png)
-        shown.append((f"Lap {lap}" + (" (Gaussian start)" if lap == 0 else ""), _inline(png)))
+        shown.append((f"Lap {lap}" + (f" ({start})" if lap == 0 else ""), _inline(png)))
     return shown
 
 
-def _curves(run: RunDir, metrics: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _curves(run: RunDir, metrics: list[dict[str, Any]], clean: bool) -> list[tuple[str, str]]:
     out = []
-    series = {}
-    for key, title, _, _ in COLUMNS[:5]:
-        points = [(float(m["lap"]), float(m[key])) for m in metrics if m.get(key) is not None]
-        if len(points) > 1:
-            series[title] = ([p[0] for p in points], [p[1] for p in points])
-    if series:
+    if series := lap_curves(metrics, clean):
         out.append(("Per lap", _inline(pictures.curves(series))))
-    losses = read_losses(run, [m["lap"] for m in metrics])
-    if losses[0]:
-        out.append(("Training loss", _inline(pictures.curves({"denoising loss": losses}, "optimizer step"))))
+    steps, losses = read_losses(run, [m["lap"] for m in metrics])
+    if steps:
+        curve = {"denoising loss": pictures.Curve(steps, losses)}
+        out.append(("Training loss, all laps", _inline(pictures.curves(curve, "optimizer step"))))
     return out

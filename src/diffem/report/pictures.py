@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 INK, ACCENT, MUTED = "#1b3a4b", "#c8553d", "#8d99ae"
 
 
-def _figure(width: float, height: float, **grid: Any) -> tuple[Any, Any]:
+def new_figure(width: float, height: float, **grid: Any) -> tuple[Any, Any]:
     """A figure off any window system; matplotlib is imported only here."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -21,7 +23,7 @@ def _figure(width: float, height: float, **grid: Any) -> tuple[Any, Any]:
     return figure, figure.subplots(**grid, squeeze=False)
 
 
-def _png(figure: Any) -> bytes:
+def to_png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white")
     return buffer.getvalue()
@@ -101,7 +103,7 @@ def marginals(sets: dict[str, np.ndarray], bins: int = 120, dimensions: int = 4)
     first = next(iter(sets.values()))
     d = min(first.reshape(len(first), -1).shape[1], dimensions + 1)
     pairs = [(i, i + 1) for i in range(d - 1)] or [(0, 0)]
-    figure, axes = _figure(2.2 * len(pairs), 2.2 * len(sets), nrows=len(sets), ncols=len(pairs))
+    figure, axes = new_figure(2.6 * len(pairs), 2.5 * len(sets), nrows=len(sets), ncols=len(pairs))
     boxes = [_box(first.reshape(len(first), -1)[:, i]) for i in range(d)]
     for row, (name, points) in enumerate(sets.items()):
         flat = points.reshape(len(points), -1)
@@ -109,22 +111,23 @@ def marginals(sets: dict[str, np.ndarray], bins: int = 120, dimensions: int = 4)
             axis = axes[row][column]
             box = [boxes[i], boxes[j]]
             if len(flat) < FEW:
-                axis.plot(flat[:, i], flat[:, j], ".", color=ACCENT, markersize=4, markeredgewidth=0, alpha=0.6)
+                size = 4 if len(flat) > FEW // 8 else 7
+                axis.plot(flat[:, i], flat[:, j], ".", color=ACCENT, markersize=size, markeredgewidth=0, alpha=0.6)
             else:
                 counts, _, _ = np.histogram2d(flat[:, i], flat[:, j], bins=bins, range=box)
                 axis.imshow(
                     np.log1p(counts.T), origin="lower", cmap="magma_r", extent=[*box[0], *box[1]], aspect="auto"
                 )
-            axis.set(xticks=[], yticks=[], xlim=box[0], ylim=box[1])
+            axis.set(xlim=box[0], ylim=box[1], xlabel=f"$x_{{{i + 1}}}$", ylabel=f"$x_{{{j + 1}}}$")
+            axis.locator_params(nbins=4)
+            axis.tick_params(labelsize=7)
             if column == 0:
-                axis.set_ylabel(name)
-            if row == 0:
-                axis.set_title(f"$x_{{{i + 1}}}, x_{{{j + 1}}}$", fontsize=9)
-    return _png(figure)
+                axis.set_title(name, fontsize=9, loc="left")
+    return to_png(figure)
 
 
 def posterior(
-    observations: np.ndarray,
+    observations: np.ndarray | None,
     draws: np.ndarray,
     truth: np.ndarray | None = None,
     levels: tuple[float, float] | None = None,
@@ -132,20 +135,23 @@ def posterior(
 ) -> bytes:
     """One row per observation: what was measured, draws, mean and standard deviation (and the truth where it is known).
 
-    observations `(n, *event)` with NaN where nothing was measured; draws `(k, n, *event)`; levels: black and white.
+    observations `(n, *event)` with NaN where nothing was measured, None if they are not at hand; draws `(k, n, *event)`; levels: black
+    and white.
     """
     if not is_image(draws[0, 0]):
         return marginals({"posterior draws": draws.reshape(-1, *draws.shape[2:])})
     shown = min(4, len(draws))
     mean, std = draws.mean(0), draws.std(0)
-    titles = ["observation", *[f"draw {k + 1}" for k in range(shown)], f"mean of {len(draws)}", "std"]
+    titles = ["observation"] if observations is not None else []
+    titles += [*(f"draw {k + 1}" for k in range(shown)), f"mean of {len(draws)}", "std"]
     titles += ["truth"] if truth is not None else []
     rows = min(rows, draws.shape[1])
-    figure, axes = _figure(1.15 * len(titles), 1.2 * rows, nrows=rows, ncols=len(titles))
+    figure, axes = new_figure(1.15 * len(titles), 1.2 * rows, nrows=rows, ncols=len(titles))
     low, high = levels or limits(draws)
     top = float(np.percentile(std, 99)) or 1.0
     for r in range(rows):
-        panels = [observations[r], *(draws[k, r] for k in range(shown)), mean[r], std[r]]
+        panels = [] if observations is None else [observations[r]]
+        panels += [*(draws[k, r] for k in range(shown)), mean[r], std[r]]
         panels += [truth[r]] if truth is not None else []
         for c, (axis, panel) in enumerate(zip(axes[r], panels, strict=True)):
             is_std = titles[c] == "std"
@@ -160,20 +166,49 @@ def posterior(
                 spine.set_visible(False)
             if r == 0:
                 axis.set_title(titles[c], fontsize=9)
-    return _png(figure)
+    return to_png(figure)
 
 
-def curves(series: dict[str, tuple[list[float], list[float]]], xlabel: str = "lap", height: float = 2.4) -> bytes:
-    """Small plots side by side, `{title: (x, y)}`."""
-    figure, axes = _figure(3.0 * len(series), height, nrows=1, ncols=len(series))
-    for axis, (title, (x, y)) in zip(axes[0], series.items(), strict=True):
-        axis.plot(x, y, color=INK, marker="o" if len(x) < 40 else None, markersize=4, linewidth=1.6)
-        axis.set_title(title, fontsize=9, color="#333333")
-        axis.set_xlabel(xlabel, fontsize=8)
-        axis.tick_params(labelsize=8)
+@dataclass(frozen=True)
+class Curve:
+    """A measure along the laps or along training.
+
+    Attributes:
+        x: Where it was measured.
+        y: Its values.
+        error: Standard errors of the values, drawn as a band; None if they are not known.
+        level: The value it should have, drawn as a line; None if there is none.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    error: Sequence[float] | None = None
+    level: float | None = None
+
+
+def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> bytes:
+    """Plots side by side in rows of `columns`, by title; one alone is as wide as a row."""
+    columns = min(columns, len(series))
+    rows = -(-len(series) // columns)
+    figure, axes = new_figure(9.6, 2.9 * rows, nrows=rows, ncols=columns)
+    for axis in axes.flat[len(series) :]:
+        axis.set_axis_off()
+    for axis, (title, curve) in zip(axes.flat, series.items(), strict=False):
+        x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
+        if curve.level is not None:
+            axis.axhline(curve.level, color=MUTED, linewidth=1.2, linestyle="--", label=f"should be {curve.level:.2g}")
+        if curve.error is not None:
+            error = np.asarray(curve.error, dtype=float)
+            axis.fill_between(x, y - error, y + error, color=INK, alpha=0.15, linewidth=0, label="± standard error")
+        axis.plot(x, y, color=INK, marker="o" if len(x) < 40 else None, markersize=5, linewidth=1.8)
+        axis.set_title(title, fontsize=12, color="#333333")
+        axis.set_xlabel(xlabel, fontsize=10)
+        axis.tick_params(labelsize=10)
         axis.grid(alpha=0.25)
+        if curve.level is not None or curve.error is not None:
+            axis.legend(fontsize=9, frameon=False)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
         if xlabel == "lap":
             axis.xaxis.get_major_locator().set_params(integer=True)
-    return _png(figure)
+    return to_png(figure)

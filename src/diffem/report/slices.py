@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from ..em.reconstruction import Reconstruction, intensity
-from .pictures import _figure, _png
+from .pictures import new_figure, to_png
 
 
 def _image(x: Tensor) -> np.ndarray:
@@ -22,7 +22,7 @@ def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero
     titles = [title, "draw 1", "draw 2", f"mean of {len(parts[0].draws)}", "std"]
     titles += ["|mean − truth|", "truth"] if known else []
     height, width = parts[0].draws.shape[-2:]
-    figure, axes = _figure(
+    figure, axes = new_figure(
         1.6 * len(titles) + 0.3, 1.6 * height / width * len(parts) + 0.3, nrows=len(parts), ncols=len(titles)
     )
     spreads = [spread_of(p)[i].numpy() for p in parts]
@@ -50,7 +50,7 @@ def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero
             if r == 0:
                 axis.set_title(name, fontsize=9)
         row[0].set_ylabel(part.name, fontsize=9)
-    return _png(figure)
+    return to_png(figure)
 
 
 def spread_of(part: Reconstruction) -> Tensor:

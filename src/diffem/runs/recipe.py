@@ -344,7 +344,7 @@ class Recipe(Section):
         return make_problem(self.data.source, self.seed, self.data.options("source"))
 
     def to_yaml(self) -> str:
-        return yaml.dump(self.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+        return yaml.dump(self.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
     def to_file(self, run: str = "") -> str:
         """The recipe as a run keeps it: with the run's name, and a last line that tells whether the others are still what was written."""

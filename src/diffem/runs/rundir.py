@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
     "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "hidden_coverage90", "hidden_coverage90_error", "heldout_chi2_z", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
-    "m_seconds", "watch_seconds", "start_seconds", "seconds", "laps_before", "hidden_spread", "hidden_spread_z",
+    "m_seconds", "watch_seconds", "start_seconds", "seconds", "laps_before", "hidden_spread", "hidden_spread_z", "not_finite", "misfit", "outside", "stuck", "bound", "trained_loss", "unseen_loss", "unseen_loss_error", "gaussian_loss", "loss_fall",
+    "observation_scale", "observation_scale_z", "steps", "conditioned",
 }  # fmt: skip
 BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
 

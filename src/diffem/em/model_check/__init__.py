@@ -1,8 +1,8 @@
 """Do the observations fit the model y = Ax + e that was stated for them? Asked once, when the Gaussian start is made.
 
-The Gaussian start predicts the mean and covariance of every observation exactly, so three common mistakes show before
-anything is trained: a wrong noise level (`noise.py`), operators that belong to other observations (`pairing.py`) and
-masks that are shifted or mixed up (`masks.py`). Only means and covariances are used: x need not be Gaussian. Where
+The Gaussian start predicts the mean and covariance of every observation exactly, so common mistakes show before
+anything is trained: a wrong noise level (`noise.py`), operators that belong to other observations (`pairing.py`),
+masks that are shifted or mixed up (`masks.py`) and units that do not fit together (`scale.py`). Only means and covariances are used: x need not be Gaussian. Where
 the observations cannot tell, that is noted instead of decided.
 """
 
@@ -19,14 +19,16 @@ from ...randomness import Stream
 from .masks import MaskEvidence, mask_evidence
 from .noise import NoiseEvidence, noise_evidence
 from .pairing import PairingEvidence, Unseen, pairing_evidence
+from .scale import deviation, narrow_columns, rounding_step, smallest_std
 from .significance import CHECK_LEVEL, one_sided, two_sided
 
 if TYPE_CHECKING:
     from ...runs.recipe import Recipe
 
 CHECKED = 1024  # observations looked at, at most
-TESTS = 4  # twice the noise, half of it, the pairing, the masks
+TESTS = 5  # twice the noise, half of it, the pairing, the masks, noise beyond the data
 ZEROS = 0.01  # share of exact zeros that continuous noise does not explain
+ALL_NOISE = 0.9  # mean squared deviation from the mean, in units of the noise, that matters: it cannot be below 1
 
 
 @dataclass
@@ -50,6 +52,9 @@ def check_model(
         held_out: Observations it was not fitted to, for the pairing where Gaussians of low rank are fitted.
     """
     check = ModelCheck()
+    pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
+    if isinstance(prior, GaussianPrior) and len(prior.event_shape) == 1:
+        _judge_columns(prior, train[pick].to(device), recipe.sigma_min, check)
     if recipe.e_step.clean:
         return check  # samples themselves: there is no measurement to be wrong about
     if not isinstance(prior, GaussianPrior):
@@ -57,10 +62,10 @@ def check_model(
             "noise level and operators were not checked: that takes a Gaussian start, this one was given"
         )
         return check
-    pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
     some = train[pick].to(device).informative()
     if some is None:
         return check  # nothing was measured
+    _judge_scale(some if held_out is None else held_out, some, prior, check)
     unseen = [] if held_out is None else [Unseen(prior, held_out, prior)]
     noise = noise_evidence(some, recipe.gaussian, recipe.seed)
     if isinstance(noise, NoiseEvidence):
@@ -73,6 +78,32 @@ def check_model(
         check.notes.append("whether operators and observations belong together was not checked: watch.held_out is 0")
     _judge_noise(noise, check)
     return check
+
+
+def _judge_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, check: ModelCheck) -> None:
+    narrow = narrow_columns(prior, obs, sigma_min)
+    if narrow:
+        names = ", ".join(str(k) for k in narrow[:8]) + (", …" if len(narrow) > 8 else "")
+        check.warnings.append(
+            f"{len(narrow)} of {prior.mean.numel()} columns (counted from 0: {names}) vary by less than {sigma_min:g} times the scale of "
+            "the data, the lowest noise level the network is trained at, and cannot be learned: standardise the columns and their sigma, or lower sigma_min"
+        )
+
+
+def _judge_scale(unseen: Observations, some: Observations, prior: GaussianPrior, check: ModelCheck) -> None:
+    found = deviation(unseen, prior)
+    check.metrics["signal_chi2"] = float(found)
+    if found < ALL_NOISE and 1 - found > one_sided(CHECK_LEVEL / TESTS) * found.standard_error:
+        check.warnings.append(
+            f"the noise stated with the observations is larger than the observations themselves: they deviate from their mean by "
+            f"{float(found) ** 0.5:.2g} standard deviations of the noise, where noise alone gives 1; check the units of sigma or cov"
+        )
+    step, noise = rounding_step(some), float(smallest_std(some).min())
+    if step is not None and noise < step / 12**0.5:
+        check.warnings.append(
+            f"the observations are rounded to steps of {step:.3g}, which is noise of {step / 12**0.5:.2g}, and the noise stated with them is "
+            f"{noise:.2g}: check the units of sigma, or state at least the noise of rounding"
+        )
 
 
 def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:

@@ -1,0 +1,202 @@
+"""The measures, losses and pictures of a run's laps, written to TensorBoard or Weights & Biases as the laps end.
+
+Both are optional and imported only when they are named. Which laps were written is kept in the run's folder, so that a resumed run,
+or a finished one that is fitted again with a logger, writes those that are missing. A logger that fails ends with a warning, the run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..em.table import warn
+from ..errors import InputError
+from ..runs.files import read_json, write_json
+from ..runs.rundir import RunDir
+from ..runs.shown import read_losses, read_shown
+from . import pictures
+from .vectors import intervals
+
+LOGGED = "logged.json"  # in the run's folder: by logger, the last lap that was written
+HIDDEN = {"lap", "laps_before"}  # numbers of a lap that are no measures
+
+
+class Logger(Protocol):
+    """Where laps are written to."""
+
+    def measures(self, lap: int, values: dict[str, float]) -> None:
+        """The measures of a lap."""
+
+    def losses(self, steps: list[int], losses: list[float]) -> None:
+        """The training loss at optimizer steps, counted over all laps."""
+
+    def picture(self, lap: int, name: str, image: np.ndarray) -> None:
+        """A picture, `(height, width, 3)` of uint8."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+class TensorBoard:
+    """Event files in the folder `tensorboard` of the run: `tensorboard --logdir runs/mine`."""
+
+    def __init__(self, run: RunDir) -> None:
+        module = importlib.import_module("torch.utils.tensorboard")
+        self.writer = module.SummaryWriter(str(run.path / "tensorboard"))
+
+    def measures(self, lap: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(f"lap/{name}", value, lap)
+
+    def losses(self, steps: list[int], losses: list[float]) -> None:
+        for step, loss in zip(steps, losses, strict=True):
+            self.writer.add_scalar("training/loss", loss, step)
+
+    def picture(self, lap: int, name: str, image: np.ndarray) -> None:
+        self.writer.add_image(name, image, lap, dataformats="HWC")
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WeightsAndBiases:
+    """A run of the project `diffem`, or of WANDB_PROJECT, with the recipe as its configuration; resumed with the run."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.wandb = importlib.import_module("wandb")
+        name = hashlib.sha256(f"{run.info().get('name', '')} {run.path.absolute()}".encode()).hexdigest()[:16]
+        recipe = run.recipe()
+        self.run = self.wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "diffem"),
+            name=run.path.absolute().name,
+            id=name,
+            resume="allow",
+            dir=str(run.path),
+            config=recipe.model_dump(mode="json"),
+        )
+        # two axes: laps, and optimizer steps over all laps
+        self.run.define_metric("lap")
+        self.run.define_metric("step")
+        self.run.define_metric("lap/*", step_metric="lap")
+        self.run.define_metric("training/*", step_metric="step")
+
+    def measures(self, lap: int, values: dict[str, float]) -> None:
+        self.run.log({"lap": lap, **{f"lap/{name}": value for name, value in values.items()}})
+
+    def losses(self, steps: list[int], losses: list[float]) -> None:
+        for step, loss in zip(steps, losses, strict=True):
+            self.run.log({"step": step, "training/loss": loss})
+
+    def picture(self, lap: int, name: str, image: np.ndarray) -> None:
+        self.run.log({"lap": lap, f"lap/{name}": self.wandb.Image(image)})
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+# name: what makes it, the module it needs, the extra that installs it
+LOGGERS: dict[str, tuple[Callable[[RunDir], Logger], str, str]] = {
+    "tensorboard": (TensorBoard, "torch.utils.tensorboard", "tensorboard"),
+    "wandb": (WeightsAndBiases, "wandb", "wandb"),
+}
+
+
+def require_loggers(names: Iterable[str]) -> list[str]:
+    """The names, each once, if all are known and installed.
+
+    Raises:
+        InputError: For an unknown name, and for a logger that is not installed.
+    """
+    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    for name in chosen:
+        if name not in LOGGERS:
+            raise InputError(f"unknown logger {name!r}; known: {', '.join(LOGGERS)}")
+        _, module, extra = LOGGERS[name]
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            raise InputError(f"the logger {name} is not installed: pip install 'diffem[{extra}]'") from None
+    return chosen
+
+
+class Logging:
+    """Writes the laps of a run to its loggers.
+
+    Args:
+        folder: The run's folder.
+        names: Of the loggers, from `require_loggers`.
+    """
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.run, self.names = RunDir(folder), names
+        self._open: dict[str, Logger] = {}
+
+    def write(self) -> None:
+        """Write every finished lap that has not been written."""
+        for name in list(self.names):
+            try:
+                self._write(name)
+            except Exception as error:  # of a package that is not ours, perhaps of its network: no reason to lose a run
+                self.names.remove(name)
+                warn(f"the logger {name} ended: {type(error).__name__}: {error}; the run goes on without it")
+
+    def _write(self, name: str) -> None:
+        last = self.run.laps_done()
+        laps = range(self._logged().get(name, -1) + 1, last + 1)
+        if not laps:
+            return
+        if name not in self._open:
+            self._open[name] = LOGGERS[name][0](self.run)
+        logger = self._open[name]
+        for lap in laps:
+            logger.measures(lap, _numbers(self.run.lap_metrics(lap)))
+            done, losses = read_losses(self.run, [lap])
+            before, _ = read_losses(self.run, range(1, lap))
+            logger.losses([int(step + (before[-1] if before else 0)) for step in done], losses)
+            for what, png in _pictures(self.run, lap).items():
+                logger.picture(lap, what, _pixels(png))
+            write_json(self.run.path / LOGGED, {**self._logged(), name: lap})
+
+    def _logged(self) -> dict[str, int]:
+        file = self.run.inside(self.run.path / LOGGED)
+        try:
+            kept = read_json(file) if file.is_file() else {}
+        except InputError:  # damaged: laps are written again
+            kept = {}
+        return {k: v for k, v in kept.items() if isinstance(v, int)} if isinstance(kept, dict) else {}
+
+    def close(self) -> None:
+        for name, logger in self._open.items():
+            try:
+                logger.close()
+            except Exception as error:
+                warn(f"the logger {name} did not close: {type(error).__name__}: {error}")
+        self._open.clear()
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """The measures of a lap that are numbers."""
+    numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {k: float(v) for k, v in numbers.items() if k not in HIDDEN and math.isfinite(v)}
+
+
+def _pictures(run: RunDir, lap: int) -> dict[str, bytes]:
+    """Prior samples and posterior draws, as the report shows them."""
+    samples, draws = (read_shown(run, lap, f"{name}.npy") for name in ("samples", "posterior"))
+    if pictures.is_image(samples[0]):
+        return {"samples": pictures.grid(samples[:64], columns=8), "posterior": pictures.posterior(None, draws)}
+    return {"samples": pictures.marginals({f"lap {lap}": samples}), "posterior": intervals(draws)}
+
+
+def _pixels(png: bytes) -> np.ndarray:
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
