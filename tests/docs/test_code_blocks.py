@@ -12,13 +12,16 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import typer
 import yaml
 from typer.testing import CliRunner
 
 import diffem.em.fit as fitting
 from diffem.cli import app
+from diffem.data.digits import images
 from diffem.runs.recipe import load_recipe
 
 from ..metrics.extractors import write_extractor
@@ -26,6 +29,7 @@ from ..metrics.extractors import write_extractor
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 ELSEWHERE = {"docs/interop.md"}  # needs other packages: tests/interop/test_page.py runs it, where they are
+REPEATS = "docs/index.md"  # its Python blocks are README's
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 PEERS = ("deepinv", "azula", "diffusers")  # live in an environment of their own
@@ -70,6 +74,12 @@ def digits_run(tiny, tmp_path_factory):
     return tiny(None, "digits", tmp_path_factory.mktemp("docs") / "digits", device="cpu").path
 
 
+def write_images(path: Path) -> None:
+    """The reader's own images, of which the first page speaks: NaN where a pixel was not measured."""
+    y = images()[:300] + 0.1 * torch.randn(300, 8, 8)
+    np.save(path, torch.where(torch.rand(300, 8, 8) < 0.5, y, torch.nan).numpy())
+
+
 def commands(text: str) -> list[list[str]]:
     """The command lines of a block; an explanation after two spaces or # is none of them."""
     lines = [re.split(r"\s{2,}|\s#", line.strip())[0] for line in text.splitlines()]
@@ -77,13 +87,15 @@ def commands(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if p not in ELSEWHERE and any(b.language in ("python", "sh") for b in blocks(p))]
+    "page",
+    [p for p in PAGES if p not in {*ELSEWHERE, REPEATS} and any(b.language in ("python", "sh") for b in blocks(p))],
 )
 def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
     shutil.copytree(digits_run, "runs/digits")
     write_extractor(tmp_path / "inception.pt")
+    write_images(tmp_path / "images.npy")
     names: dict = {"__name__": "page"}
     for block in blocks(page):
         if block.language == "python":
@@ -102,6 +114,12 @@ def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
             for words in commands(block.text):
                 result = CliRunner().invoke(app, words, catch_exceptions=False)
                 assert result.exit_code == 0, (words, result.output)
+
+
+def test_the_first_page_has_the_code_of_the_readme():
+    first, readme = ([b.text for b in blocks(p) if b.language == "python"] for p in (REPEATS, "README.md"))
+    assert first
+    assert set(first) <= set(readme)
 
 
 @pytest.mark.parametrize("page", PAGES)
