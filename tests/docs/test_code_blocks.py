@@ -19,7 +19,6 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-import diffem.em.fit as fitting
 from diffem.cli import app
 from diffem.data.digits import images
 from diffem.runs.recipe import load_recipe
@@ -33,10 +32,6 @@ REPEATS = "docs/index.md"  # its Python blocks are README's
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 PEERS = ("deepinv", "azula", "diffusers")  # live in an environment of their own
-TINY = {
-    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32], "e_step.steps": 2, "e_step.draws": 1,
-    "e_step.redraws": 0, "gaussian.rounds": 2, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
-}  # fmt: skip
 
 
 @dataclass
@@ -54,19 +49,6 @@ def blocks(page: str) -> list[Block]:
         if not (before and before[-1].startswith("<!-- not run:")):
             found.append(Block(match[2], match[3], text[: match.start()].count("\n") + 2))
     return found
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    """`fit` with tiny settings: the library and the command line both carry out recipes through one function."""
-    whole = fitting.carry_out
-
-    def carry_out(recipe, *arguments, **options):
-        return whole(load_recipe(recipe, TINY), *arguments, **options)
-
-    fitting.carry_out = carry_out
-    yield fitting.fit
-    fitting.carry_out = whole
 
 
 @pytest.fixture(scope="module")

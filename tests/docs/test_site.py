@@ -110,6 +110,16 @@ def test_formulas_are_mathml(site):
 
 @pytest.mark.slow
 @built
+@pytest.mark.parametrize("name", ["own-images", "table"])
+def test_notebooks_are_pages(site, name):
+    text = (site / "notebooks" / f"{name}.html").read_text()
+    assert f'href="{name}.ipynb"' in text  # to be downloaded
+    assert "inside their 90 % intervals: " in text  # printed by a cell
+    assert (site / "notebooks" / f"{name}.ipynb").is_file()
+
+
+@pytest.mark.slow
+@built
 @pytest.mark.skipif(find_spec("playwright") is None or CHROMIUM is None, reason="no Playwright or no Chromium")
 def test_a_site_opened_from_a_folder_needs_nothing_else(site):
     """Formulas are drawn and the search finds, without a server and without the network."""
