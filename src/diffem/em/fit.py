@@ -26,6 +26,7 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
 from ..runs.tensors import tensors_checksum
+from .given import check_given
 from .loop import Loop, Say
 from .table import LapTable, warn
 from .validation import validate
@@ -151,13 +152,13 @@ def fit(
             changes["data"] = {"source": "given"}
         with processes.announcing():
             resolved = load_recipe(recipe, changes)
-            if table is not None and obs is None:
+            if table is not None and obs is None and resolved.data.source != "given":
                 table("reading", {"recipe": resolved.name, "source": resolved.data.source})
             problem = _problem(obs, resolved, recipe, changes)
         if table is not None:
             table("data", {"about": problem.about})
-        if resolved.network.kind == "unet" and processes.is_first:
-            _check_axes(problem.obs)
+        with processes.announcing():
+            check_given(problem.obs, images=resolved.network.kind == "unet")
         folder = Path("runs") / resolved.name if out is None else Path(out)
         run = carry_out(
             placed(resolved, folder),
@@ -206,18 +207,6 @@ def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes
         return resolved.problem()
     except InputError as error:
         raise InputError(f"{recipe if isinstance(recipe, str | Path) else resolved.name}: {error}") from None
-
-
-def _check_axes(obs: Observations) -> None:
-    """Warn of images that probably have their channels along the last axis."""
-    shape = obs.x_shape
-    if len(shape) == 3 and shape[-1] in (3, 4) and shape[0] > 4:
-        channels = (shape[-1], *shape[:2])
-        warn(
-            f"the samples have shape {shape}, which is read as (channels, height, width): {shape[0]} channels of "
-            f"{shape[1]}×{shape[2]} pixels. If the channels come last, move them: samples of shape {channels}, such as "
-            "y.transpose(0, 3, 1, 2) of a NumPy array"
-        )
 
 
 def _told(table: LapTable | None, say: Say | None) -> Say:
