@@ -102,4 +102,10 @@ def test_the_command():
     assert values["devices"][0]["kind"] == "cpu"
     assert {fit["recipe"] for fit in values["recipes"]} == set(names())
     text = CliRunner().invoke(app, ["doctor"]).stdout
-    assert all(name in text for name in ("float32", "disk", "extras", *names()))
+    assert all(name in text for name in ("float32", "disk", "extras"))
+    listed = {
+        line.split()[0]: line.split()[1] for line in text.split("\nrecipes", 1)[1].splitlines() if line[:2] == "  "
+    }
+    assert {name: listed[name] for name in names()} == {
+        fit["recipe"]: "yes" if fit["fits"] else "no" for fit in values["recipes"]
+    }

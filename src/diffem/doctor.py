@@ -276,7 +276,7 @@ def describe(diagnosis: Diagnosis) -> str:
     for fit in diagnosis.recipes:
         mark = "yes" if fit.fits else "no"
         lines.append(
-            f"  {fit.recipe:16}{mark:5}{fit.why}"
+            f"  {fit.recipe:20}{mark:5}{fit.why}"
             + (f"; {fit.parameters / 1e6:.3g} M parameters" if fit.parameters else "")
         )
     first = next((fit for fit in diagnosis.recipes if fit.fits and fit.recipe == "digits"), None)

@@ -1,6 +1,5 @@
 """The page as people use it, in headless Chromium. Skipped where Playwright or a Chromium is not installed."""
 
-import shutil
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -8,10 +7,10 @@ from threading import Thread
 
 import pytest
 
+from ..browser import CHROMIUM
 from .conftest import png
 from .serving import served
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is not installed"),

@@ -42,6 +42,14 @@ def nothing():
 
 
 number = 3
+
+
+def failing():
+    raise FileNotFoundError("psf.fits")
+
+
+def nonlinear():
+    return Observations(torch.rand(80, 4), operators.Function(lambda x: x**2, (4,)), sigma=0.1)
 """
 NAME = "some_module_of_a_user"
 FEW = {**RECIPE, "laps": 1, "train": {**RECIPE["train"], "steps": 20}, "data": {"source": f"{NAME}:problem", "n": 90}}
@@ -106,7 +114,9 @@ def test_a_runs_folder_executes_nothing(run, folder, monkeypatch, tmp_path):
             f"executed only if you name it, not because a run's recipe does: --set data.source={NAME}:problem"
             in result.stderr
         )
-    assert command("observe", run, "-o", "obs.safetensors").returncode == 2
+    result = command("observe", run, "-o", "obs.safetensors")
+    assert result.returncode == 2
+    assert f"--source {NAME}:problem" in result.stderr
     for refused in (lambda: diffem.fit(None, RunDir(run).recipe(), folder / "other"), RunDir(run).recipe().problem):
         with pytest.raises(InputError, match="Python code"):
             refused()
@@ -143,6 +153,8 @@ def test_a_mapping_is_the_users_own(folder, monkeypatch):
         ({"source": "some_module_of_a_user:number"}, "has no function 'number'"),
         ({"source": "some_module_of_a_user:nothing"}, "must return diffem.Observations.*got NoneType"),
         ({"source": "some_module_of_a_user:problem", "m": 3}, "does not take these settings.*'m'"),
+        ({"source": "some_module_of_a_user.py:problem"}, "without .py: some_module_of_a_user:function"),
+        ({"source": "some_module_of_a_user:failing"}, r"failed: FileNotFoundError: psf.fits .*user.py, line \d+"),
         ({"source": "no_module_of_a_user:problem"}, "no module 'no_module_of_a_user', neither in"),
         ({"source": "some_module_of_a_user:problem()"}, "not of the form module:function"),
         ({"source": "../some_module_of_a_user:problem"}, "not of the form module:function"),
@@ -155,6 +167,13 @@ def test_what_is_wrong_with_a_source_is_named(data, words, folder):
     assert f"{folder / 'recipe.yaml'}: " in result.stderr
     with pytest.raises(InputError, match=words):
         diffem.fit(None, folder / "recipe.yaml", folder / "run")
+
+
+def test_a_function_that_is_not_linear_is_refused(folder):
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({**FEW, "data": {"source": f"{NAME}:nonlinear"}}))
+    with pytest.raises(InputError, match=r"(?s)cannot be used.*FAILED linearity"):
+        diffem.fit(None, folder / "recipe.yaml", folder / "run")
+    assert not (folder / "run").exists()
 
 
 def test_a_module_of_the_same_name_is_not_taken_for_another(folder, tmp_path):

@@ -12,13 +12,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import typer
 import yaml
 from typer.testing import CliRunner
 
-import diffem.em.fit as fitting
 from diffem.cli import app
+from diffem.data.digits import images
 from diffem.runs.recipe import load_recipe
 
 from ..metrics.extractors import write_extractor
@@ -26,13 +28,10 @@ from ..metrics.extractors import write_extractor
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 ELSEWHERE = {"docs/interop.md"}  # needs other packages: tests/interop/test_page.py runs it, where they are
+REPEATS = "docs/index.md"  # its Python blocks are README's
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 PEERS = ("deepinv", "azula", "diffusers")  # live in an environment of their own
-TINY = {
-    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32], "e_step.steps": 2, "e_step.draws": 1,
-    "e_step.redraws": 0, "gaussian.rounds": 2, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
-}  # fmt: skip
 
 
 @dataclass
@@ -53,21 +52,14 @@ def blocks(page: str) -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def tiny():
-    """`fit` with tiny settings: the library and the command line both carry out recipes through one function."""
-    whole = fitting.carry_out
-
-    def carry_out(recipe, *arguments, **options):
-        return whole(load_recipe(recipe, TINY), *arguments, **options)
-
-    fitting.carry_out = carry_out
-    yield fitting.fit
-    fitting.carry_out = whole
-
-
-@pytest.fixture(scope="module")
 def digits_run(tiny, tmp_path_factory):
     return tiny(None, "digits", tmp_path_factory.mktemp("docs") / "digits", device="cpu").path
+
+
+def write_images(path: Path) -> None:
+    """The reader's own images, of which the first page speaks: NaN where a pixel was not measured."""
+    y = images()[:300] + 0.1 * torch.randn(300, 8, 8)
+    np.save(path, torch.where(torch.rand(300, 8, 8) < 0.5, y, torch.nan).numpy())
 
 
 def commands(text: str) -> list[list[str]]:
@@ -77,13 +69,15 @@ def commands(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if p not in ELSEWHERE and any(b.language in ("python", "sh") for b in blocks(p))]
+    "page",
+    [p for p in PAGES if p not in {*ELSEWHERE, REPEATS} and any(b.language in ("python", "sh") for b in blocks(p))],
 )
 def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
     shutil.copytree(digits_run, "runs/digits")
     write_extractor(tmp_path / "inception.pt")
+    write_images(tmp_path / "images.npy")
     names: dict = {"__name__": "page"}
     for block in blocks(page):
         if block.language == "python":
@@ -102,6 +96,12 @@ def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
             for words in commands(block.text):
                 result = CliRunner().invoke(app, words, catch_exceptions=False)
                 assert result.exit_code == 0, (words, result.output)
+
+
+def test_the_first_page_has_the_code_of_the_readme():
+    first, readme = ([b.text for b in blocks(p) if b.language == "python"] for p in (REPEATS, "README.md"))
+    assert first
+    assert set(first) <= set(readme)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -15,6 +15,8 @@ import pytest
 
 import diffem
 
+from ..browser import CHROMIUM
+
 ROOT = Path(__file__).parents[2]
 # Values and protocols that the pages explain where they are used.
 ELSEWHERE = {
@@ -55,17 +57,28 @@ class Links(HTMLParser):
         self.anchors |= {v for name in ("id", "name") if (v := values.get(name))}
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="the extra docs is not installed"
-)
-def test_the_site_builds_and_its_links_lead_somewhere(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site's folder."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert not re.search(r"^WARNING", result.stderr, re.MULTILINE)
+    return folder
+
+
+built = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("mkdocs", "mkdocstrings", "latex2mathml")),
+    reason="the extra docs is not installed",
+)
+
+
+@pytest.mark.slow
+@built
+def test_links_lead_somewhere(site):
     pages: dict[Path, Links] = {}
-    for path in (tmp_path / "site").rglob("*.html"):
+    for path in site.rglob("*.html"):
         pages[path.resolve()] = Links()
         pages[path.resolve()].feed(path.read_text())
     assert len(pages) > 20
@@ -83,3 +96,50 @@ def test_the_site_builds_and_its_links_lead_somewhere(tmp_path):
             assert file.is_file(), (path.name, target)
             if parts.fragment and file in pages and not parts.fragment.startswith("__"):
                 assert unquote(parts.fragment) in pages[file].anchors, (path.name, target)
+
+
+@pytest.mark.slow
+@built
+def test_formulas_are_mathml(site):
+    for page, least in (("index.html", 5), ("method.html", 30)):
+        text = (site / page).read_text()
+        assert text.count("<math ") >= least
+        assert "arithmatex" not in text
+        assert "$" not in re.sub(r"<script.*?</script>|<code.*?</code>", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.slow
+@built
+@pytest.mark.parametrize("name", ["own-images", "table"])
+def test_notebooks_are_pages(site, name):
+    text = (site / "notebooks" / f"{name}.html").read_text()
+    assert f'href="{name}.ipynb"' in text  # to be downloaded
+    assert "inside their 90 % intervals: " in text  # printed by a cell
+    assert (site / "notebooks" / f"{name}.ipynb").is_file()
+
+
+@pytest.mark.slow
+@built
+@pytest.mark.skipif(find_spec("playwright") is None or CHROMIUM is None, reason="no Playwright or no Chromium")
+def test_a_site_opened_from_a_folder_needs_nothing_else(site):
+    """Formulas are drawn and the search finds, without a server and without the network."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((site / "method.html").as_uri())
+        height = "document.querySelector('math mfrac').getBoundingClientRect().height"
+        line = "parseFloat(getComputedStyle(document.querySelector('math mfrac')).fontSize)"
+        assert page.evaluate(f"{height} > 1.5 * {line}")  # numerator above denominator
+        page.goto((site / "howto" / "app.html").as_uri())  # a page in a subfolder
+        page.click("[data-md-component=search-query]")
+        page.keyboard.type("pivot")
+        page.wait_for_selector(".md-search-result__item a")
+        found = page.eval_on_selector_all(".md-search-result__item a", "links => links.map(link => link.href)")
+        assert any(target.startswith((site / "method.html").as_uri()) for target in found)
+        browser.close()
+    assert all(url.startswith(("file:", "data:", "blob:", "about:")) for url in requests)

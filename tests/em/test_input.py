@@ -128,3 +128,26 @@ def test_misuse_is_named_before_anything_is_written(call, words, tmp_path):
     with pytest.raises(InputError, match=f"(?s){words}"):
         call(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+IMAGES = {
+    "laps": 1, "train.steps": 10, "train.first_steps": 10, "e_step.steps": 2, "gaussian.rounds": 2, "network.hidden": [8, 8],
+    "watch.held_out": 8, "watch.samples": 8, "watch.draws": 2,
+}  # fmt: skip
+
+
+def pictures(*shape):
+    """Images of which half of the pixels are missing, in all channels."""
+    y = torch.randn(40, *shape)
+    return torch.where(torch.rand(40, 1, *shape[1:]) < 0.5, y, torch.nan)
+
+
+def test_colour_images_with_missing_pixels(tmp_path):
+    """The recipe's conditional network takes whole pixels, and so held-out pixels are hidden in all channels."""
+    run = diffem.fit(pictures(3, 4, 4), "small-images", tmp_path, sigma=0.1, changes=IMAGES, progress=False)
+    assert "predictive_log_likelihood" in run.laps[-1]
+
+
+def test_channels_along_the_last_axis_are_warned_of(tmp_path):
+    with pytest.warns(diffem.RunWarning, match=r"(?s)8 channels of 8×3 pixels.*samples of shape \(3, 8, 8\)"):
+        diffem.fit(pictures(8, 8, 3), "small-images", tmp_path, sigma=0.1, changes=IMAGES, progress=False)

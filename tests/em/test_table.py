@@ -12,7 +12,7 @@ import yaml
 import diffem
 from diffem import Observations, RunWarning
 from diffem.em.loop import Loop
-from diffem.em.table import COLUMNS
+from diffem.em.table import COLUMNS, LapTable
 from diffem.em.trainer import Trainer
 from diffem.interruption import Interruption, Preempted
 from diffem.runs.rundir import RunDir
@@ -62,6 +62,14 @@ def test_the_table_has_a_row_per_lap_and_ends_with_the_verdict(tmp_path, capsys)
     metrics = RunDir(tmp_path / "run").metrics()
     assert metrics[0]["start_seconds"] > 0
     assert all(0 < m["watch_seconds"] <= m["seconds"] for m in metrics)
+
+
+def test_cells_wider_than_their_columns_are_not_joined(capsys):
+    row = {"lap": 1, "heldout_chi2": 2230.84, "predictive_log_likelihood": -13.871, "predictive_error": 17.648}
+    LapTable().row({**row, "observation_distance": 123456.7891, "loss": 1e9})
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "1", "2230.84", "-13.871", "±17.648", "123456.7891", "–", "–", "1000000000.0000", "–", "–", "–",
+    ]  # fmt: skip
 
 
 def test_silence_is_silent_but_for_warnings(tmp_path, capfd):

@@ -170,3 +170,12 @@ def test_the_exact_measure_does_not_depend_on_the_batches(monkeypatch):
     monkeypatch.setattr(marginal, "NUMBERS", 5 * 4 * 6)  # five observations at a time
     torch.testing.assert_close(exact_hidden_log_densities(prior, obs, hidden), whole, rtol=1e-12, atol=1e-12)
     assert len({tuple(row.tolist()) for row in hidden}) > 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_values_measured_together_are_hidden_together(together):
+    mask = torch.rand(50, 1 if together else 3, 6, 6) < 0.5
+    obs = Observations(torch.randn(50, 3, 6, 6), operators.Mask(mask.expand(50, 3, 6, 6).clone()), sigma=0.1)
+    shown, hidden = metrics.hide(obs, 0.3)
+    assert bool((hidden == hidden[:, :1]).all()) == together
+    assert torch.equal(shown.measured | hidden, obs.measured)

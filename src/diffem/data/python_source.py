@@ -14,6 +14,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..interruption import Preempted
 from .observations import Observations
 from .sources import Problem
 
@@ -60,8 +62,9 @@ def _module(name: str, folder: Path) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = f"; name the module without .py: {name.removesuffix('.py')}:function" if name.endswith(".py") else ""
             raise InputError(
-                f"data.source: there is no module {name!r}, neither in {folder} nor where Python looks (sys.path)"
+                f"data.source: there is no module {name!r}, neither in {folder} nor where Python looks (sys.path){hint}"
             ) from None
         raise InputError(f"data.source: {name} needs a module that is missing: {error.name}") from error
 
@@ -77,7 +80,15 @@ def _called(function: Any, source: str, seed: int, options: dict[str, Any]) -> A
         raise InputError(
             f"data.source {source!r} does not take these settings: {str(options)[:400]} ({error})"
         ) from None
-    return function(**given)
+    try:
+        return function(**given)
+    except (InputError, Preempted):
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"data.source {source!r} failed: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        ) from error
 
 
 @contextmanager

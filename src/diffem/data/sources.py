@@ -85,7 +85,8 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
         )
     if ":" in source:
         raise InputError(
-            f"the observations are made by Python code, {source}, which is not executed because a file names it; name it yourself"
+            f"the observations are made by Python code, {source}, which is not executed because a file names it. Name it yourself "
+            f"(fit: --set data.source={source}; evaluate, report, export: --source {source}), or call the function from Python"
         )
     if source not in SOURCES:
         raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")

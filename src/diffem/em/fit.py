@@ -26,6 +26,7 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
 from ..runs.tensors import tensors_checksum
+from .given import check_given
 from .loop import Loop, Say
 from .table import LapTable, warn
 from .validation import validate
@@ -154,11 +155,13 @@ def fit(
             changes["data"] = {"source": "given"}
         with processes.announcing():
             resolved = load_recipe(recipe, changes)
-            if table is not None and obs is None:
+            if table is not None and obs is None and resolved.data.source != "given":
                 table("reading", {"recipe": resolved.name, "source": resolved.data.source})
             problem = _problem(obs, resolved, recipe, changes)
         if table is not None:
             table("data", {"about": problem.about})
+        with processes.announcing():
+            check_given(problem.obs, images=resolved.network.kind == "unet")
         folder = Path("runs") / resolved.name if out is None else Path(out)
         with _logging(folder, named if processes.is_first else []) as log:
             run = carry_out(

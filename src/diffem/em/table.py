@@ -63,9 +63,9 @@ class LapTable:
 
     def row(self, metrics: dict[str, Any]) -> None:
         if not self.header:
-            self.line("".join(f"{name:>{width}}" for name, _, _, width in COLUMNS), "bold")
+            self.line(_aligned([name for name, *_ in COLUMNS]), "bold")
             self.header = True
-        self.line("".join(f"{_cell(metrics, key, form):>{width}}" for _, key, form, width in COLUMNS))
+        self.line(_aligned([_cell(metrics, key, form) for _, key, form, _ in COLUMNS]))
         for note in metrics.get("notes", []):
             self.line(f"  note: {note}")
 
@@ -91,6 +91,14 @@ def _cell(metrics: dict[str, Any], key: str, form: str) -> str:
         return "–"
     error = metrics.get("predictive_error") if key == "predictive_log_likelihood" else None
     return form.format(metrics[key]) + ("" if error is None else f" ±{error:.3f}")
+
+
+def _aligned(cells: list[str]) -> str:
+    """A row of the table. A cell wider than its column moves the following ones, and is never joined to the one before."""
+    row = ""
+    for cell, (*_, width) in zip(cells, COLUMNS, strict=True):
+        row += f"{cell:>{width}}" if not row or len(cell) < width else f" {cell}"
+    return row
 
 
 def warn(text: str) -> None:

@@ -35,6 +35,8 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     shape = tuple(obs.y.shape[1:]) if measured is None else tuple(measured.shape[1:])
     if obs.A.complex_output:
         shape = (*shape[:-1], 1)
+    elif len(shape) == 3 and (measured is None or bool((measured == measured[:, :1]).all())):
+        shape = (1, *shape[1:])  # images whose pixels are measured in all channels or in none
     index = torch.arange(len(obs), device=obs.y.device)
     hidden = (Stream(seed, "hidden values").uniform(index, shape) < fraction).expand(obs.y.shape)
     if measured is not None:

@@ -154,7 +154,9 @@ def _check(
     event_shape: tuple[int, ...], hidden: Sequence[int], blocks: Sequence[int], heads: Sequence[int], fold: int
 ) -> None:
     if len(event_shape) != 3:
-        raise ValueError(f"a U-Net needs images (channels, height, width), the samples have shape {event_shape}")
+        raise ValueError(
+            f"a U-Net needs images (channels, height, width), the samples have shape {event_shape}; vectors need an MLP, as in the recipe table"
+        )
     if not len(hidden) == len(blocks) == len(heads) >= 1:
         raise ValueError(f"hidden, blocks and heads name one number per level: {hidden}, {blocks}, {heads}")
     for channels, count in zip(hidden, heads, strict=True):

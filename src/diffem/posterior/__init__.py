@@ -56,7 +56,7 @@ def choose_method(prior: Prior, obs: Observations) -> tuple[str, str]:
 def condition(prior: Prior, obs: Observations, method: str | None = None, **options: Any) -> Posterior:
     """The posterior of `prior` given `obs` by a method's name, or by the best one that applies; `options` are the method's."""
     if not isinstance(obs, Observations):
-        raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}")
+        raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
     if method is None:
         method, why = choose_method(prior, obs) if not options else ("mmps", "its options were given")
         logger.info("posterior method %r: %s", method, why)

@@ -1,0 +1,24 @@
+"""Runs of the documentation, made tiny: whatever a page asks for, few laps, small networks and few steps."""
+
+import pytest
+
+import diffem.em.fit as fitting
+from diffem.runs.recipe import load_recipe
+
+TINY = {
+    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32], "e_step.steps": 2, "e_step.draws": 1,
+    "e_step.redraws": 0, "gaussian.rounds": 2, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """`fit` with tiny settings: the library and the command line both carry out recipes through one function."""
+    whole = fitting.carry_out
+
+    def carry_out(recipe, *arguments, **options):
+        return whole(load_recipe(recipe, TINY), *arguments, **options)
+
+    fitting.carry_out = carry_out
+    yield fitting.fit
+    fitting.carry_out = whole
