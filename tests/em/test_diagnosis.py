@@ -67,6 +67,17 @@ def test_draws_that_another_try_mends_are_a_matter_of_the_network():
     assert "e_step.bound" not in text
 
 
+def test_a_network_whose_tries_all_fail_is_not_a_matter_of_the_bound():
+    """The Gaussian start drew within it."""
+    history = [
+        {"lap": 1, "gaussian_loss": 0.65, "stuck": 0.0},
+        HEALTHY | {"rejected": 0.5, "outside": 0.5, "stuck": 0.4},
+    ]
+    (text,) = warnings(history, DIGITS)
+    assert "far larger than the data" in text
+    assert "e_step.bound" not in text
+
+
 @pytest.mark.parametrize(
     ("cause", "key"),
     [({"misfit": 0.2}, "e_step.iterations"), ({"not_finite": 0.2}, "train.lr"), ({}, "e_step.plausible")],
@@ -91,7 +102,7 @@ def test_a_cause_takes_the_place_of_general_advice():
     lap = HEALTHY | {"predictive_log_likelihood": -0.5, "predictive_each": [w - 0.5 for w in wave]}
     (alone,) = warnings([before, lap], DIGITS)
     assert "the prior drifts" in alone
-    worse, small = warnings([before, lap | {"trained_loss": 0.95, "unseen_loss": 0.96}], DIGITS)
+    small, worse = warnings([before, lap | {"trained_loss": 0.95, "unseen_loss": 0.96}], DIGITS)
     assert "drifts" not in worse
     assert "lap=1" in worse
     assert "network.hidden" in small
@@ -125,7 +136,7 @@ def test_a_lap_that_trains_the_prior_alone_is_no_drift():
     recipe = load_recipe(ALONE)
     wave = torch.linspace(-0.01, 0.01, 16).tolist()
     lap = {"lap": 2, "predictive_log_likelihood": -0.5, "predictive_each": [w - 0.5 for w in wave], "conditioned": 0}
-    lap |= {"hidden_coverage90": 0.5, "hidden_coverage90_error": 0.01, "rejected": 0.4}
+    lap |= {"hidden_coverage90": 0.5, "hidden_coverage90_error": 0.01}
     history = [{"lap": k, "predictive_log_likelihood": 0.0, "predictive_each": [0.0] * 16} for k in (0, 1)]
     assert warnings([*history, lap], recipe) == []
     assert "trained the prior alone" in notes(lap, recipe)[0]

@@ -9,6 +9,7 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
+from diffem.interop import hub
 from diffem.report import pictures, vectors
 from diffem.report.measures import cell, columns, lap_curves
 from diffem.report.page import write_report
@@ -53,6 +54,12 @@ def test_settings_tell_the_encoding_in_readable_letters(own):
     assert "8×8" in (own / "recipe.yaml").read_text()
 
 
+def test_the_card_tells_how_the_prior_was_learned(own, tmp_path):
+    hub.export_run(own, tmp_path / "export")
+    card = (tmp_path / "export/README.md").read_text()
+    assert "From lap 1 of expectation–maximisation." in card
+
+
 def test_vectors_have_a_posterior_section(own):
     page = (own / "report.html").read_text()
     assert "Posterior draws" in page
@@ -82,6 +89,8 @@ def test_a_clean_run_is_not_said_to_have_seen_no_clean_example(tmp_path):
     assert "observations alone" not in page
     assert "kept from training" not in page
     assert "rejected" not in page.split("Lap by lap")[1].split("Settings")[0]
+    hub.export_run(tmp_path / "run", tmp_path / "export")
+    assert "From lap 1 of training on samples of x themselves." in (tmp_path / "export/README.md").read_text()
 
 
 def test_nothing_held_out_and_nothing_found_is_said_so():

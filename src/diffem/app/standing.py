@@ -54,7 +54,7 @@ def _stage(viewer: Viewer, lap: int) -> str:
     """What a lap in progress is doing, by the files it has written so far."""
     run, recipe = viewer.run, viewer.recipe
     if lap == 0:
-        return "lap 0: fitting the Gaussian start"
+        return "lap 0: fitting the Gaussian start" if recipe.start == "gaussian" else "lap 0: reading the start"
     if run.prior_file(lap).is_file():
         return f"lap {lap}: measuring the prior"
     written = len(list((run.lap(lap) / "draws").glob("*.json"))) if (run.lap(lap) / "draws").is_dir() else 0

@@ -30,14 +30,15 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
     """What is probably wrong with the newest lap of `history`, and what to do."""
     lap = history[-1]
     level = LAPS_LEVEL / (TESTS * recipe.laps)
-    out = other_scale(lap, level) + beyond_bound(lap, recipe)
-    # the start has a check of its own (`model_check`), and posterior draws are not what a lap of the prior alone trained
-    if lap["lap"] == 0 or prior_alone(lap, recipe):
+    out = other_scale(lap, level)
+    if lap["lap"] == 0:  # the start has a check of its own (`model_check`)
         return out
-    causes = weak_network(history) + overfitting(lap, level)
-    out += drift(history, recipe.watch.worse, level, advise=not causes) + causes
-    out += residuals(lap, level) + intervals(lap, level) + width(lap, level)
-    return out + rejections(lap, recipe, advise=not causes)
+    causes = weak_network(history) + overfitting(history, level)
+    out += causes + beyond_bound(history, recipe)
+    if not prior_alone(lap, recipe):  # posterior draws are what the lap trained
+        out += drift(history, recipe.watch.worse, level, advise=not causes)
+        out += residuals(lap, level) + intervals(lap, level) + width(lap, level)
+    return out + rejections(history, recipe, advise=not causes)
 
 
 def notes(lap: Lap, recipe: Recipe) -> list[str]:
@@ -91,11 +92,12 @@ def weak_network(history: History) -> list[str]:
     if fall is not None and fall < FLAT:
         return [f"{seen}, and its loss falls no further: it is too small; raise network.hidden, or train.lr"]
     why = "its loss is still falling" if fall is not None else f"{lap.get('steps', 'few')} steps are few"
-    return [f"{seen}, and {why}: it is trained too little; raise {_steps_key(lap)}"]
+    return [f"{seen}, and {why}: it is trained too little; raise {_steps_key(history)}"]
 
 
-def overfitting(lap: Lap, level: float) -> list[str]:
+def overfitting(history: History, level: float) -> list[str]:
     """A network that denoises its own draws better than draws for held-out observations: it has learned them by heart."""
+    lap = history[-1]
     own, other, error = (lap.get(key) for key in ("trained_loss", "unseen_loss", "unseen_loss_error"))
     if own is None or other is None or not error:
         return []
@@ -103,12 +105,14 @@ def overfitting(lap: Lap, level: float) -> list[str]:
         return []
     return [
         f"the network learns its draws by heart: its loss is {own:.3g} on draws it was trained on and {other:.3g} ± {error:.1g} on "
-        f"draws for held-out observations; raise e_step.draws, network.dropout or train.augment, or lower {_steps_key(lap)}"
+        f"draws for held-out observations; raise e_step.draws, network.dropout or train.augment, or lower {_steps_key(history)}"
     ]
 
 
-def _steps_key(lap: Lap) -> str:
-    return "train.first_steps" if lap["lap"] == 1 else "train.steps"
+def _steps_key(history: History) -> str:
+    """The key of the newest lap's steps; the network of a start that was given does not begin from nothing."""
+    first = history[-1]["lap"] == 1 and history[0].get("start") != "given"
+    return "train.first_steps" if first else "train.steps"
 
 
 def other_scale(lap: Lap, level: float) -> list[str]:
@@ -125,10 +129,15 @@ def other_scale(lap: Lap, level: float) -> list[str]:
     return [f"observations simulated from prior samples are {ratio:.2g} times as large as the real ones: {what}"]
 
 
-def beyond_bound(lap: Lap, recipe: Recipe) -> list[str]:
-    """Draws that lie beyond the bound in every try: the bound cuts data off."""
-    stuck, outside, bound = lap.get("stuck", 0.0), lap.get("outside", 0.0), lap.get("bound")
-    if stuck <= STUCK or stuck <= 0.5 * outside or bound is None:
+def beyond_bound(history: History, recipe: Recipe) -> list[str]:
+    """Draws that lie beyond the bound in every try: the bound cuts data off.
+
+    A bad network can draw so, too. The first lap draws from the Gaussian start, exactly, and shows which it is.
+    """
+    lap = history[-1]
+    stuck, outside, bound = float(lap.get("stuck", 0)), float(lap.get("outside", 0)), lap.get("bound")
+    first: Lap = next((m for m in history if m["lap"] == 1), lap)
+    if stuck <= STUCK or stuck <= 0.5 * outside or bound is None or float(first.get("stuck", stuck)) <= STUCK:
         return []
     now = recipe.at(int(lap["lap"])).e_step.bound
     what = (
@@ -142,33 +151,31 @@ def beyond_bound(lap: Lap, recipe: Recipe) -> list[str]:
     ]
 
 
-def rejections(lap: Lap, recipe: Recipe, advise: bool = True) -> list[str]:
+# why most draws were rejected, and what to change beside the training
+REJECTED = {
+    "not_finite": ("are not finite", "lower train.lr or train.clip"),
+    "misfit": ("do not explain their observation", "raise e_step.iterations or e_step.steps"),
+    "outside": ("are far larger than the data", "raise e_step.steps or e_step.redraws"),
+    "implausible": ("are implausible to the prior itself", "raise e_step.plausible"),
+}
+
+
+def rejections(history: History, recipe: Recipe, advise: bool = True) -> list[str]:
     """More rejected draws than `watch.rejected`, by what most of them were rejected for."""
+    lap = history[-1]
     rejected = lap.get("rejected", 0.0)
     # the first lap draws from the Gaussian start, whose tails leave the plausible range by nature
-    if lap["lap"] < 2 or rejected <= recipe.watch.rejected or beyond_bound(lap, recipe):
+    if lap["lap"] < 2 or rejected <= recipe.watch.rejected or beyond_bound(history, recipe):
         return []
+    train = "raise train.first_steps or train.steps"
+    if "misfit" not in lap:  # a lap of a version that did not count causes
+        return [f"{rejected:.1%} of the draws were rejected: {train}, or e_step.redraws"]
     shares = {name: lap.get(name, 0.0) for name in ("not_finite", "misfit", "outside")}
-    shares["implausible"] = rejected - sum(shares.values()) if "misfit" in lap else 0.0
+    shares["implausible"] = rejected - sum(shares.values())
     cause = max(shares, key=lambda name: shares[name])
-    train = "raise train.first_steps or train.steps" if advise else ""
-    why, keys = {
-        "not_finite": ("are not finite", "lower train.lr or train.clip"),
-        "misfit": ("do not explain their observation", "raise e_step.iterations or e_step.steps"),
-        "outside": (
-            "are far larger than the data, and mostly not when drawn again",
-            "raise e_step.steps or e_step.redraws",
-        ),
-        "implausible": ("the prior itself finds implausible", "raise e_step.plausible"),
-    }[cause]
-    if not shares[cause]:  # a lap of a version that did not count causes
-        return [f"{rejected:.1%} of the draws were rejected: {train or keys}, or e_step.redraws"]
-    advice = ", or ".join(part for part in (train if cause != "implausible" else "", keys) if part)
-    return [
-        f"{rejected:.1%} of the draws were rejected, most of them because they {why}: {advice}".replace(
-            "they the", "the"
-        )
-    ]
+    why, keys = REJECTED[cause]
+    advice = f"{train}, or {keys}" if advise and cause != "implausible" else keys
+    return [f"{rejected:.1%} of the draws were rejected, most of them because they {why}: {advice}"]
 
 
 def residuals(lap: Lap, level: float) -> list[str]:

@@ -55,7 +55,7 @@ class LapTable:
             self.line("fitting the Gaussian start ..." if data["start"] == "gaussian" else "reading the start ...")
         elif event == "started":
             rounds = f"{data['rounds']} rounds, " if "rounds" in data else ""
-            self.line(f"start: {rounds}{data['start_seconds']:.1f} s; checking the model on held-out observations ...")
+            self.line(f"start: {rounds}{data['start_seconds']:.1f} s; measuring it and checking the model ...")
         elif event == "memory":
             self.line(f"  lap {data['lap']}: out of memory; drawing again, {data['batch']} at a time", "yellow")
         elif event == "lap":

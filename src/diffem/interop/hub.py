@@ -256,6 +256,14 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def _training(card: dict[str, Any]) -> str:
+    """How the prior was learned: samples of x themselves need no expectation–maximisation."""
+    recipe = card["training"].get("recipe")
+    e_step = recipe.get("e_step") if isinstance(recipe, dict) else None
+    clean = isinstance(e_step, dict) and e_step.get("clean") is True
+    return "training on samples of x themselves" if clean else "expectation–maximisation"
+
+
 def _family(prior: dict[str, Any]) -> list[str]:
     """What a conditional network was trained for, in words."""
     if "family" not in prior:
@@ -282,7 +290,7 @@ def _readme(card: dict[str, Any]) -> str:
         "",
         *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
         *_family(prior),
-        *([f"From lap {card['lap']} of expectation–maximisation.", ""] if card["lap"] is not None else []),
+        *([f"From lap {card['lap']} of {_training(card)}.", ""] if card["lap"] is not None else []),
         *([_sentence(card["training"]["verdict"]), ""] if card["training"].get("verdict") else []),
         *([card["notes"], ""] if card["notes"] else []),
         "```python",
