@@ -8,7 +8,9 @@ import diffem
 from diffem import CastWarning, InputError, Observations, metrics, operators, priors
 from diffem.data.precision import in_float32
 from diffem.data.stored import MemoryShelf, StoredObservations
+from diffem.em import given
 from diffem.em.evaluation import evaluate
+from diffem.em.given import suspicions
 
 from .small import RECIPE, observations
 from .test_resume import contents, same
@@ -151,3 +153,27 @@ def test_colour_images_with_missing_pixels(tmp_path):
 def test_channels_along_the_last_axis_are_warned_of(tmp_path):
     with pytest.warns(diffem.RunWarning, match=r"(?s)8 channels of 8×3 pixels.*samples of shape \(3, 8, 8\)"):
         diffem.fit(pictures(8, 8, 3), "small-images", tmp_path, sigma=0.1, changes=IMAGES, progress=False)
+
+
+def test_columns_as_they_come_are_warned_of():
+    """A table in its own units, a column of which is empty; standardised and without that column there is nothing to warn of."""
+    x = torch.randn(100, 3) * torch.tensor([10.0, 300.0, 1.0]) + torch.tensor([170.0, 5000.0, 0.0])
+    y = torch.where(torch.rand(100, 3) < 0.8, x, torch.nan)
+    y[:, 2] = torch.nan
+    never, far, unequal = suspicions(Observations(y, sigma=0.1), images=False)
+    assert "1 of the 3 values of x are measured by no observation (index 2)" in never
+    assert "far from zero" in far
+    assert "Standardise them" in unequal
+    values = (y[:, :2] - y[:, :2].nanmean(0)) / x[:, :2].std(0)
+    assert suspicions(Observations(values, sigma=0.1), images=False) == []
+    assert suspicions(observations(), images=False) == []
+
+
+def test_the_moments_of_measured_values_do_not_depend_on_the_parts(monkeypatch):
+    y = torch.where(torch.rand(50, 2, 3) < 0.5, 1e4 + torch.randn(50, 2, 3, dtype=torch.float64), torch.nan)
+    obs = Observations(y, sigma=0.1)
+    monkeypatch.setattr(given, "NUMBERS", 6 * 7)
+    count, mean, std = given.moments(obs)
+    assert torch.equal(count, (~y.isnan()).sum(0).double())
+    torch.testing.assert_close(mean, y.nanmean(0))
+    torch.testing.assert_close(std, (y - y.nanmean(0)).square().nanmean(0).sqrt(), rtol=1e-9, atol=0)

@@ -26,7 +26,7 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
 from ..runs.tensors import tensors_checksum
-from .given import check_given
+from .given import require_linear, suspicions
 from .loop import Loop, Say
 from .table import LapTable, warn
 from .validation import validate
@@ -161,7 +161,10 @@ def fit(
         if table is not None:
             table("data", {"about": problem.about})
         with processes.announcing():
-            check_given(problem.obs, images=resolved.network.kind == "unet")
+            require_linear(problem.obs)
+        if processes.is_first:
+            for text in suspicions(problem.obs, images=resolved.network.kind == "unet"):
+                warn(text)
         folder = Path("runs") / resolved.name if out is None else Path(out)
         with _logging(folder, named if processes.is_first else []) as log:
             run = carry_out(

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import torch
+
 from ..data import Observations
 from ..errors import InputError
-from ..operators import Function, Operator, OperatorError, check
-from .table import warn
+from ..operators import Function, Identity, Mask, Operator, OperatorError, check
+
+FAR = 5.0  # root mean square of the means, relative to that of the standard deviations: an offset
+UNEQUAL = 20.0  # largest standard deviation of a column relative to the smallest
+NUMBERS = 1 << 20  # looked at at a time
 
 
-def check_given(obs: Observations, images: bool) -> None:
-    """Refuse functions that are no linear operators; warn of images whose channels seem to come last.
-
-    Args:
-        images: Whether the network takes the samples as images, (channels, height, width).
-    """
+def require_linear(obs: Observations) -> None:
+    """Refuse functions of the user's that are no linear operators, by those of the first two observations."""
     few = obs[:2]
-    if has_function(few.A):
-        try:
-            check(few.A, obs.x_shape, dtype=few.y.dtype, device=few.y.device)
-        except OperatorError as error:
-            raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
-    if images:
-        check_axes(obs.x_shape)
+    if not has_function(few.A):
+        return
+    try:
+        check(few.A, obs.x_shape, dtype=few.y.dtype, device=few.y.device)
+    except OperatorError as error:
+        raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
 
 
 def has_function(A: Operator) -> bool:
@@ -29,10 +29,73 @@ def has_function(A: Operator) -> bool:
     return isinstance(A, Function) or any(map(has_function, A.children()))
 
 
-def check_axes(shape: tuple[int, ...]) -> None:
-    if len(shape) == 3 and shape[-1] in (3, 4) and shape[0] > 4:
-        warn(
-            f"the samples have shape {shape}, which is read as (channels, height, width): {shape[0]} channels of "
-            f"{shape[1]}×{shape[2]} pixels. If the channels come last, move them: samples of shape "
-            f"{(shape[-1], *shape[:2])}, such as y.transpose(0, 3, 1, 2) of a NumPy array"
+def suspicions(obs: Observations, images: bool) -> list[str]:
+    """What about the observations is probably not meant.
+
+    Args:
+        images: Whether the network takes the samples as images, (channels, height, width).
+    """
+    found = []
+    if images and (text := channels_last(obs.x_shape)) is not None:
+        found.append(text)
+    if isinstance(obs[:1].A, Mask | Identity):
+        found += scales(obs)
+    return found
+
+
+def channels_last(shape: tuple[int, ...]) -> str | None:
+    if len(shape) != 3 or shape[-1] not in (3, 4) or shape[0] <= 4:
+        return None
+    return (
+        f"the samples have shape {shape}, which is read as (channels, height, width): {shape[0]} channels of "
+        f"{shape[1]}×{shape[2]} pixels. If the channels come last, move them: samples of shape "
+        f"{(shape[-1], *shape[:2])}, such as y.transpose(0, 3, 1, 2) of a NumPy array"
+    )
+
+
+def scales(obs: Observations) -> list[str]:
+    """Values that are never measured, lie far from zero, or differ much in size, where the values of x themselves are measured."""
+    count, mean, std = moments(obs)
+    if not bool((count > 1).any()):
+        return []
+    found = []
+    if bool((count == 0).any()):
+        places = [tuple(place) for place in (count == 0).nonzero().tolist()]
+        named = ", ".join(str(place[0]) if len(place) == 1 else str(place) for place in places[:4])
+        found.append(
+            f"{len(places)} of the {count.numel()} values of x are measured by no observation (index {named}"
+            f"{', …' if len(places) > 4 else ''}): nothing can be learned about them; leave them out if that is not meant"
         )
+    known = count > 1
+    offset, spread = mean[known].square().mean().sqrt(), std[known].square().mean().sqrt()
+    if offset > FAR * spread:
+        found.append(
+            f"the values lie far from zero: their means are {float(offset):.3g}, their standard deviations {float(spread):.3g} "
+            "(root mean square). The prior is learned better if the mean is subtracted first"
+        )
+    varied = std[known & (std > 0)]
+    if len(obs.x_shape) == 1 and len(varied) and varied.max() > UNEQUAL * varied.min():
+        found.append(
+            f"the columns differ in size: their standard deviations are {float(varied.min()):.3g} to {float(varied.max()):.3g}, "
+            "and columns with small ones are hardly learned. Standardise them: (y - mean) / std of each column"
+        )
+    return found
+
+
+def moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """How often every value of x is measured, and the mean and standard deviation of what was measured, `(*event)`."""
+    sums = torch.zeros(3, *obs.x_shape, dtype=torch.float64)
+    size = max(1, NUMBERS // sums[0].numel())
+    center = None
+    for start in range(0, len(obs), size):
+        part = obs[start : start + size]
+        y, measured = part.y.double().cpu(), part.measured
+        known = torch.ones_like(y, dtype=torch.bool) if measured is None else measured.cpu().expand_as(y)
+        if center is None:  # squares of values far from zero would lose the spread
+            center = torch.where(known, y, 0).sum(0) / known.sum(0).clamp(min=1)
+        y = torch.where(known, y - center, 0)
+        sums += torch.stack([known.sum(0).double(), y.sum(0), y.square().sum(0)])
+    count, first, second = sums
+    mean = first / count.clamp(min=1)
+    assert center is not None
+    return count, center + mean, (second / count.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
