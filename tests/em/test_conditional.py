@@ -367,6 +367,18 @@ def test_a_run_with_operators_known_by_products(tmp_path) -> None:
     assert torch.equal(again, draws)
 
 
+def test_a_run_on_blurred_images_predicts_values_that_were_hidden(tmp_path) -> None:
+    """A blur of which some values are hidden is not diagonal in frequencies: they are predicted with mmps."""
+    generator = torch.Generator().manual_seed(0)
+    A = operators.Blur(torch.full((3, 3), 1 / 9), "circular")
+    y = A(torch.randn(40, 5, 6, generator=generator))
+    obs = Observations(y + 0.1 * torch.randn(y.shape, generator=generator), A, sigma=0.1)
+    recipe = {**CONDITIONAL, "laps": 1, "stages": [], "watch": {"held_out": 8, "samples": 4, "draws": 2}}
+    run = diffem.fit(obs, recipe, tmp_path / "run", progress=False)
+    assert math.isfinite(run.laps[1]["predictive_log_likelihood"])
+    assert run.prior.posterior(obs[:2]).method == "conditional"
+
+
 @pytest.mark.parametrize("event", [(6, 7), (2, 8, 8), (3, 5, 6)])
 def test_unets_of_any_size_are_told_what_was_measured(event: tuple[int, ...]) -> None:
     """Images with and without channels, framed and not: the description reaches the first convolution."""

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
-from ..priors import GaussianPrior, Prior
+from ..data.information import information_of
+from ..priors import DiffusionPrior, GaussianPrior, Prior
 from ..progress import Progress
 from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER
@@ -206,14 +207,22 @@ def given_shard(obs: Observations) -> Shard:
 def condition_like(prior: Prior, obs: Observations, options: EStep, *, own: bool = False) -> Posterior:
     """The posterior as a recipe's E-step conditions; the solver's settings are those of mmps, the others have their own.
 
-    A conditional network answers for operators like those it was trained with. For others mmps takes its place, unless the observations
-    are the run's `own`.
+    A conditional network is used for operators like those it was trained with, and for the run's `own` observations wherever that is possible; in
+    other cases mmps takes its place.
     """
     if options.method == "mmps":
         return prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
     if options.method != "conditional":
         return prior.posterior(obs, method=options.method)
-    return prior.posterior(obs, method="conditional", check=False) if own else prior.posterior(obs)
+    return (
+        prior.posterior(obs, method="conditional", check=False) if own and _shown(prior, obs) else prior.posterior(obs)
+    )
+
+
+def _shown(prior: Prior, obs: Observations) -> bool:
+    """Whether a conditional network can be told about the observations: a blur of which some values are hidden is no blur any more."""
+    family = prior.family if isinstance(prior, DiffusionPrior) else None
+    return family is None or family.impossible(information_of(obs)) is None
 
 
 def sampling_like(options: EStep) -> dict[str, Any]:
