@@ -200,17 +200,16 @@ def test_shown_operators_are_the_observations_own() -> None:
 def test_kills_at_random_instants_with_an_optimizer_that_lives_on(phases: tuple[str, ...], tmp_path) -> None:
     """SIGKILL in E, in M and while a lap is saved; resumed, the run ends with the same weights and draws."""
     reference = tmp_path / "undisturbed"
-    process = start(reference, recipe="CONDITIONAL")
-    events, errors = process.communicate()
-    assert process.returncode == 0, errors
+    code, events, errors = start(reference, recipe="CONDITIONAL").communicate()
+    assert code == 0, errors
     lines, rng, out = events.splitlines(), random.Random(5), tmp_path / "killed"
     for where in phases:
-        process = start(out, "kill", where, str(rng.randint(1, lines.count(where))), recipe="CONDITIONAL")
-        _, errors = process.communicate()
-        assert process.returncode == -signal.SIGKILL, (where, errors)
-    process = start(out, recipe="CONDITIONAL")
-    assert process.wait() == 0
-    process.communicate()
+        code, _, errors = start(
+            out, "kill", where, rng.randint(1, lines.count(where)), recipe="CONDITIONAL"
+        ).communicate()
+        assert code == -signal.SIGKILL, (where, errors)
+    code, _, errors = start(out, recipe="CONDITIONAL").communicate()
+    assert code == 0, errors
     assert same(contents(out), contents(reference))
 
 

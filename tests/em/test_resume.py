@@ -36,9 +36,8 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 def undisturbed(tmp_path_factory):
     """A run that nothing disturbed, and how many events each of its phases had, in order."""
     out = tmp_path_factory.mktemp("runs") / "undisturbed"
-    process = start(out)
-    events, errors = process.communicate()
-    assert process.returncode == 0, errors
+    code, events, errors = start(out).communicate()
+    assert code == 0, errors
     return out, Counter(events.splitlines())
 
 
@@ -53,13 +52,11 @@ def test_kills_at_random_instants(kills, undisturbed, tmp_path):
         chosen = sorted(rng.sample(list(events), min(kills, len(events))), key=list(events).index)
         kills -= len(chosen)
         for where in chosen:
-            process = start(out, "kill", where, str(rng.randint(1, events[where])))
-            _, errors = process.communicate()
-            assert process.returncode == -signal.SIGKILL, (where, errors)
+            code, _, errors = start(out, "kill", where, rng.randint(1, events[where])).communicate()
+            assert code == -signal.SIGKILL, (where, errors)
             assert phase(out) == where
-        process = start(out)
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+        code, _, errors = start(out).communicate()
+        assert code == 0, errors
         assert same(contents(out), contents(reference)), chosen
 
 
@@ -117,11 +114,11 @@ def test_micro_batches_change_nothing_that_matters(undisturbed, tmp_path):
 
 
 def test_a_second_process_is_refused(tmp_path):
-    process = start(tmp_path / "run", "wait", "001 E", "1")
+    started = start(tmp_path / "run", "wait", "001 E", 1)
     try:
-        assert process.stdout.readline() == "waiting\n"
+        started.wait_for("waiting")
         with pytest.raises(ValueError, match="another process is working on"):
             diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
     finally:
-        process.kill()
-        process.communicate()
+        started.process.kill()
+        started.communicate()
