@@ -128,6 +128,40 @@ def cifar_conditional(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), source(result)])
 
 
+def esteps(result: dict[str, Any]) -> str:
+    """Both E-steps on digits and on the curve."""
+    digits = [row for row in result["rows"] if row["problem"] == "digits"]
+    curve = [row for row in result["rows"] if row["problem"] == "curve"]
+    parts = []
+    if digits:
+        header = ["digits", "error of a draw", "of the mean of 16", "draws, lap by lap", "E", "M"]
+        rows = [
+            [
+                row["method"],
+                f"{row['mse_draw']:.3f}",
+                f"{row['mse_mean16']:.3f}",
+                " → ".join(f"{error:.2f}" for error in row["mse_per_lap"]),
+                f"{row['e_seconds']:.0f} s",
+                f"{row['m_seconds']:.0f} s",
+            ]
+            for row in digits
+        ]
+        parts.append(table(header, rows))
+    if curve:
+        header = ["curve in R⁵", "squared distance of draws from the curve, lap by lap", "E", "M"]
+        rows = [
+            [
+                row["method"],
+                " → ".join(f"{distance:.2g}" for distance in row["off_curve_per_lap"]),
+                f"{row['e_seconds']:.0f} s",
+                f"{row['m_seconds']:.0f} s",
+            ]
+            for row in curve
+        ]
+        parts.append(table(header, rows))
+    return "\n\n".join([*parts, source(result)])
+
+
 def cifar_covariances(result: dict[str, Any]) -> str:
     """Three runs of the same minutes; the result is that of `mmps`."""
     rows = []
