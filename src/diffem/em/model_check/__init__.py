@@ -52,17 +52,22 @@ def check_model(
         held_out: Observations it was not fitted to, for the pairing where Gaussians of low rank are fitted.
     """
     check = ModelCheck()
-    pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
-    if isinstance(prior, GaussianPrior) and len(prior.event_shape) == 1:
-        _judge_columns(prior, train[pick].to(device), recipe.sigma_min, check)
-    if recipe.e_step.clean:
-        return check  # samples themselves: there is no measurement to be wrong about
     if not isinstance(prior, GaussianPrior):
-        check.notes.append(
-            "noise level and operators were not checked: that takes a Gaussian start, this one was given"
-        )
+        if not recipe.e_step.clean:
+            check.notes.append(
+                "noise level and operators were not checked: that takes a Gaussian start, this one was given"
+            )
         return check
-    some = train[pick].to(device).informative()
+    vectors = len(prior.event_shape) == 1
+    if recipe.e_step.clean and not vectors:
+        return check  # samples themselves: there is no measurement to be wrong about
+    pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
+    looked_at = train[pick].to(device)
+    if vectors:
+        _judge_columns(prior, looked_at, recipe.sigma_min, check)
+    if recipe.e_step.clean:
+        return check
+    some = looked_at.informative()
     if some is None:
         return check  # nothing was measured
     _judge_scale(some if held_out is None else held_out, some, prior, check)
