@@ -30,6 +30,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "cifar10-fast": learning.cifar,
     "cifar10-on": learning.cifar,
     "cifar10-conditional": learning.cifar_conditional,
+    "own-data": learning.own_data,
     "esteps": learning.esteps,
     "cifar10-mmps": learning.cifar_covariances,
     "floor": learning.floor,
