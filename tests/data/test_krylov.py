@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -46,8 +47,13 @@ def test_functions_of_the_information(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("noise", ["isotropic", "diagonal", "low rank"])
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize(
+    ("name", "noise"),
+    [
+        *((name, "isotropic") for name in REGISTRY),
+        *itertools.product(("dense", "mask each", "blur reflect each"), ("diagonal", "low rank")),
+    ],
+)
 def test_the_correction_holds_what_the_pivot_does(name: str, noise: str) -> None:
     """s²x_t + t = (I + C)⁻¹ m, and denoising that m is the exact posterior mean of x ~ N(μ, Σ)."""
     obs, matrix, cov_y = observations(name, noise)

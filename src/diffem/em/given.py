@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..data import Observations
+from ..data.batches import scanned_together
 from ..errors import InputError
 from ..operators import Function, Identity, Mask, Operator, OperatorError, check
 
@@ -85,7 +86,7 @@ def scales(obs: Observations) -> list[str]:
 def moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """How often every value of x is measured, and the mean and standard deviation of what was measured, `(*event)`."""
     sums = torch.zeros(3, *obs.x_shape, dtype=torch.float64)
-    size = max(1, NUMBERS // sums[0].numel())
+    size = min(scanned_together(obs), max(1, NUMBERS // sums[0].numel()))
     center = None
     for start in range(0, len(obs), size):
         part = obs[start : start + size]

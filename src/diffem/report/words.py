@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ..data import Observations
+from ..data.batches import scanned_together
 from ..errors import InputError
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
@@ -73,7 +74,7 @@ def encoding(obs: Observations | None, prior: Prior, range: tuple[float, float] 
         rows.append(("black and white", f"x = {range[0]:g} is pixel 0, x = {range[1]:g} is pixel 255"))
     if obs is not None and len(obs):
         try:
-            some = obs[: min(len(obs), LOOKED_AT)]
+            some = obs[: min(len(obs), LOOKED_AT, scanned_together(obs))]
             rows.append(("an observation y", observation_in_words(some)))
         except InputError:  # observations on a disk that is gone: the rest still holds
             pass
