@@ -80,7 +80,7 @@ def errors(prior: Any, e_step: Any, obs: Observations, x: Tensor, counted: Tenso
         "mae_mean": float(off.abs().mean()),
         "mse_mean": float(off.square().mean()),
         "mse_draw": float(one.square().mean()),
-        "coverage90": float(coverage(draws[:, counted], x[counted])),
+        "coverage90": float(coverage(draws[:, counted].unsqueeze(-1), x[counted].unsqueeze(-1))),
     }
 
 
@@ -112,12 +112,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     arguments = parser.parse_args()
-    rows = [row for case in arguments.only for row in measure(case, arguments.data)]
-    last = {row["case"]: row for row in rows}
-    keys = ("rmse_mean", "mae_mean", "mse_mean", "mse_draw", "coverage90", "run_seconds")
-    figures = {f"{key}_{case}": row[key] for case, row in last.items() for key in keys}
-    figures |= {f"start_seconds_{row['case']}": row["start_seconds"] for row in rows if "start_seconds" in row}
-    print(record("own-data", figures, rows))
+    rows: list[dict[str, Any]] = []
+    for case in arguments.only:
+        rows += measure(case, arguments.data)
+        last = {row["case"]: row for row in rows}
+        keys = ("rmse_mean", "mae_mean", "mse_mean", "mse_draw", "coverage90", "run_seconds")
+        figures = {f"{key}_{name}": row[key] for name, row in last.items() for key in keys}
+        figures |= {f"start_seconds_{row['case']}": row["start_seconds"] for row in rows if "start_seconds" in row}
+        print(record("own-data", figures, rows), flush=True)
 
 
 if __name__ == "__main__":
