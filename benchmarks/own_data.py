@@ -102,7 +102,7 @@ def measure(case: str, folder: Path) -> list[dict[str, Any]]:
             keys = ("start_seconds", "e_seconds", "m_seconds", "watch_seconds", "predictive_log_likelihood", "warnings")
             rows.append(row | {key: metrics[key] for key in keys if key in metrics})
             print(rows[-1], flush=True)
-    rows[-1] |= {"run_seconds": seconds, "best": run.verdict.best}
+        rows[-1] |= {"run_seconds": seconds, "best": run.verdict.best}
     print(f"{case}: {seconds:.0f} s", flush=True)
     return rows
 
