@@ -149,7 +149,7 @@ def own_data(result: dict[str, Any]) -> str:
         ]
         took = f"{laps[-1]['run_seconds']:.0f} s, of which {laps[0]['start_seconds']:.0f} s for the start"
         parts += [f"{name}, `{laps[0]['recipe']}`, {took}:", table(header, rows)]
-    return "\n\n".join([*parts, source(result)])
+    return "\n\n".join([*parts, source(result), *kept(result)])
 
 
 def esteps(result: dict[str, Any]) -> str:
