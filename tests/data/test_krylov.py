@@ -129,6 +129,8 @@ def test_extent_agrees_with_the_eigenvalues() -> None:
     assert (shares - expected_shares).abs().max() < 4 / size**0.5  # one probe of ±1 has a variance of at most 2/N
 
 
+# With gains from 0 to 1/σ_y² = 100 the error of k products is at most 2√κ ((√κ − 1)/(√κ + 1))ᵏ = 0.034 for κ = 101, k = 32. The rows of the
+# bicubic reduction are nearly orthogonal: there rounding is what is left.
 LARGE = {
     "reduced by two": (operators.Downsample(2), (1, 24, 24), 1e-5),
     "blur that ends at the border": (operators.Blur(torch.ones(3, 3) / 9, boundary="reflect"), (24, 24), 2e-2),

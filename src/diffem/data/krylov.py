@@ -90,9 +90,9 @@ class Krylov:
         """
         index = torch.arange(len(self.like), device=self.like.device)
         probe = Stream(0, "probe").normal(index, self.x_shape, dtype=self.like.dtype).sign()
-        determined = self.combine((lambda gains: gains / (1 + gains), probe))
-        ritz, _, _ = self._lanczos(self._product(probe))
-        largest = ritz[:, -1]
+        u = self._product(probe)
+        space = self._lanczos(u)
+        determined, largest = _applied(lambda gains: 1 / (1 + gains), u, space), space[0][:, -1]
         share = dot(probe, determined).double() / probe[0].numel()
         seen = largest > 0
         return share[seen].clamp(0, 1).cpu(), largest[seen].rsqrt().cpu()
@@ -118,10 +118,7 @@ class Krylov:
 
     def _on_range(self, function: Function, u: Tensor) -> Tensor:
         """f(G) u for u `(n, *event)` in the range of G."""
-        ritz, vectors, basis = self._lanczos(u)
-        first = vectors[:, 0] * dot(u, u).double().sqrt().unsqueeze(1)  # ‖u‖ times the first row, (n, k)
-        coefficients = (vectors * (function(ritz) * first).unsqueeze(1)).sum(-1).to(u)
-        return (coefficients.unsqueeze(1) @ basis).reshape(u.shape)
+        return _applied(function, u, self._lanczos(u))
 
     def _lanczos(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Eigenvalues `(n, k)`, at least 0, and eigenvectors `(n, k, k)` of T, in float64, and Q as `(n, k, N)`.
@@ -148,6 +145,14 @@ class Krylov:
                 w = w - (w @ known.mT) @ known
         ritz, vectors = torch.linalg.eigh(T)
         return ritz.clamp(min=0), vectors, basis
+
+
+def _applied(function: Function, u: Tensor, space: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """‖u‖ Q f(T) e₁, `(n, *event)`, in the space that `_lanczos(u)` found."""
+    ritz, vectors, basis = space
+    first = vectors[:, 0] * dot(u, u).double().sqrt().unsqueeze(1)  # ‖u‖ times the first row, (n, k)
+    coefficients = (vectors * (function(ritz) * first).unsqueeze(1)).sum(-1).to(u)
+    return (coefficients.unsqueeze(1) @ basis).reshape(u.shape)
 
 
 def _name(A: Operator) -> str:

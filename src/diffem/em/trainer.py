@@ -133,8 +133,8 @@ class Trainer:
         assert self.instruments is not None
         noise = preconditioning(self.instruments[others], log_sigma.exp())
         m = noise.corrupt(x, z)
-        h = self._h(noise.input(m), log_sigma, noise.shown(m, self.instruments.family).contiguous())
-        return noise.error(h, m, x, z)
+        v, shown = noise.inputs(m, self.instruments.family)
+        return noise.error(self._h(v, log_sigma, shown.contiguous()), m, x, z)
 
     def _h(self, *inputs: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):

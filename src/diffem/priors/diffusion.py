@@ -131,7 +131,8 @@ class DiffusionPrior(Prior):
         if self.family is None:
             raise InputError("this prior has no conditional network: it was not trained with train.conditioned")
         noise, m = preconditioning(information, sigma / self.scale), m / self.scale
-        h = self._h(noise.input(m), self._log_level(noise.level, len(m)), noise.shown(m, self.family))
+        v, shown = noise.inputs(m, self.family)
+        h = self._h(v, self._log_level(noise.level, len(m)), shown)
         return self.scale * noise.output(m, h)
 
     def _log_level(self, level: Tensor, n: int) -> Tensor:

@@ -63,9 +63,10 @@ class Preconditioning:
         skip, out = self._of_variance(lambda c2: 1 / (1 + c2)), self._of_variance(lambda c2: (c2 / (1 + c2)).sqrt())
         return self.information.combine((skip, m), (out, h))
 
-    def shown(self, m: Tensor, family: Family) -> Tensor:
-        """What the network is shown beside its input."""
-        return family.describe(self.information, self.input(m), self.level)
+    def inputs(self, m: Tensor, family: Family) -> tuple[Tensor, Tensor]:
+        """The network's input, and what it is shown beside it."""
+        v = self.input(m)
+        return v, family.describe(self.information, v, self.level)
 
     def error(self, h: Tensor, m: Tensor, x: Tensor, z: Tensor) -> Tensor:
         """√λ (D(m, C) − x), given what the network returned for m = `corrupt(x, z)`."""
@@ -106,12 +107,10 @@ class Correcting:
         y = self.information.forward(x) + self.information.simulated_noise()
         return self.corrected(x + per_sample(self.level, x) * z, y)
 
-    def input(self, seen: Tensor) -> Tensor:
-        """s x_t, of unit size."""
-        return seen[:, 0] * (1 + per_sample(self.level, seen[:, 0]) ** 2).rsqrt()
-
-    def shown(self, seen: Tensor, family: Family) -> Tensor:
-        return seen[:, 1]
+    def inputs(self, seen: Tensor, family: Family) -> tuple[Tensor, Tensor]:
+        """s x_t, of unit size, and t."""
+        x_t, t = seen.unbind(1)
+        return x_t * (1 + per_sample(self.level, x_t) ** 2).rsqrt(), t
 
     def output(self, seen: Tensor, h: Tensor) -> Tensor:
         """D, given what the network returned for the input."""
