@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.faults import ReservedPort
-from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED
-from diffem.processes import ALONE, BEAT, PATIENCE, Processes, join
+from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED
+from diffem.core.processes import ALONE, BEAT, PATIENCE, Processes, join
 
 from .em.test_resume import contents
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffem.randomness import Stream, open_interval, philox
+from diffem.core.randomness import Stream, open_interval, philox
 
 # Known answers for philox4x32-10 distributed with the Random123 library.
 KNOWN = [
@@ -59,7 +59,7 @@ def test_a_number_depends_on_its_address_alone():
 def test_many_numbers_are_made_in_parts_with_the_same_bits(shape, monkeypatch):
     stream, index, draw = Stream(0, "test"), torch.arange(1000) * 3, torch.arange(1000) % 4
     whole = stream.normal(index, shape, step=2, draw=draw)
-    monkeypatch.setattr("diffem.randomness.CPU_NUMBERS", 100)
+    monkeypatch.setattr("diffem.core.randomness.CPU_NUMBERS", 100)
     assert torch.equal(stream.normal(index, shape, step=2, draw=draw), whole)
 
 

@@ -5,8 +5,8 @@ import pytest
 from benchmarks.faults import NONE, Child, ranks
 from benchmarks.outcomes import contents
 from benchmarks.rank_faults import event
-from diffem import processes
-from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED
+from diffem.core import processes
+from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED
 
 
 def finish(out, faults=None, count=2):

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 from . import linalg, metrics, nn, operators, posterior, priors, samplers
+from .core.errors import CastWarning, InputError, RunWarning
+from .core.version import __version__
 from .data import Observations
-from .errors import CastWarning, InputError, RunWarning
 
 if TYPE_CHECKING:
     from .em.fit import Run, fit, load

@@ -35,7 +35,7 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
-        from . import __version__
+        from .core.version import __version__
 
         typer.echo(f"diffem {__version__}")
         raise typer.Exit
@@ -91,8 +91,8 @@ def fit(
     and end within seconds, with exit code 75 (130 after Ctrl-C); the same command resumes.
     """
     from . import fit as learn
-    from .interruption import EXIT_CTRL_C, Interruption, Preempted
-    from .processes import ALONE, join
+    from .core.interruption import EXIT_CTRL_C, Interruption, Preempted
+    from .core.processes import ALONE, join
     from .runs.recipe import parse_change
 
     processes = ALONE
@@ -251,9 +251,9 @@ register_mri(app)
 
 def main() -> None:
     """The entry point: bad input ends with one clear message and exit code 2, storage that fails with exit code 74."""
-    from .errors import InputError, StorageError
-    from .interruption import EXIT_LOST, Lost, Preempted
-    from .memory import is_out_of_memory
+    from .core.errors import InputError, StorageError
+    from .core.interruption import EXIT_LOST, Lost, Preempted
+    from .files.memory import is_out_of_memory
 
     try:
         with printed_warnings(sys.stderr):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import memory
 from .cli_options import (
     BatchOption,
     LapOption,
@@ -20,7 +19,8 @@ from .cli_options import (
     device,
     require_file,
 )
-from .errors import InputError
+from .core.errors import InputError
+from .files import memory
 
 if TYPE_CHECKING:
     from .runs.recipe import EStep
@@ -78,9 +78,9 @@ def posterior(
     from .em.expectation import condition_like, sampling_like
     from .em.fit import load
     from .em.screening import acceptable, largest_plausible
+    from .files.writing import write_bytes
     from .report import pictures
     from .report.export import require_volume, write_posterior
-    from .runs.files import write_bytes
 
     require_file("--out", out, ".npz", ".nii", ".nii.gz", ".png")
     prior = load(run, lap, device(), "recipe")
@@ -139,8 +139,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _write(target: Path, x: Any) -> None:
+    from .files.writing import write_array, write_bytes
     from .report import pictures
-    from .runs.files import write_array, write_bytes
 
     if target.suffix == ".npy":
         write_array(target, x)

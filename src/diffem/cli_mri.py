@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .cli_options import BatchOption, LapOption, device, require_file, require_folder
-from .errors import InputError
+from .core.errors import InputError
 
 ChangeOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting of the data: data.accel=8")
@@ -41,7 +41,7 @@ def observe(
     """Write observations of a recipe's data source to a file."""
     from .data.sources import Problem
     from .em.reconstruction import spread
-    from .runs.files import write_array
+    from .files.writing import write_array
     from .runs.rundir import RunDir
 
     require_file("--out", out, ".safetensors")

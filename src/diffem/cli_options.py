@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .errors import CastWarning, InputError, RunWarning, StorageError
+from .core.errors import CastWarning, InputError, RunWarning, StorageError
 from .posterior import METHODS
 from .samplers import SAMPLERS
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from diffem.core.randomness import Stream
 from diffem.data import cifar10
 from diffem.data.sources import make_problem
-from diffem.randomness import Stream
 
 from ..assets import asset
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from diffem import Observations, memory, operators
+from diffem import Observations, operators
+from diffem.files import memory
 from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
 
 from ..exact import random_covariance

@@ -6,10 +6,10 @@ import torch
 
 import diffem
 from diffem import Observations, operators
+from diffem.core.interruption import Interruption, Preempted
 from diffem.data.digits import images
 from diffem.data.sources import make_problem
 from diffem.em.watch import split
-from diffem.interruption import Interruption, Preempted
 from diffem.runs.recipe import load_recipe
 
 from .small import RECIPE, observations

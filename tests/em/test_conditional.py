@@ -169,10 +169,10 @@ def test_a_trained_network_is_the_posterior_of_a_gaussian(draws: int, steps: int
 
 def test_examples_are_shown_with_operators_of_other_observations() -> None:
     """Every observation's operator comes up, in the share of the examples that the recipe names; the others are shown nothing."""
+    from diffem.core.randomness import Stream
     from diffem.em.augment import Augment
     from diffem.em.examples import Examples
     from diffem.em.noise_law import noise_law
-    from diffem.randomness import Stream
     from diffem.runs.recipe import Noise
 
     law, stream = noise_law(Noise(), 0.01, 10.0), Stream(0, "training", 1)

@@ -5,14 +5,15 @@ import pytest
 import torch
 
 import diffem
-from diffem import Observations, memory, priors
+from diffem import Observations, priors
+from diffem.core.errors import InputError
 from diffem.data import DrawStore
 from diffem.data.draws import StoredDraws, lap_draws
 from diffem.data.stored import StoredObservations
 from diffem.em.maximization import maximization
-from diffem.errors import InputError
+from diffem.files import memory
+from diffem.files.arrays import array_rows
 from diffem.nn import MLP
-from diffem.runs.arrays import array_rows
 from diffem.runs.recipe import Train
 from diffem.runs.rundir import RunDir
 

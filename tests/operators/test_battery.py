@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from diffem import Observations, memory, operators
+from diffem import Observations, operators
 from diffem.data.stored import StoredObservations
+from diffem.files import memory
 from diffem.runs.origin import data_fingerprint
 
 from ..exact import matrix_of

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from diffem import Observations, memory, operators, priors
+from diffem import Observations, operators, priors
 from diffem.data.stored import StoredObservations
+from diffem.files import memory
 
 from .test_fit import problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 # The most one request may ask for: the page answers one at a time.
 LIMITS = {"samples": 256, "draws": 64, "steps": 1024, "seed": (1 << 31) - 1}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..interop import hub
 from ..priors import Prior
 from ..report.page import lead

@@ -13,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.version import __version__
 from ..report.page import is_own, lead
 from ..report.words import observation_in_words
 from . import asked, drawing, observing, panels, standing

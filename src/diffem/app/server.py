@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..interop.hub import is_export
 from .exported import ExportedViewer
 from .folder import sweep, upload_folder

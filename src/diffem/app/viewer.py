@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..core.errors import InputError
 from ..data import Observations
 from ..data.precision import in_float32
 from ..data.sources import Problem
 from ..em.fit import load
 from ..em.watch import split
-from ..errors import InputError
 from ..priors import Prior
 from ..report import pictures
 from ..runs.rundir import RunDir

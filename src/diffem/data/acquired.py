@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..operators.fourier import centred_ifft2
 from .coils import (
     as_maps,

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..memory import is_out_of_memory
+from ..core.errors import InputError
+from ..files.memory import is_out_of_memory
 from ..operators import Identity, Mask, Operator
 
 EXACT = 1 << 24  # whole numbers up to this size are exact in float32

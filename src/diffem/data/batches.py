@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from .. import memory
+from ..files import memory
 from .observations import Observations
 
 SCANNED_BYTES = 1 << 23

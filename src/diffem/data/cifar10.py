@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.randomness import Stream
+from ..files import memory
+from ..files.pixels import read_npz
+from ..files.reading import opened, size_of
 from ..operators import Mask
-from ..randomness import Stream
-from ..runs.reading import opened, size_of
 from .observations import Observations
-from .pixels import read_npz
 from .sources import Problem
 
 EVENT = (3, 32, 32)

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files.arrays import read_array, read_arrays
 from ..operators.fourier import centred_fft2, centred_ifft2
-from ..runs.arrays import read_array, read_arrays
 
 
 def measured_columns(kspace: Tensor, stated: np.ndarray | None) -> Tensor:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.randomness import Stream
 from ..operators import Mask
-from ..randomness import Stream
 from .observations import Observations
 from .sources import Problem
 

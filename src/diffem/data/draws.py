@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files import memory
 from .store import DrawStore
 
 

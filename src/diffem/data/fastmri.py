@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..operators.fourier import centred_ifft2
 from .acquired import acquired_slices
 from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import memory
-from ..errors import InputError
-from ..runs import reading
+from ..core.errors import InputError
+from ..files import memory, reading
 
 ENTRIES = 256  # of a file, at most
 RECONSTRUCTIONS = ("reconstruction_rss", "reconstruction_esc")

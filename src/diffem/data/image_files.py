@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import memory
-from ..errors import InputError
-from ..runs.arrays import read_arrays
-from ..runs.reading import opened, require_substance, size_of
-from .decoding import opened_picture, require_plain_grey
+from ..core.errors import InputError
+from ..files import memory
+from ..files.arrays import read_arrays
+from ..files.decoding import opened_picture, require_plain_grey
+from ..files.reading import opened, require_substance, size_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 PIXELS = 1 << 25  # of an image, at most

@@ -20,12 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.randomness import Stream
+from ..core.shapes import per_sample
 from ..linalg import Covariance
 from ..linalg.inner import dot
 from ..operators import Compose, Mask, Operator
 from ..operators.spectrum import Function
-from ..randomness import Stream
-from ..shapes import per_sample
 
 ITERATIONS = 32  # k, products with G
 ROUNDING = 256  # a new direction shorter than this many units of rounding is none

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.randomness import Stream
 from ..operators import Fourier
-from ..randomness import Stream
 
 
 def centre_columns(width: int, accel: float) -> int:

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.randomness import Stream
+from ..files import memory
 from ..operators import Dense
-from ..randomness import Stream
 from .observations import Observations
 from .sources import Problem
 

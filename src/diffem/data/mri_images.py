@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .image_files import ImageSet, read_images
 from .kspace import Protocol
 from .shelf import Slices, shelve
@@ -172,7 +172,7 @@ def fingerprints(images: ImageSet) -> Tensor:
 
 def prepare(path: str, out: Any, size: int | None = None) -> str:
     """Decode a folder or archive of images once, into an `.npz` that needs no image library; returns what is in it."""
-    from ..runs.files import write_bytes
+    from ..files.writing import write_bytes
     from .image_files import to_npz
 
     images = read_images(path, size)

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..batched import Index, as_index
-from ..errors import InputError
+from ..core.batched import Index, as_index
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.shapes import raised, require_batch, require_precision
+from ..files import memory
 from ..linalg import Covariance, Dense, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
-from ..modes import in_own_modes
 from ..operators import Identity, Mask, Operator
 from ..operators.implied import implied
 from ..operators.saved import (
@@ -26,7 +27,6 @@ from ..operators.saved import (
     rebuild_operator,
 )
 from ..operators.spectrum import Spectrum
-from ..shapes import raised, require_batch, require_precision
 from .arrays import as_tensor, implied_operator, tried
 from .noise import independent_noise
 
@@ -237,7 +237,7 @@ class Observations:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file: the tensors, and the operator's structure as JSON in its header."""
-        from ..runs.files import write_tensors
+        from ..files.writing import write_tensors
 
         tensors = {"y": self.y}
         cov, parts = describe_covariance(self.cov)
@@ -269,7 +269,7 @@ class Observations:
 
         Observations that take more memory than `memory.may_stay` allows stay in the file, and are read from it as they are used.
         """
-        from ..runs.tensors import explain, read_tensors, require_finite
+        from ..files.tensors import explain, read_tensors, require_finite
         from .observations_file import open_large
 
         if (large := open_large(Path(path))) is not None:

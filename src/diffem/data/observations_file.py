@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files import memory
+from ..files.reading import opened, size_of
+from ..files.rows import RowsInFile
+from ..files.tensors import explain, require_finite, tensor_rows
 from ..linalg import Covariance
 from ..linalg.saved import rebuild_covariance
 from ..operators import Operator
 from ..operators.saved import rebuild_operator
-from ..runs.reading import opened, size_of
-from ..runs.rows import RowsInFile
-from ..runs.tensors import explain, require_finite, tensor_rows
 from .batches import scanned_together
 from .observations import FORMAT, Observations, require_affordable
 from .stored import StoredObservations

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files.reading import digest
 from ..operators import Operator
-from ..runs.reading import digest
 from .arrays import tried
 from .observations import Observations
 from .stored import Shelf, StoredObservations, StoredOperators

@@ -21,8 +21,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
-from ..interruption import Preempted
+from ..core.errors import InputError
+from ..core.interruption import Preempted
 from .observations import Observations
 from .sources import Problem
 

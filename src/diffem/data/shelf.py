@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files.rows import RowsInFile
+from ..files.writing import file_digest, read_json, write_json
 from ..linalg import Isotropic
 from ..operators import Fourier
-from ..runs.files import file_digest, read_json, write_json
-from ..runs.rows import RowsInFile
 from .kspace import operator, put_columns
 from .observations import Observations
 from .stored import StoredObservations

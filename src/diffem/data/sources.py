@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .observations import Observations
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..errors import ForeignFileError, InputError
-from ..runs.arrays import array_rows
-from ..runs.files import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
-from ..runs.reading import require_inside
+from ..core.errors import ForeignFileError, InputError
+from ..files.arrays import array_rows
+from ..files.reading import require_inside
+from ..files.rows import RowsInFile
+from ..files.writing import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
 from ..runs.repair import set_aside
-from ..runs.rows import RowsInFile
 
 if TYPE_CHECKING:
     from ..runs.origin import Origin

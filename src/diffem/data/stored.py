@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..batched import Index, as_index
-from ..errors import InputError
+from ..core.batched import Index, as_index
+from ..core.errors import InputError
+from ..files import memory
+from ..files.reading import digest
 from ..linalg import Covariance
 from ..operators import Operator
-from ..runs.reading import digest
 from .batches import bytes_each, scanned_together
 from .observations import Observations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ..memory import is_out_of_memory
+from ..files.memory import is_out_of_memory
 from ..priors import DiffusionPrior, Prior
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.randomness import Stream
 from ..data import DrawStore
 from ..priors import DiffusionPrior, GaussianPrior, Prior
-from ..randomness import Stream
 from .noise_law import NoiseLaw, noise_law
 
 if TYPE_CHECKING:

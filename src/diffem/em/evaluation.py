@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.compile import compile_network, compiling_pays
+from ..core.errors import InputError
 from ..data import Observations, cifar10
-from ..data.pixels import channels_first, read_npz
 from ..data.precision import in_float32
 from ..data.sources import Problem
-from ..errors import InputError
-from ..fusion import compile_network, compiling_pays
+from ..files.pixels import channels_first, read_npz
+from ..files.writing import read_array
 from ..metrics import (
     Extractor,
     coverage,
@@ -32,7 +33,6 @@ from ..metrics import (
 )
 from ..metrics.inception import VARIABLE as EXTRACTOR_VARIABLE
 from ..priors import DiffusionPrior, GaussianPrior, Prior
-from ..runs.files import read_array
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS

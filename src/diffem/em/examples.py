@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..core.processes import ALONE, Processes
+from ..core.randomness import Stream
 from ..data.draws import StoredDraws
-from ..processes import ALONE, Processes
-from ..randomness import Stream
 from .augment import Augment
 from .noise_law import NoiseLaw
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..core.progress import Progress
+from ..core.randomness import Stream
 from ..data import Observations
 from ..data.information import information_of
 from ..priors import DiffusionPrior, GaussianPrior, Prior
-from ..progress import Progress
-from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER
 from .plausibility import denoising_error
 from .screening import Screening, screen, total_chi2

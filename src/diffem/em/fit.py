@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..core.errors import InputError
+from ..core.interruption import Interruption, Preempted
+from ..core.modes import in_own_modes
+from ..core.processes import ALONE, Processes
 from ..data import Observations
 from ..data.precision import cast_note, in_float32
-from ..errors import InputError
-from ..interruption import Interruption, Preempted
-from ..modes import in_own_modes
+from ..files.tensors import tensors_checksum
 from ..operators import Operator
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
-from ..processes import ALONE, Processes
 from ..runs.changes import placed
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
-from ..runs.tensors import tensors_checksum
 from .given import require_linear, suspicions
 from .loop import Loop, Say
 from .table import LapTable, warn
@@ -143,7 +143,7 @@ def fit(
         report: Write `report.html` into the folder at the end.
         loggers: `"tensorboard"`, `"wandb"`: write measures, losses and pictures of every lap there as it ends.
         say: Called with the name and the data of every event.
-        processes: This process among several (`diffem.processes.join()`), which all see the same folder.
+        processes: This process among several (`diffem.core.processes.join()`), which all see the same folder.
         interruption: Asks the run to stop where it can be resumed, which then raises `Preempted`; the caller listens to signals.
     """
     table = LapTable() if progress is not False and processes.is_first else None

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..core.cuda_graphs import capture
+from ..core.errors import InputError
+from ..core.interruption import Interruption, Lost, Preempted
+from ..core.processes import ALONE, Processes
+from ..core.progress import Progress
+from ..core.randomness import Stream
 from ..data.draws import StoredDraws
 from ..data.stored import StoredNoise, StoredOperators
-from ..errors import InputError
-from ..interruption import Interruption, Lost, Preempted
+from ..files.memory import is_out_of_memory
 from ..linalg import Covariance
-from ..memory import is_out_of_memory
 from ..operators import Operator
 from ..priors import DiffusionPrior
-from ..processes import ALONE, Processes
-from ..progress import Progress
-from ..randomness import Stream
-from ..samplers.capture import capture
 from .augment import Augment
 from .conditioning import Instruments
 from .determined import determined

@@ -31,11 +31,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core.randomness import Stream
 from ..data import Observations
 from ..data.batches import scanned_together
 from ..data.draws import StoredDraws
 from ..operators import Operator
-from ..randomness import Stream
 from .augment import Augment
 from .determined import Determined
 

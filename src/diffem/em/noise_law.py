@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 if TYPE_CHECKING:
     from ..runs.recipe import Noise

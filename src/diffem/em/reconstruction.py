@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.errors import InputError
+from ..core.randomness import Stream
 from ..data import Observations
 from ..data.sources import Problem, make_problem
-from ..errors import InputError
 from ..metrics import coverage, psnr
 from ..metrics.ssim import ssim
 from ..operators import Crop
 from ..priors import GaussianPrior, Prior
-from ..randomness import Stream
 from ..runs.recipe import Recipe
 from .expectation import condition_like
 from .screening import acceptable, largest_plausible

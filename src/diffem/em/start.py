@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..core.compile import compile_network
+from ..core.errors import InputError
+from ..core.randomness import Stream
 from ..data import Observations
 from ..data.scale import smallest_noise
-from ..errors import InputError
-from ..fusion import compile_network
 from ..nn.networks import make_network
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.family import Family
 from ..priors.files import load_with_description
-from ..randomness import Stream
 from ..runs.rundir import RunDir
 from ..samplers.schedule import lowest_level
 from .checkpoint import StartCheckpoint

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..core.randomness import Stream
 from ..data import Observations
 from ..data.batches import Batches
 from ..data.diagonal import diagonalised
 from ..priors.fit import Moments
 from ..priors.fit_complete import is_complete
 from ..priors.fit_sampled import ITERATIONS
-from ..randomness import Stream
 
 if TYPE_CHECKING:
     from ..runs.recipe import Gaussian

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..fusion import fast_products
+from ..core.compile import fast_products
+from ..core.processes import ALONE, Processes
 from ..priors import DiffusionPrior
 from ..priors.preconditioning import preconditioning
-from ..processes import ALONE, Processes
 from .conditioning import Instruments
 from .measured_loss import MeasuredLoss
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..core.errors import InputError
 from ..data import Observations
-from ..errors import InputError
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
 from ..operators import Identity

@@ -13,16 +13,16 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from ..batched import Index
+from ..core.batched import Index
+from ..core.errors import InputError
+from ..core.randomness import Stream
+from ..core.shapes import require_event
 from ..data import Observations
-from ..errors import InputError
 from ..linalg import Diagonal
 from ..operators import Operator, OperatorError, check
 from ..posterior import Posterior
 from ..priors.base import Prior
-from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler
-from ..shapes import require_event
 from .packages import missing
 from .physics import copied, tensors_of
 from .ranges import Range

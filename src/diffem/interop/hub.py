@@ -16,22 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import __version__
+from ..core.errors import InputError
+from ..core.version import __version__
 from ..data import Observations
 from ..data.stored import stored
 from ..em.table import warn
 from ..em.verdict import Lap, choose_lap, verdict
-from ..errors import InputError
+from ..files.tensors import explain, read_header, read_tensors, require_finite
+from ..files.writing import file_digest, read_json, write_json, write_tensors, write_text
 from ..nn.networks import make_network
 from ..operators import Operator
 from ..priors.base import Prior
 from ..priors.family import Family
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
-from ..runs.files import file_digest, read_json, write_json, write_tensors, write_text
 from ..runs.origin import data_fingerprint, fingerprint
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
-from ..runs.tensors import explain, read_header, read_tensors, require_finite
 
 CARD = "diffem-card-1"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batched import Batched
-from ..errors import InputError
-from ..modes import in_own_modes
-from ..shapes import require_batch
+from ..core.batched import Batched
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.shapes import require_batch
 from .spectrum import Spectrum
 
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..batched import Index
-from ..errors import InputError
+from ..core.batched import Index
+from ..core.errors import InputError
 from .base import Operator
 from .spectrum import Entries, Spectrum
 

@@ -19,7 +19,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from ..shapes import per_sample
+from ..core.shapes import per_sample
 
 # of eigenvalues (1 or n, ...), elementwise; values per sample enter by `per_sample`
 Function = Callable[[Tensor], Tensor]

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
 from ..data import Observations
 from ..data.information import information_of
-from ..errors import InputError
 from ..linalg import Isotropic
-from ..modes import in_own_modes
 from ..priors.base import Prior
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior

@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor
 
+from ..core.errors import CastWarning, InputError
+from ..core.modes import differentiable, in_own_modes
+from ..core.progress import Progress
+from ..core.randomness import Stream
+from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..data import Observations
 from ..data.scale import smallest_noise
-from ..errors import CastWarning, InputError
 from ..linalg import Diagonal, Isotropic, Solution, System
-from ..modes import differentiable, in_own_modes
 from ..priors.base import Prior, evaluation_mode
-from ..progress import Progress
-from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
 from ..samplers.base import Denoise
 from ..samplers.schedule import lowest_level
-from ..shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 
 
 class Linearised:

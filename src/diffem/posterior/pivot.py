@@ -19,9 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core.shapes import per_sample
 from ..data import Observations
 from ..operators.spectrum import Diagonalised, determined
-from ..shapes import per_sample
 
 
 class Pivot:

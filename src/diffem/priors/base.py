@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.progress import Progress
+from ..core.randomness import Stream
+from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..linalg import Covariance
-from ..modes import in_own_modes
-from ..progress import Progress
-from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
-from ..shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 
 if TYPE_CHECKING:
     from ..data import Observations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..memory import free_on
+from ..files.memory import free_on
 
 if TYPE_CHECKING:
     from .base import Prior

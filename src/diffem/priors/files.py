@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..nn.networks import make_network
 from .base import Prior
@@ -63,7 +63,7 @@ def load_prior(path: str | os.PathLike[str], device: torch.device | str = "cpu",
 
 def load_with_description(path: str | os.PathLike[str], origin: Origin | None = None) -> tuple[Prior, dict[str, Any]]:
     """The prior and its description. origin: what the file must name as its origin in a run; not compared when absent."""
-    from ..runs.tensors import explain, read_tensors, require_finite
+    from ..files.tensors import explain, read_tensors, require_finite
 
     tensors, description = read_tensors(path, "a prior")
     if description.get("format") not in READABLE:
@@ -145,7 +145,7 @@ def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:
 
 def save_prior(prior: Prior, path: str | os.PathLike[str], origin: Origin | None = None, **notes: Any) -> None:
     """Write a prior to one file, by way of a temporary name: an interruption never leaves half a file."""
-    from ..runs.files import write_tensors
+    from ..files.writing import write_tensors
 
     tensors, description = pack(prior, **notes, **({} if origin is None else {"origin": origin.note()}))
     write_tensors(Path(path), tensors, description)

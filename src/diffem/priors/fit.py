@@ -19,17 +19,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.progress import Progress
 from ..data import Observations
 from ..data.batches import Batches
 from ..data.diagonal import Coordinates, diagonalised, likelihood_factor
 from ..data.scale import signal_scale
 from ..data.stored import counts_of, stored
-from ..errors import InputError
+from ..files.memory import working_bytes
 from ..linalg import Covariance, Dense, LowRank
-from ..memory import working_bytes
-from ..modes import in_own_modes
 from ..operators.coordinates import from_coordinates, to_coordinates
-from ..progress import Progress
 from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected
 from .fit_low_rank import LowRankModel

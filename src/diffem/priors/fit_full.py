@@ -15,9 +15,9 @@ import math
 import torch
 from torch import Tensor
 
-from .. import memory
 from ..data import Observations
 from ..data.batches import Batches
+from ..files import memory
 from ..linalg import Covariance, Dense
 from ..linalg.selected import SelectedBlocks
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..data import Observations
+from ..files.memory import working_bytes
 from ..linalg import Dense, Diagonal, Isotropic
-from ..memory import working_bytes
 from .gaussian import GaussianPrior
 
 NUMBERS = 1 << 24  # entries of the rows of A, or of the covariances, in one tensor, at most

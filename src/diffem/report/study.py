@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from ..core.errors import InputError
 from ..em.fit import load
 from ..em.reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
-from ..errors import InputError
+from ..files.writing import write_bytes, write_json
 from ..priors import GaussianPrior
-from ..runs.files import write_bytes, write_json
 from ..runs.rundir import RunDir
 from . import pictures
 from .export import write_npz, write_posterior

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ..core.errors import InputError
 from ..data import Observations
 from ..data.batches import scanned_together
-from ..errors import InputError
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
 

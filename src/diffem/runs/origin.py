@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ..errors import ForeignFileError
-from .reading import StrPath, digest, json_checksum
+from ..core.errors import ForeignFileError
+from ..files.reading import StrPath, digest, json_checksum
 
 if TYPE_CHECKING:
     from ..data import Observations

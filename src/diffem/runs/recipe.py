@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from ..errors import InputError
-from .plain_yaml import YAML_BYTES, parse_yaml
-from .reading import digest, read_text
+from ..core.errors import InputError
+from ..files.plain_yaml import YAML_BYTES, parse_yaml
+from ..files.reading import digest, read_text
 
 if TYPE_CHECKING:
     from ..data.sources import Problem

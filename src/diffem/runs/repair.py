@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ForeignFileError, InputError
-from .files import notice, read_tensors
+from ..core.errors import ForeignFileError, InputError
+from ..files.writing import notice, read_tensors
 
 if TYPE_CHECKING:
     from .rundir import RunDir

@@ -16,12 +16,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.version import __version__
+from ..files.reading import JSON_BYTES, parse_json, read_text, require_inside
+from ..files.writing import clear_partials, read_json, write_json, write_text
 from .changes import differences, located, moved
-from .files import clear_partials, read_json, write_json, write_text
 from .origin import Origin, data_fingerprint, run_name, tensors_fingerprint
-from .reading import JSON_BYTES, parse_json, read_text, require_inside
 from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...core.randomness import Stream
 from ...data import Observations
 from ...priors import GaussianPrior, Prior
-from ...randomness import Stream
 from .masks import MaskEvidence, mask_evidence
 from .noise import NoiseEvidence, noise_evidence
 from .pairing import PairingEvidence, Unseen, pairing_evidence

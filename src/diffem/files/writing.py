@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..errors import StorageError
+from ..core.errors import StorageError
 from .arrays import read_array, read_arrays
 from .reading import digest, file_digest, json_checksum, read_json
 from .tensors import read_tensors, tensors_checksum

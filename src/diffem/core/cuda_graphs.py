@@ -8,10 +8,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ..interruption import poll
-from ..progress import Progress
-from .base import State
+from .interruption import poll
+from .progress import Progress
 
+State: TypeAlias = tuple[Tensor, ...]  # what a step changes: x first, then whatever a sampler remembers
 # Capturing takes steps of its own. What counts them is asked for a bookmark before, and what that returns is called after, to forget them.
 Bookmark: TypeAlias = Callable[[], Callable[[], None]]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from .errors import InputError
+from ..core.errors import InputError
 
 RESIDENT_BYTES = 64 << 20  # data that one stage of a run keeps in host memory instead of reading them again
 WORKING_BYTES = 256 << 20  # temporary tensors of one batch on the host, where a batch size is chosen for memory

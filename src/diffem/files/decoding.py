@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

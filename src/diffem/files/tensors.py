@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..errors import InputError
+from ..core.errors import InputError
+from . import memory
 from .reading import StrPath, opened, parse_json, size_of
 from .rows import RowsInFile
 

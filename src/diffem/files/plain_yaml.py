@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 YAML_BYTES, YAML_DEPTH = 32 << 10, 16  # the parser takes a second for as much
 

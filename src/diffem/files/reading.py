@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 JSON_BYTES, JSON_DEPTH, JSON_VALUES = 32 << 20, 64, 1 << 21  # a million losses fit
 EXPANSION, SMALL = 200, 64 << 20  # what grows more than so many times on reading, to more than so many bytes, is a trap

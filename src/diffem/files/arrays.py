@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .. import memory
-from ..errors import InputError
+from ..core.errors import InputError
+from . import memory
 from .reading import BLOCK, opened, require_substance, size_of
 from .rows import RowsInFile
 

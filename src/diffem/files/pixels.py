@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..runs.arrays import read_arrays
+from ..core.errors import InputError
+from .arrays import read_arrays
 
 
 def read_npz(path: Path) -> Tensor:
