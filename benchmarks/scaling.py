@@ -27,9 +27,9 @@ import torch
 import diffem
 from diffem import Observations, operators, priors
 from diffem.core import processes
-from diffem.data.stored import StoredObservations
 from diffem.files import writing as files
 from diffem.nn import MLP
+from diffem.observations.lazy import StoredObservations
 
 from .record import RESULTS, record
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from diffem import Observations, load, operators
-from diffem.data.sources import make_problem
 from diffem.metrics import to_uint8
 from diffem.runs.rundir import RunDir
+from diffem.runs.sources import make_problem
 
 from .command import diffem
 from .metrics.extractors import write_extractor

@@ -198,7 +198,7 @@ def test_running_out_of_memory_is_one_line(home, monkeypatch):
 
 def test_as_many_samples_as_observations_are_not_taken_for_the_truth_behind_them(tmp_path):
     """Errors against samples of something else would mean nothing; the residuals tell the two apart."""
-    from diffem.data.sources import make_problem
+    from diffem.runs.sources import make_problem
 
     options = {name: value for name, value in RECIPE["data"].items() if name != "source"}
     problem = make_problem("manifold", 0, {**options, "n": 256})

@@ -20,7 +20,7 @@ from torch import Tensor
 import diffem
 from diffem import Observations, linalg, operators, priors
 from diffem.core.randomness import Stream
-from diffem.data.information import information_of
+from diffem.observations.information import information_of
 from diffem.posterior import Pivot
 
 HERE = Path(__file__).parent

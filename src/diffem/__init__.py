@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from . import linalg, metrics, nn, operators, posterior, priors, samplers
 from .core.errors import CastWarning, InputError, RunWarning
 from .core.version import __version__
-from .data import Observations
+from .observations import Observations
 
 if TYPE_CHECKING:
     from .em.fit import Run, fit, load

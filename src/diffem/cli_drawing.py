@@ -74,11 +74,11 @@ def posterior(
     """Draw from the posterior of every observation in a file."""
     import torch
 
-    from .data import Observations
     from .em.expectation import condition_like, sampling_like
     from .em.fit import load
     from .em.screening import acceptable, largest_plausible
     from .files.writing import write_bytes
+    from .observations import Observations
     from .report import pictures
     from .report.export import require_volume, write_posterior
 

@@ -39,9 +39,9 @@ def observe(
     ] = None,
 ) -> None:
     """Write observations of a recipe's data source to a file."""
-    from .data.sources import Problem
     from .em.reconstruction import spread
     from .files.writing import write_array
+    from .observations import Problem
     from .runs.rundir import RunDir
 
     require_file("--out", out, ".safetensors")

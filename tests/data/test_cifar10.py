@@ -8,7 +8,7 @@ import torch
 
 from diffem.core.randomness import Stream
 from diffem.data import cifar10
-from diffem.data.sources import make_problem
+from diffem.runs.sources import make_problem
 
 from ..assets import asset
 

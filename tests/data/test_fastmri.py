@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diffem.data.coils import corner_samples, estimate_maps, noise_covariance, whitening
-from diffem.data.sources import make_problem
+from diffem.runs.sources import make_problem
 
 from .volumes import coil_maps, fft2c, phantom, write_volume
 

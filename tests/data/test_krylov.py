@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from diffem import Observations, operators
-from diffem.data.information import explicit_information, information_of, matrix_free_information
-from diffem.data.krylov import Krylov
+from diffem.observations.information import explicit_information, information_of, matrix_free_information
+from diffem.observations.krylov import Krylov
 from diffem.operators.spectrum import determined
 from diffem.posterior.correction import Correction
 from diffem.priors.preconditioning import Correcting

@@ -20,7 +20,7 @@ from diffem.data.kspace import (
     take_columns,
 )
 from diffem.data.shelf import Slices, in_memory, on_disk
-from diffem.runs.origin import fingerprint
+from diffem.observations.fingerprint import fingerprint
 
 
 class TestMasks:

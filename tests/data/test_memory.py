@@ -10,8 +10,8 @@ from .volumes import write_volume
 SCRIPT = """
 import resource, sys
 import numpy as np, torch
-from diffem.data.sources import make_problem
-from diffem.runs.origin import fingerprint
+from diffem.runs.sources import make_problem
+from diffem.observations.fingerprint import fingerprint
 import diffem.data.fastmri, h5py
 
 torch.set_num_threads(1)

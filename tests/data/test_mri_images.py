@@ -9,7 +9,7 @@ from PIL import Image
 
 from diffem.data.image_files import ImageSet, read_images
 from diffem.data.mri_images import divide, fingerprints, prepare, to_samples
-from diffem.data.sources import make_problem
+from diffem.runs.sources import make_problem
 
 
 def picture(seed, size=24):

@@ -42,7 +42,7 @@ def test_chi2_under_a_full_noise_covariance(shared):
 
 
 def test_large_y_are_looked_at_in_parts_and_not_copied(monkeypatch):
-    from diffem.data import observations
+    from diffem.observations import observations
 
     monkeypatch.setattr(observations, "CHUNK_BYTES", 100)  # two observations of 3 × 4 at a time
     mask = torch.rand(7, 3, 4) < 0.5
@@ -188,7 +188,7 @@ def test_files_that_are_something_else(structure, words, budget, tmp_path, monke
 
 def test_a_file_larger_than_the_budget_is_checked_like_others(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
-    monkeypatch.setattr("diffem.data.batches.SCANNED_BYTES", 1)  # one observation at a time
+    monkeypatch.setattr("diffem.observations.batches.SCANNED_BYTES", 1)  # one observation at a time
     path = tmp_path / "o.safetensors"
     masked().save(path)
     data = path.read_bytes()

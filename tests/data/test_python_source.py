@@ -9,9 +9,9 @@ import yaml
 
 import diffem
 from diffem import InputError, Observations, operators
-from diffem.data.sources import make_problem
 from diffem.interop import hub
 from diffem.runs.rundir import RunDir
+from diffem.runs.sources import make_problem
 
 from ..command import diffem as command
 from ..em.small import RECIPE

@@ -8,9 +8,9 @@ import diffem
 from diffem import Observations, operators
 from diffem.core.interruption import Interruption, Preempted
 from diffem.data.digits import images
-from diffem.data.sources import make_problem
 from diffem.em.watch import split
 from diffem.runs.recipe import load_recipe
+from diffem.runs.sources import make_problem
 
 from .small import RECIPE, observations
 from .test_resume import contents, same

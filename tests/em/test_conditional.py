@@ -12,13 +12,13 @@ import torch
 
 import diffem
 from diffem import InputError, Observations, operators, priors
-from diffem.data.information import information_of
-from diffem.data.stored import stored
 from diffem.em.conditioning import Instruments
 from diffem.em.maximization import maximization
 from diffem.em.start import denoiser_to_train, shown_inputs
 from diffem.metrics import coverage
 from diffem.nn.networks import make_network
+from diffem.observations.information import information_of
+from diffem.observations.lazy import stored
 from diffem.priors.diffusion import DiffusionPrior
 from diffem.priors.family import Family
 from diffem.priors.preconditioning import Preconditioning

@@ -14,8 +14,8 @@ from diffem.em.checkpoint import write_checkpoint
 from diffem.em.evaluation import evaluate
 from diffem.files.writing import write_json
 from diffem.interop import hub
+from diffem.observations.fingerprint import fingerprint
 from diffem.report.page import write_report
-from diffem.runs.origin import fingerprint
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 

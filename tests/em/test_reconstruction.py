@@ -6,10 +6,10 @@ import torch
 
 from diffem import priors
 from diffem.data.kspace import Protocol, operator, put_columns
-from diffem.data.observations import Observations
-from diffem.data.sources import Problem
 from diffem.em.reconstruction import centre_window, intensity, problem_like, reconstruct, spread
 from diffem.linalg import LowRank
+from diffem.observations.observations import Observations
+from diffem.observations.problem import Problem
 from diffem.report.export import to_volume, write_nifti
 from diffem.runs.recipe import load_recipe
 

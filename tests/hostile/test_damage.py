@@ -13,9 +13,9 @@ import torch
 
 import diffem
 from diffem import InputError, Observations
-from diffem.data.store import DrawStore
 from diffem.files.writing import write_json
 from diffem.priors.files import load_with_description, save_prior
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from diffem import Observations, operators
-from diffem.data.stored import StoredObservations
 from diffem.files import memory
-from diffem.runs.origin import data_fingerprint
+from diffem.observations.fingerprint import data_fingerprint
+from diffem.observations.lazy import StoredObservations
 
 from ..exact import matrix_of
 from .registry import REGISTRY

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..data import Observations
 from ..em.expectation import condition_like, sampling_like
+from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import GaussianPrior
 from ..report import pictures

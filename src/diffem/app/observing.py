@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..data import Observations
+from ..observations import Observations
 from ..operators import Blur, Downsample, Mask, Operator
 from .asked import LIMITS, real, whole
 from .upload import image_shape

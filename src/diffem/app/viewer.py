@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from ..core.errors import InputError
-from ..data import Observations
-from ..data.precision import in_float32
-from ..data.sources import Problem
 from ..em.fit import load
 from ..em.watch import split
+from ..observations import Observations, Problem
+from ..observations.precision import in_float32
 from ..priors import Prior
 from ..report import pictures
 from ..runs.rundir import RunDir

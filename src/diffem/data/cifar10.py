@@ -17,9 +17,8 @@ from ..core.randomness import Stream
 from ..files import memory
 from ..files.pixels import read_npz
 from ..files.reading import opened, size_of
+from ..observations import Observations, Problem
 from ..operators import Mask
-from .observations import Observations
-from .sources import Problem
 
 EVENT = (3, 32, 32)
 RECORD = 1 + 3 * 32 * 32  # bytes per image of a binary batch

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
+from ..observations import Observations, Problem
 from ..operators import Mask
-from .observations import Observations
-from .sources import Problem
 
 
 def images() -> Tensor:

@@ -14,9 +14,8 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..files import memory
+from ..observations import Observations, Problem
 from ..operators import Dense
-from .observations import Observations
-from .sources import Problem
 
 
 def curve(z: Tensor, seed: int, dimension: int = 5, alpha: float = 3.0, terms: int = 10) -> Tensor:

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..core.errors import InputError
+from ..observations import Problem
 from .image_files import ImageSet, read_images
 from .kspace import Protocol
 from .shelf import Slices, shelve
-from .sources import Problem
 
 CHUNK = 32  # slices handled at a time
 THUMB = 56

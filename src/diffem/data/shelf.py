@@ -25,10 +25,10 @@ from ..core.errors import InputError
 from ..files.rows import RowsInFile
 from ..files.writing import file_digest, read_json, write_json
 from ..linalg import Isotropic
+from ..observations import Observations
+from ..observations.lazy import StoredObservations
 from ..operators import Fourier
 from .kspace import operator, put_columns
-from .observations import Observations
-from .stored import StoredObservations
 
 FORMAT = "diffem-kspace-1"
 DTYPES = {"columns": "<f4", "masks": "|b1", "sigma": "<f8", "coils": "<f4", "reference": "<f4"}

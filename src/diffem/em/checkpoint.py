@@ -11,10 +11,10 @@ from typing import Self
 import torch
 
 from ..core.errors import InputError
+from ..files.origin import Origin
 from ..files.tensors import read_tensors
 from ..files.writing import notice, write_tensors
 from ..priors import FitState
-from ..runs.origin import Origin
 from .maximization import TrainingRecord
 
 

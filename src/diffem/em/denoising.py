@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..data import DrawStore
 from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..runs.draws import DrawStore
 from .noise_law import NoiseLaw, noise_law
 
 if TYPE_CHECKING:

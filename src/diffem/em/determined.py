@@ -35,11 +35,11 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..data import Observations
-from ..data.stored import StoredNoise, StoredOperators
 from ..files import memory
 from ..linalg import Covariance, Diagonal, Isotropic
 from ..linalg.inner import axpy, dot
+from ..observations import Observations
+from ..observations.lazy import StoredNoise, StoredOperators
 from ..operators import Operator
 from ..operators.gain import mean_gain
 from ..operators.spectrum import Entries, Frequencies, Spectrum

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from ..core.compile import compile_network, compiling_pays
 from ..core.errors import InputError
-from ..data import Observations, cifar10
-from ..data.precision import in_float32
-from ..data.sources import Problem
+from ..data import cifar10
 from ..files.pixels import channels_first, read_npz
 from ..files.writing import read_array
 from ..metrics import (
@@ -32,6 +30,8 @@ from ..metrics import (
     to_uint8,
 )
 from ..metrics.inception import VARIABLE as EXTRACTOR_VARIABLE
+from ..observations import Observations, Problem
+from ..observations.precision import in_float32
 from ..priors import DiffusionPrior, GaussianPrior, Prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.processes import ALONE, Processes
 from ..core.randomness import Stream
-from ..data.draws import StoredDraws
+from ..runs.lap_draws import StoredDraws
 from .augment import Augment
 from .noise_law import NoiseLaw
 

@@ -10,23 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.progress import Progress
 from ..core.randomness import Stream
-from ..data import Observations
-from ..data.information import information_of
+from ..observations import Observations
+from ..observations.information import information_of
+from ..posterior import Posterior
 from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..runs.recipe import EStep
 from ..samplers import DEFAULT_SAMPLER
 from .plausibility import denoising_error
 from .screening import Screening, screen, total_chi2
-
-if TYPE_CHECKING:
-    from ..posterior import Posterior
-    from ..runs.recipe import EStep
 
 GAUSSIAN_REDRAWS = (
     16  # draws from the Gaussian start cost little, and its tails reach beyond where samples are plausible

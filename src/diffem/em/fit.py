@@ -16,9 +16,9 @@ from ..core.errors import InputError
 from ..core.interruption import Interruption, Preempted
 from ..core.modes import in_own_modes
 from ..core.processes import ALONE, Processes
-from ..data import Observations
-from ..data.precision import cast_note, in_float32
 from ..files.tensors import tensors_checksum
+from ..observations import Observations
+from ..observations.precision import cast_note, in_float32
 from ..operators import Operator
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
@@ -33,7 +33,7 @@ from .validation import validate
 from .verdict import Lap, Verdict, choose_lap, verdict
 
 if TYPE_CHECKING:
-    from ..data.sources import Problem
+    from ..observations import Problem
 
 
 @dataclass
@@ -202,8 +202,8 @@ def _observations(obs: Any, A: Operator | None, sigma: Any) -> Observations | No
 
 def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes: dict[str, Any]) -> Problem:
     """What the run learns from; errors of the recipe's own source name the recipe."""
-    from ..data.python_source import python_problem, recipe_folder
-    from ..data.sources import Problem
+    from ..observations import Problem
+    from ..runs.python_source import python_problem, recipe_folder
 
     if obs is not None:
         return Problem(obs)

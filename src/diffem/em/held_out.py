@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..data import Observations
-from ..data.scale import smallest_noise
 from ..linalg import dot
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import exact_hidden_log_densities, hidden_coverage, hidden_log_densities, hide
 from ..metrics.spread import hidden_spread
+from ..observations import Observations
+from ..observations.scale import smallest_noise
 from ..priors import GaussianPrior, Prior
 from ..samplers.schedule import lowest_level
 

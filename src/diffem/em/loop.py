@@ -27,11 +27,12 @@ from ..core.errors import InputError
 from ..core.interruption import Interruption, Preempted, polled
 from ..core.processes import Processes
 from ..core.progress import Progress
-from ..data import DrawStore, Observations
-from ..data.draws import lap_draws
-from ..data.stored import stored
+from ..observations import Observations
+from ..observations.lazy import stored
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, load_with_description, save_prior
+from ..runs.draws import DrawStore
+from ..runs.lap_draws import lap_draws
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, write_losses, write_shown

@@ -17,12 +17,12 @@ from ..core.interruption import Interruption, Lost, Preempted
 from ..core.processes import ALONE, Processes
 from ..core.progress import Progress
 from ..core.randomness import Stream
-from ..data.draws import StoredDraws
-from ..data.stored import StoredNoise, StoredOperators
 from ..files.memory import is_out_of_memory
 from ..linalg import Covariance
+from ..observations.lazy import StoredNoise, StoredOperators
 from ..operators import Operator
 from ..priors import DiffusionPrior
+from ..runs.lap_draws import StoredDraws
 from .augment import Augment
 from .conditioning import Instruments
 from .determined import determined

@@ -32,10 +32,10 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..data import Observations
-from ..data.batches import scanned_together
-from ..data.draws import StoredDraws
+from ..observations import Observations
+from ..observations.batches import scanned_together
 from ..operators import Operator
+from ..runs.lap_draws import StoredDraws
 from .augment import Augment
 from .determined import Determined
 

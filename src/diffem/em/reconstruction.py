@@ -14,13 +14,13 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..data import Observations
-from ..data.sources import Problem, make_problem
 from ..metrics import coverage, psnr
 from ..metrics.ssim import ssim
+from ..observations import Observations, Problem
 from ..operators import Crop
 from ..priors import GaussianPrior, Prior
 from ..runs.recipe import Recipe
+from ..runs.sources import make_problem
 from .expectation import condition_like
 from .screening import acceptable, largest_plausible
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..core.errors import InputError
-from ..data import Observations
+from ..observations import Observations
 from ..priors import Prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir

@@ -14,9 +14,9 @@ from torch import nn
 from ..core.compile import compile_network
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..data import Observations
-from ..data.scale import smallest_noise
 from ..nn.networks import make_network
+from ..observations import Observations
+from ..observations.scale import smallest_noise
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.family import Family
 from ..priors.files import load_with_description
@@ -26,7 +26,7 @@ from .checkpoint import StartCheckpoint
 from .start_plan import plan_start
 
 if TYPE_CHECKING:
-    from ..runs.origin import Origin
+    from ..files.origin import Origin
     from ..runs.recipe import Recipe
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..core.randomness import Stream
-from ..data import Observations
-from ..data.batches import Batches
-from ..data.diagonal import diagonalised
+from ..observations import Observations
+from ..observations.batches import Batches
+from ..observations.diagonal import diagonalised
 from ..priors.fit import Moments
 from ..priors.fit_complete import is_complete
 from ..priors.fit_sampled import ITERATIONS

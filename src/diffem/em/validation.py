@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from ..core.errors import InputError
-from ..data import Observations
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
+from ..observations import Observations
 from ..operators import Identity
 from ..posterior import METHODS
 from ..priors import Prior

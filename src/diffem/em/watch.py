@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..data import Observations
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import observation_distance, simulate
+from ..observations import Observations
 from ..priors import GaussianPrior, Prior
 from .expectation import condition_like
 from .held_out import measure_held_out

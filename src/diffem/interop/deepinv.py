@@ -17,8 +17,8 @@ from ..core.batched import Index
 from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..core.shapes import require_event
-from ..data import Observations
 from ..linalg import Diagonal
+from ..observations import Observations
 from ..operators import Operator, OperatorError, check
 from ..posterior import Posterior
 from ..priors.base import Prior

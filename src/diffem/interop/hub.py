@@ -18,18 +18,18 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.version import __version__
-from ..data import Observations
-from ..data.stored import stored
 from ..em.table import warn
 from ..em.verdict import Lap, choose_lap, verdict
 from ..files.tensors import explain, read_header, read_tensors, require_finite
 from ..files.writing import file_digest, read_json, write_json, write_tensors, write_text
 from ..nn.networks import make_network
+from ..observations import Observations
+from ..observations.fingerprint import data_fingerprint, fingerprint
+from ..observations.lazy import stored
 from ..operators import Operator
 from ..priors.base import Prior
 from ..priors.family import Family
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
-from ..runs.origin import data_fingerprint, fingerprint
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 

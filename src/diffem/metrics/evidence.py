@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..core.shapes import raised
-from ..data import Observations
+from ..observations import Observations
 from ..operators import Compose, Mask
 from ..priors.gaussian import GaussianPrior
 from ..priors.marginal import choose, measured_values, observation_laws

@@ -6,9 +6,9 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
-from ..data import Observations
-from ..data.information import information_of
 from ..linalg import Isotropic
+from ..observations import Observations
+from ..observations.information import information_of
 from ..priors.base import Prior
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior

@@ -21,9 +21,9 @@ from ..core.modes import differentiable, in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
-from ..data import Observations
-from ..data.scale import smallest_noise
 from ..linalg import Diagonal, Isotropic, Solution, System
+from ..observations import Observations
+from ..observations.scale import smallest_noise
 from ..priors.base import Prior, evaluation_mode
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
 from ..samplers.base import Denoise

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..data import Observations
-from ..data.information import information_of
-from ..data.krylov import Krylov
+from ..observations import Observations
+from ..observations.information import information_of
+from ..observations.krylov import Krylov
 from ..operators.spectrum import Diagonalised, Information
 from ..priors.diffusion import DiffusionPrior
 from ..samplers import TDS, Sampler

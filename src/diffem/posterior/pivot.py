@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from ..data import Observations
+from ..observations import Observations
 from ..operators.spectrum import Diagonalised, determined
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.shapes import per_sample
-from ..data import Observations
 from ..linalg import SOLVERS, Isotropic, Solution, System
 from ..linalg.tiny import CLOSED_FORM
+from ..observations import Observations
 from ..operators.gain import mean_gain
 from ..samplers import TDS, Sampler
 from .base import Posterior

@@ -24,7 +24,7 @@ from ..linalg import Covariance
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
 
 if TYPE_CHECKING:
-    from ..data import Observations
+    from ..observations import Observations
     from ..posterior import Posterior
 
 

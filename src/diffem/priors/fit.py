@@ -22,13 +22,13 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.progress import Progress
-from ..data import Observations
-from ..data.batches import Batches
-from ..data.diagonal import Coordinates, diagonalised, likelihood_factor
-from ..data.scale import signal_scale
-from ..data.stored import counts_of, stored
 from ..files.memory import working_bytes
 from ..linalg import Covariance, Dense, LowRank
+from ..observations import Observations
+from ..observations.batches import Batches
+from ..observations.diagonal import Coordinates, diagonalised, likelihood_factor
+from ..observations.lazy import counts_of, stored
+from ..observations.scale import signal_scale
 from ..operators.coordinates import from_coordinates, to_coordinates
 from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..data import Observations
 from ..linalg import Covariance, Dense, System, cg
+from ..observations import Observations
 from ..operators.gain import mean_gain
 from .fit_full import Full, Selected
 

@@ -23,7 +23,7 @@ from ..operators import Identity
 from .base import Prior, require_mean, typical_size
 
 if TYPE_CHECKING:
-    from ..data import Observations
+    from ..observations import Observations
 
 ITERATIONS = 1000  # of a solve, for operators that mix entries
 ACCURATE = 1e-8  # residual that needs no warning even if float64 could reach a smaller one

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from ..data.krylov import Krylov
+from ..observations.krylov import Krylov
 from ..operators.spectrum import Information
 from .family import Family
 

@@ -14,12 +14,12 @@ import torch
 
 from ..core.errors import InputError
 from ..core.version import __version__
-from ..data import Observations
 from ..em.fit import load
 from ..em.shown import restore_pictures
 from ..em.verdict import verdict
 from ..em.watch import in_pictures
 from ..files.writing import write_bytes, write_text
+from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import Prior
 from ..runs.recipe import Recipe

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ..core.errors import InputError
-from ..data import Observations
-from ..data.batches import scanned_together
+from ..observations import Observations
+from ..observations.batches import scanned_together
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
 

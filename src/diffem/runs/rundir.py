@@ -14,20 +14,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import InputError
 from ..core.version import __version__
+from ..files.origin import Origin
 from ..files.reading import JSON_BYTES, parse_json, read_text, require_inside
 from ..files.writing import clear_partials, read_json, write_json, write_text
+from ..observations import Observations, Problem
+from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, located, moved
-from .origin import Origin, data_fingerprint, run_name, tensors_fingerprint
+from .naming import run_name
+from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
-
-if TYPE_CHECKING:
-    from ..data import Observations
-    from ..data.sources import Problem
+from .sources import SOURCES
 
 FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
@@ -276,9 +277,6 @@ class RunDir:
 
 
 def _from_python(recipe: Recipe) -> Problem:
-    from ..data.python_source import python_problem
-    from ..data.sources import SOURCES
-
     if recipe.data.source in SOURCES:
         return recipe.problem()
     return python_problem(recipe.data.source, recipe.seed, recipe.data.options("source"), Path.cwd())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...core.randomness import Stream
-from ...data import Observations
+from ...observations import Observations
 from ...priors import GaussianPrior, Prior
 from .masks import MaskEvidence, mask_evidence
 from .noise import NoiseEvidence, noise_evidence

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...data import Observations
 from ...linalg import Isotropic
 from ...metrics.estimate import Estimate, clustered_mean
+from ...observations import Observations
 from ...priors import GaussianPrior, fit_gaussian
 from ...priors.marginal import choose, measured_values, observation_laws
 from .pairing import Unseen

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ...core.randomness import Stream
-from ...data import Observations
 from ...metrics.estimate import Estimate, clustered_mean
+from ...observations import Observations
 from ...priors import GaussianPrior
 from ...priors.marginal import choose, measured_values, observation_laws
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import raised, require_batch, require_precision
 from ..files import memory
+from ..files.tensors import explain, read_tensors, require_finite
+from ..files.writing import write_tensors
 from ..linalg import Covariance, Dense, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import Identity, Mask, Operator
@@ -38,12 +41,12 @@ SAMPLE, GROWTH = 1 << 24, 1024  # numbers of samples that a file may imply: so m
 class Observations:
     """n observations.
 
-    y: `(n, *measurement)`: a tensor, an array, a data frame, a list of arrays or a data set (`data/arrays.py`). Entries that A does
+    y: `(n, *measurement)`: a tensor, an array, a data frame, a list of arrays or a data set (`arrays.py`). Entries that A does
         not measure may hold anything, NaN included. A complex y is taken for an operator that measures complex numbers and stored as its
         real view. float64 stays float64; networks compute in float32, and `fit` and `posterior` convert for them.
     A: an operator, its parameters shared or for n observations; None: entries that are NaN were not measured, all others were.
     sigma: standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to `(*measurement)` (the
-        columns of a table) or to y (`data/noise.py`); or cov: a covariance over the measurement.
+        columns of a table) or to y (`noise.py`); or cov: a covariance over the measurement.
     adaptive: whether the operators were chosen by looking at the object, say later measurements by the result of earlier ones.
         Posteriors and EM are right all the same; the loss on measured values (`train.measured`) is not, and is left out.
     """
@@ -237,8 +240,6 @@ class Observations:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file: the tensors, and the operator's structure as JSON in its header."""
-        from ..files.writing import write_tensors
-
         tensors = {"y": self.y}
         cov, parts = describe_covariance(self.cov)
         structure: dict[str, Any] = {"format": FORMAT, "A": describe_operator(self.A, "A", tensors), "cov": cov}
@@ -269,11 +270,9 @@ class Observations:
 
         Observations that take more memory than `memory.may_stay` allows stay in the file, and are read from it as they are used.
         """
-        from ..files.tensors import explain, read_tensors, require_finite
-        from .observations_file import open_large
-
-        if (large := open_large(Path(path))) is not None:
-            return large
+        for opened in OPENERS:
+            if (obs := opened(Path(path))) is not None:
+                return obs
         tensors, structure = read_tensors(path, "an observations file")
         if structure.get("format") != FORMAT:
             raise InputError(
@@ -334,3 +333,7 @@ def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
     if bad:
         raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
     return y if same or measured is None else torch.where(measured, y, 0)
+
+
+# Tried by `load` before the whole file is read; a function returns None for a file that is not its business. `observations_file.py` adds one.
+OPENERS: list[Callable[[Path], Observations | None]] = []

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.errors import ForeignFileError, InputError
 from ..files.arrays import array_rows
+from ..files.origin import Origin
 from ..files.reading import require_inside
 from ..files.rows import RowsInFile
 from ..files.writing import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
-from ..runs.repair import set_aside
-
-if TYPE_CHECKING:
-    from ..runs.origin import Origin
-    from ..runs.rundir import RunDir
+from .repair import set_aside
+from .rundir import RunDir
 
 NUMBERS = (
     "draws",

@@ -23,8 +23,8 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.interruption import Preempted
-from .observations import Observations
-from .sources import Problem
+from ..observations import Observations, Problem
+from .recipe import Recipe, is_of_run
 
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 
@@ -45,7 +45,7 @@ def python_problem(source: str, seed: int, options: dict[str, Any], folder: Path
         return Problem(problem)
     if not isinstance(problem, Problem):
         raise InputError(
-            f"data.source {source!r} must return diffem.Observations or a diffem.data.sources.Problem, "
+            f"data.source {source!r} must return diffem.Observations or a diffem.observations.Problem, "
             f"got {type(problem).__name__}"
         )
     return problem
@@ -110,8 +110,6 @@ def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
         recipe: The recipe as the user passed it to `fit`: a file's path, or a mapping.
         changes: The keys of the recipe that the user set.
     """
-    from ..runs.recipe import Recipe, is_of_run
-
     if "data" in changes or "data.source" in changes:
         return Path.cwd()
     if isinstance(recipe, str | os.PathLike) and not is_of_run(Path(recipe)):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..files import memory
-from .store import DrawStore
+from .draws import DrawStore
 
 
 class StoredDraws:

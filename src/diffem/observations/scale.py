@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,9 +18,7 @@ from torch import Tensor
 from ..linalg.inner import accumulate_dtype
 from ..operators.gain import mean_gain
 from .batches import scanned_together
-
-if TYPE_CHECKING:
-    from .observations import Observations
+from .observations import Observations
 
 PROBED = 1024  # observations the scale is estimated from, spread evenly over the set
 NOISE_ONLY = 1e-4  # the least share of ‖y‖² taken for signal, where the stated noise accounts for all of it

@@ -3,15 +3,12 @@ r"""The information G = AᵀΣ_y⁻¹A of observations: in a basis known beforeh
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..operators.spectrum import Information, Rows
 from .krylov import Krylov
-
-if TYPE_CHECKING:
-    from .observations import Observations
+from .observations import Observations
 
 EXPLICIT = 256  # numbers in a sample up to which G is formed and diagonalised
 

@@ -9,8 +9,8 @@ from ..core.errors import InputError
 from ..files.reading import digest
 from ..operators import Operator
 from .arrays import tried
+from .lazy import Shelf, StoredObservations, StoredOperators
 from .observations import Observations
-from .stored import Shelf, StoredObservations, StoredOperators
 
 
 class Float32Shelf:

@@ -1,62 +1,20 @@
-"""Where observations come from: a source makes them from its settings and a seed; a new one is a function and a line in `SOURCES`.
+"""Where observations come from: a source makes them from its settings and a seed.
 
-Sources that simulate measurements of known data also return that data, for evaluation only: nothing in a run ever looks at it.
+`SOURCES` names the function of each source, `module:function`, and imports it when it is used: a new source is a file and a line here. Sources
+that simulate measurements of known data also return that data, for evaluation only: nothing in a run ever looks at it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ..core.errors import InputError
-from .observations import Observations
+from ..observations import Observations, Problem
 
-
-@dataclass
-class Problem:
-    """Observations, and where it is known the truth behind them, one x per observation.
-
-    range: where x are images, the two values that are pixel 0 and pixel 255; how evaluation turns samples into pictures.
-    """
-
-    obs: Observations
-    reference: Tensor | None = None
-    range: tuple[float, float] | None = None
-    about: str = ""  # what the data are, in a line, with what was estimated from them
-
-
-def digits(seed: int, **options: Any) -> Problem:
-    from .digits import digits
-
-    return digits(seed, **options)
-
-
-def manifold(seed: int, **options: Any) -> Problem:
-    from .manifold import manifold
-
-    return manifold(seed, **options)
-
-
-def cifar10(seed: int, **options: Any) -> Problem:
-    from .cifar10 import cifar10
-
-    return cifar10(seed, **options)
-
-
-def fastmri(seed: int, **options: Any) -> Problem:
-    from .fastmri import fastmri
-
-    return fastmri(seed, **options)
-
-
-def mri_images(seed: int, **options: Any) -> Problem:
-    from .mri_images import mri_images
-
-    return mri_images(seed, **options)
+Source = Callable[..., Problem]  # (seed, **settings)
 
 
 def file(seed: int, path: str = "") -> Problem:
@@ -66,14 +24,24 @@ def file(seed: int, path: str = "") -> Problem:
     return Problem(Observations.load(path))
 
 
-SOURCES: dict[str, Callable[..., Problem]] = {
-    "digits": digits,
-    "manifold": manifold,
-    "cifar10": cifar10,
-    "fastmri": fastmri,
-    "mri_images": mri_images,
+SOURCES: dict[str, str | Source] = {
+    "digits": "diffem.data.digits:digits",
+    "manifold": "diffem.data.manifold:manifold",
+    "cifar10": "diffem.data.cifar10:cifar10",
+    "fastmri": "diffem.data.fastmri:fastmri",
+    "mri_images": "diffem.data.mri_images:mri_images",
     "file": file,
 }
+
+
+def source_function(name: str) -> Source:
+    """The function of a source in `SOURCES`."""
+    source = SOURCES[name]
+    if not isinstance(source, str):
+        return source
+    module, _, function = source.partition(":")
+    made: Source = getattr(import_module(module), function)
+    return made
 
 
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
@@ -91,7 +59,7 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
     if source not in SOURCES:
         raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")
     try:
-        return SOURCES[source](seed, **options)
+        return source_function(source)(seed, **options)
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:

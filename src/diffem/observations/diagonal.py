@@ -22,8 +22,8 @@ from ..linalg import Diagonal, Isotropic, dot
 from ..operators import Mask
 from ..operators.coordinates import Basis, coordinate_gains, to_coordinates
 from ..operators.spectrum import Entries
+from .lazy import StoredObservations, stored
 from .observations import Observations
-from .stored import StoredObservations, stored
 
 NOTHING = 1e-14  # information, in units of the data's scale, that is lost in the rounding of sums
 ROUNDING = 1e-26  # share of the largest gain that the transform of a kernel in float64 leaves where it has zeros
