@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from diffem.core.randomness import Stream
-from diffem.data.manifold import truth
+from diffem.datasets.manifold import truth
 from diffem.em.expectation import fresh_count
 from diffem.runs.recipe import load_recipe, parse_change
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from diffem.core.randomness import Stream
-from diffem.data.manifold import curve
+from diffem.datasets.manifold import curve
 from diffem.metrics.distances import sliced_wasserstein
 from diffem.metrics.transport import entropic_cost
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from diffem import priors
 from diffem.core.randomness import Stream
-from diffem.data.manifold import curve
+from diffem.datasets.manifold import curve
 from diffem.files.writing import read_json, write_json
 from diffem.metrics.transport import entropic_cost
 from diffem.report.pictures import ACCENT, INK, MUTED

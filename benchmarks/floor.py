@@ -27,7 +27,7 @@ from torch import Tensor
 from diffem.core.compile import compile_network
 from diffem.core.interruption import Interruption, Preempted
 from diffem.core.randomness import Stream
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.em.checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from diffem.em.maximization import TrainingRecord, maximization
 from diffem.metrics.fid import Reference, frechet_distance, kernel_distance, make_reference

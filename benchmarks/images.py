@@ -26,7 +26,7 @@ from torch import Tensor
 import diffem
 from diffem import Observations, operators
 from diffem.core.randomness import Stream
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.em.fit import Run
 from diffem.metrics import LPIPS, crps, load_lpips, psnr
 from diffem.metrics.calibration import predictive_coverage

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from diffem.data.manifold import truth
+from diffem.datasets.manifold import truth
 from diffem.em.maximization import maximization
 from diffem.em.watch import split
 from diffem.priors import DiffusionPrior

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import diffem
-from diffem.data.manifold import truth
+from diffem.datasets.manifold import truth
 from diffem.em.watch import split
 from diffem.metrics.distances import sliced_wasserstein
 from diffem.metrics.transport import entropic_cost

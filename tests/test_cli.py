@@ -71,7 +71,7 @@ def test_sample(run, tmp_path):
 
 
 def test_export(run, tmp_path):
-    from diffem.interop import hub
+    from diffem.em import exports as hub
 
     folder, _ = run
     result = diffem("export", folder, "-o", tmp_path / "prior", "--notes", "Digits.")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from diffem import InputError, Observations, operators
-from diffem.cli import main
+from diffem.cli.commands import main
 from diffem.em.evaluation import _reference
 from diffem.posterior import METHODS
 from diffem.samplers import SAMPLERS

@@ -6,8 +6,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from diffem import doctor
-from diffem.cli import app
+from diffem.cli import doctor
+from diffem.cli.commands import app
 from diffem.runs.recipe import load_recipe, names
 
 SMALL = doctor.Device("slow", "cpu", 4.0, 8.0, ["float32"], {"float32": 2.0e9})

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import images, pages
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.metrics import load_lpips
 from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior

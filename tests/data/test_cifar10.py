@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffem.core.randomness import Stream
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.runs.sources import make_problem
 
 from ..assets import asset

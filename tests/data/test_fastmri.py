@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffem.data.coils import corner_samples, estimate_maps, noise_covariance, whitening
+from diffem.mri.coils import corner_samples, estimate_maps, noise_covariance, whitening
 from diffem.runs.sources import make_problem
 
 from .volumes import coil_maps, fft2c, phantom, write_volume

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diffem import Observations
-from diffem.data.kspace import (
+from diffem.mri.kspace import (
     Protocol,
     central,
     centre_columns,
@@ -19,7 +19,7 @@ from diffem.data.kspace import (
     put_columns,
     take_columns,
 )
-from diffem.data.shelf import Slices, in_memory, on_disk
+from diffem.mri.kspace_cache import Slices, in_memory, on_disk
 from diffem.observations.fingerprint import fingerprint
 
 

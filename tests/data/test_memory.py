@@ -12,7 +12,7 @@ import resource, sys
 import numpy as np, torch
 from diffem.runs.sources import make_problem
 from diffem.observations.fingerprint import fingerprint
-import diffem.data.fastmri, h5py
+import diffem.mri.fastmri, h5py
 
 torch.set_num_threads(1)
 torch.fft.fft2(torch.zeros(4, 4))  # what a first call loads does not count

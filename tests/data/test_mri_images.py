@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from diffem.data.image_files import ImageSet, read_images
-from diffem.data.mri_images import divide, fingerprints, prepare, to_samples
+from diffem.mri.image_files import ImageSet, read_images
+from diffem.mri.images import divide, fingerprints, prepare, to_samples
 from diffem.runs.sources import make_problem
 
 

@@ -9,7 +9,7 @@ import yaml
 
 import diffem
 from diffem import InputError, Observations, operators
-from diffem.interop import hub
+from diffem.em import exports as hub
 from diffem.runs.rundir import RunDir
 from diffem.runs.sources import make_problem
 

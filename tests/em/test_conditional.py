@@ -262,7 +262,7 @@ def test_a_prior_without_a_conditional_network_is_refused() -> None:
 
 
 def test_files_keep_the_family(run: diffem.Run, tmp_path) -> None:
-    from diffem.interop import hub
+    from diffem.em import exports as hub
 
     prior = run.prior
     assert isinstance(prior, DiffusionPrior)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import diffem
 from diffem import InputError, Observations, operators
 from diffem.app.viewer import Viewer
-from diffem.cli import app
+from diffem.cli.commands import app
 from diffem.em.evaluation import evaluate
 from diffem.observations.fingerprint import data_fingerprint
 from diffem.report.page import write_report

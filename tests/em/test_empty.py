@@ -12,7 +12,7 @@ import diffem
 from diffem import Observations, operators, priors
 from diffem.app import drawing, panels
 from diffem.app.observing import Observed
-from diffem.cli import app
+from diffem.cli.commands import app
 from diffem.em import evaluation
 from diffem.em.expectation import draw_shard
 from diffem.em.screening import acceptable

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import diffem
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.em import evaluation
 from diffem.em.evaluation import evaluate
 from diffem.observations.problem import Problem

@@ -10,7 +10,8 @@ import torch
 
 import diffem
 from benchmarks import rank_faults
-from diffem import cli, priors
+from diffem import priors
+from diffem.cli import commands as cli
 from diffem.core.interruption import EXIT_CTRL_C, EXIT_PREEMPTED, Interruption, Preempted, poll, polled
 from diffem.em.loop import Loop
 from diffem.em.model_check.noise import noise_evidence

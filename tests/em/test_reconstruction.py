@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from diffem import priors
-from diffem.data.kspace import Protocol, operator, put_columns
-from diffem.em.reconstruction import centre_window, intensity, problem_like, reconstruct, spread
 from diffem.linalg import LowRank
+from diffem.mri.kspace import Protocol, operator, put_columns
+from diffem.mri.reconstruction import centre_window, intensity, problem_like, reconstruct, spread
 from diffem.observations.observations import Observations
 from diffem.observations.problem import Problem
 from diffem.report.export import to_volume, write_nifti

@@ -12,8 +12,8 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.data.digits import digits
-from diffem.data.manifold import manifold
+from diffem.datasets.digits import digits
+from diffem.datasets.manifold import manifold
 from diffem.priors import FitHistory
 
 FACTORS = (2.0**-20, 2.0**-10, 2.0**10, 2.0**20)

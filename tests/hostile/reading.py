@@ -9,7 +9,7 @@ from pathlib import Path
 from diffem import InputError
 from diffem.app import standing
 from diffem.app.viewer import Viewer
-from diffem.interop import hub
+from diffem.em import exports as hub
 from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
 

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from diffem import Observations, operators, priors
+from diffem.em import exports as hub
 from diffem.files.writing import write_array, write_json
-from diffem.interop import hub
 from diffem.linalg import Isotropic
 from diffem.nn.networks import make_network
 from diffem.priors.files import pack, save_prior

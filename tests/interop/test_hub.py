@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from diffem import InputError, Observations, operators, priors
+from diffem.em import exports as hub
 from diffem.files.writing import file_digest
-from diffem.interop import hub
 from diffem.linalg import LowRank
 from diffem.nn.networks import make_network
 

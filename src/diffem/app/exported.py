@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..core.errors import InputError
-from ..interop import hub
+from ..em import exports as hub
 from ..priors import Prior
 from ..report.page import lead
 from ..runs.recipe import Recipe, load_recipe

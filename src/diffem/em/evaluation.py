@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.compile import compile_network, compiling_pays
 from ..core.errors import InputError
-from ..data import cifar10
+from ..files import cifar10
 from ..files.pixels import channels_first, read_npz
 from ..files.writing import read_array
 from ..metrics import (

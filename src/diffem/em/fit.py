@@ -80,8 +80,8 @@ def load(
         device: Where the prior computes.
         precision: What its network computes in: 'float32', 'tf32', 'bf16' or 'fp16'; 'recipe' is what the run drew in, on a GPU.
     """
-    from ..interop.hub import is_export, kept_recipe, read_card
-    from ..interop.hub import load as load_export
+    from .exports import is_export, kept_recipe, read_card
+    from .exports import load as load_export
 
     path, recipe = Path(path), None
     if path.is_file():

@@ -25,11 +25,11 @@ def file(seed: int, path: str = "") -> Problem:
 
 
 SOURCES: dict[str, str | Source] = {
-    "digits": "diffem.data.digits:digits",
-    "manifold": "diffem.data.manifold:manifold",
-    "cifar10": "diffem.data.cifar10:cifar10",
-    "fastmri": "diffem.data.fastmri:fastmri",
-    "mri_images": "diffem.data.mri_images:mri_images",
+    "digits": "diffem.datasets.digits:digits",
+    "manifold": "diffem.datasets.manifold:manifold",
+    "cifar10": "diffem.datasets.cifar10:cifar10",
+    "fastmri": "diffem.mri.fastmri:fastmri",
+    "mri_images": "diffem.mri.images:mri_images",
     "file": file,
 }
 

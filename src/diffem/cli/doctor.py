@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from .core.version import __version__
-from .nn.networks import make_network
-from .runs.recipe import Recipe, load_recipe, names
-from .samplers import get_sampler, schedule
+from ..core.version import __version__
+from ..nn.networks import make_network
+from ..runs.recipe import Recipe, load_recipe, names
+from ..samplers import get_sampler, schedule
 
 GIB = 1 << 30
 SHARE_OF_PEAK = 0.5  # what networks reach of the rate of large matrix products
@@ -120,7 +120,7 @@ def devices() -> list[Device]:
 
 def matrix_rate(device: torch.device, precision: str = "float32", seconds: float = 0.1) -> float:
     """Floating-point operations per second of large matrix products."""
-    from .core.compile import fast_products
+    from ..core.compile import fast_products
 
     n = 4096 if device.type == "cuda" else 768
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)

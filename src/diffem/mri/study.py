@@ -18,12 +18,12 @@ import torch
 
 from ..core.errors import InputError
 from ..em.fit import load
-from ..em.reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
 from ..files.writing import write_bytes, write_json
 from ..priors import GaussianPrior
+from ..report import pictures
+from ..report.export import write_npz, write_posterior
 from ..runs.rundir import RunDir
-from . import pictures
-from .export import write_npz, write_posterior
+from .reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
 from .slices import slice_by_measurement
 
 SAMPLES = 16

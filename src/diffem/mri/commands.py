@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_options import BatchOption, LapOption, device, require_file, require_folder
-from .core.errors import InputError
+from ..cli.options import BatchOption, LapOption, device, require_file, require_folder
+from ..core.errors import InputError
 
 ChangeOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting of the data: data.accel=8")
@@ -21,7 +21,7 @@ def prepare(
     size: Annotated[int | None, typer.Option("--size", min=1, max=8192, help="fit the images into size×size")] = None,
 ) -> None:
     """Decode images once, into an .npz for the source mri_images."""
-    from .data.mri_images import prepare
+    from .images import prepare
 
     require_file("--out", out, ".npz")
     typer.echo(f"{prepare(str(path), out, size)}: {out}")
@@ -39,10 +39,10 @@ def observe(
     ] = None,
 ) -> None:
     """Write observations of a recipe's data source to a file."""
-    from .em.reconstruction import spread
-    from .files.writing import write_array
-    from .observations import Problem
-    from .runs.rundir import RunDir
+    from ..files.writing import write_array
+    from ..observations import Problem
+    from ..runs.rundir import RunDir
+    from .reconstruction import spread
 
     require_file("--out", out, ".safetensors")
     if truth is not None:
@@ -85,8 +85,8 @@ def mri(
     lap: LapOption = None,
 ) -> None:
     """Reconstruct held-out slices at several accelerations: figures, arrays and measures in one folder."""
-    from .report.study import write_study
-    from .runs.rundir import RunDir
+    from ..runs.rundir import RunDir
+    from .study import write_study
 
     try:
         accels = [float(word) for word in accel.split(",")]
@@ -124,7 +124,7 @@ def register(app: typer.Typer) -> None:
 
 def _data_changes(change: list[str] | None, *others: str) -> dict[str, Any]:
     """What `--set` changes: settings of the data, and `others`; any other key would have no effect."""
-    from .runs.recipe import parse_change
+    from ..runs.recipe import parse_change
 
     changes = dict(parse_change(text) for text in change or [])
     for key in changes:
@@ -134,9 +134,9 @@ def _data_changes(change: list[str] | None, *others: str) -> dict[str, Any]:
 
 
 def _recipe(recipe: str, changes: dict[str, Any]) -> Any:
-    from .runs.changes import located
-    from .runs.recipe import load_recipe
-    from .runs.rundir import RunDir
+    from ..runs.changes import located
+    from ..runs.recipe import load_recipe
+    from ..runs.rundir import RunDir
 
     if Path(recipe).is_dir():
         run = RunDir(recipe)

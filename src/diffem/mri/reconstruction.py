@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
+from ..em.expectation import condition_like
+from ..em.screening import acceptable, largest_plausible
 from ..metrics import coverage, psnr
 from ..metrics.ssim import ssim
 from ..observations import Observations, Problem
@@ -21,8 +23,6 @@ from ..operators import Crop
 from ..priors import GaussianPrior, Prior
 from ..runs.recipe import Recipe
 from ..runs.sources import make_problem
-from .expectation import condition_like
-from .screening import acceptable, largest_plausible
 
 RECONSTRUCTION_LAP = 1 << 22  # random numbers of their own
 MEAN_OF = 8  # draws in the mean whose error is measured

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from .core.errors import CastWarning, InputError, RunWarning, StorageError
-from .posterior import METHODS
-from .samplers import SAMPLERS
+from ..core.errors import CastWarning, InputError, RunWarning, StorageError
+from ..posterior import METHODS
+from ..samplers import SAMPLERS
 
 if TYPE_CHECKING:
     import torch

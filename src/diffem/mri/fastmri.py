@@ -22,7 +22,7 @@ from .acquired import acquired_slices
 from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps
 from .fastmri_files import RECONSTRUCTIONS, Volume, pair, volumes
 from .kspace import Protocol
-from .shelf import Slices, shelve
+from .kspace_cache import Slices, shelve
 
 CHUNK = 8  # slices handled at a time
 

@@ -31,7 +31,7 @@ from .coils import (
 )
 from .fastmri_files import RECONSTRUCTIONS, Volume
 from .kspace import central, column_masks, operator, take_columns
-from .shelf import Slices
+from .kspace_cache import Slices
 
 
 @dataclass

@@ -19,7 +19,7 @@ from ..operators import Mask
 
 def images() -> Tensor:
     """The clean digits, `(1797, 8, 8)` on the scale [-2, 2]."""
-    with (files("diffem.data") / "digits.npz").open("rb") as file:
+    with (files("diffem.datasets") / "digits.npz").open("rb") as file:
         raw = np.load(file, allow_pickle=False)["images"]
     return torch.from_numpy(raw.astype(np.float32)) / 4 - 2
 

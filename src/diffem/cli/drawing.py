@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cli_options import (
+from ..core.errors import InputError
+from ..files import memory
+from .options import (
     BatchOption,
     LapOption,
     MethodOption,
@@ -19,11 +21,9 @@ from .cli_options import (
     device,
     require_file,
 )
-from .core.errors import InputError
-from .files import memory
 
 if TYPE_CHECKING:
-    from .runs.recipe import EStep
+    from ..runs.recipe import EStep
 
 ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who asks for draws is not
 
@@ -39,8 +39,8 @@ def sample(
     lap: LapOption = None,
 ) -> None:
     """Draw samples from the learned prior."""
-    from .em.fit import load
-    from .interop.hub import is_export
+    from ..em.exports import is_export
+    from ..em.fit import load
 
     if out is None and (run.is_file() or is_export(run)):
         what = "a file" if run.is_file() else "an exported prior"
@@ -74,13 +74,13 @@ def posterior(
     """Draw from the posterior of every observation in a file."""
     import torch
 
-    from .em.expectation import condition_like, sampling_like
-    from .em.fit import load
-    from .em.screening import acceptable, largest_plausible
-    from .files.writing import write_bytes
-    from .observations import Observations
-    from .report import pictures
-    from .report.export import require_volume, write_posterior
+    from ..em.expectation import condition_like, sampling_like
+    from ..em.fit import load
+    from ..em.screening import acceptable, largest_plausible
+    from ..files.writing import write_bytes
+    from ..observations import Observations
+    from ..report import pictures
+    from ..report.export import require_volume, write_posterior
 
     require_file("--out", out, ".npz", ".nii", ".nii.gz", ".png")
     prior = load(run, lap, device(), "recipe")
@@ -123,9 +123,9 @@ def posterior(
 
 def _drawing(run: Path) -> EStep:
     """How the run, or the run an export came from, draws; the defaults for a prior of which that is not known."""
-    from .interop import hub
-    from .runs.recipe import EStep
-    from .runs.rundir import RunDir
+    from ..em import exports as hub
+    from ..runs.recipe import EStep
+    from ..runs.rundir import RunDir
 
     if hub.is_export(run):
         kept = hub.kept_recipe(hub.read_card(run))
@@ -139,8 +139,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _write(target: Path, x: Any) -> None:
-    from .files.writing import write_array, write_bytes
-    from .report import pictures
+    from ..files.writing import write_array, write_bytes
+    from ..report import pictures
 
     if target.suffix == ".npy":
         write_array(target, x)

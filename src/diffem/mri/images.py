@@ -23,7 +23,7 @@ from ..core.errors import InputError
 from ..observations import Problem
 from .image_files import ImageSet, read_images
 from .kspace import Protocol
-from .shelf import Slices, shelve
+from .kspace_cache import Slices, shelve
 
 CHUNK = 32  # slices handled at a time
 THUMB = 56

@@ -1,18 +1,18 @@
-"""The command line: recipes, fit, evaluate, report, export, app and doctor here, the others in `cli_drawing.py` and `cli_mri.py`."""
+"""The command line: recipes, fit, evaluate, report, export, app and doctor here, the others in `drawing.py` and in the packages that `ELSEWHERE` names."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .cli_drawing import register as register_drawing
-from .cli_mri import register as register_mri
-from .cli_options import (
+from .drawing import register as register_drawing
+from .options import (
     LapOption,
     RunArgument,
     SamplerOption,
@@ -23,7 +23,8 @@ from .cli_options import (
     require_folder,
 )
 
-PATIENCE = 8.0  # seconds a run has to stop by itself when asked to; see `interruption.py`
+ELSEWHERE = ("diffem.mri.commands",)  # modules with commands of their own, which `register(app)` adds
+PATIENCE = 8.0  # seconds a run has to stop by itself when asked to; see `core/interruption.py`
 
 app = typer.Typer(
     add_completion=True,
@@ -35,7 +36,7 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
-        from .core.version import __version__
+        from ..core.version import __version__
 
         typer.echo(f"diffem {__version__}")
         raise typer.Exit
@@ -58,10 +59,10 @@ def recipes(
     ] = None,
 ) -> None:
     """List the built-in recipes, or print one to be edited: diffem recipes table > mine.yaml."""
-    from .runs.recipe import load_recipe, names
+    from ..runs.recipe import load_recipe, names
 
     if recipe is not None:
-        from .runs.commented import commented
+        from ..runs.commented import commented
 
         typer.echo(commented(load_recipe(recipe)), nl=False)
         return
@@ -90,10 +91,10 @@ def fit(
     Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM, SIGUSR1 and Ctrl-C save
     and end within seconds, with exit code 75 (130 after Ctrl-C); the same command resumes.
     """
-    from . import fit as learn
-    from .core.interruption import EXIT_CTRL_C, Interruption, Preempted
-    from .core.processes import ALONE, join
-    from .runs.recipe import parse_change
+    from .. import fit as learn
+    from ..core.interruption import EXIT_CTRL_C, Interruption, Preempted
+    from ..core.processes import ALONE, join
+    from ..runs.recipe import parse_change
 
     processes = ALONE
     try:
@@ -156,7 +157,7 @@ def evaluate(
     source: SourceOption = None,
 ) -> None:
     """Measure a run: without clean data, and against clean data where it is given."""
-    from .em.evaluation import evaluate as measure
+    from ..em.evaluation import evaluate as measure
 
     results = measure(
         run,
@@ -179,8 +180,8 @@ def evaluate(
 @app.command()
 def report(run: RunArgument, source: SourceOption = None) -> None:
     """Write the HTML page of a run again."""
-    from .report.page import write_report
-    from .runs.rundir import RunDir
+    from ..report.page import write_report
+    from ..runs.rundir import RunDir
 
     problem = RunDir(run).problem(source)
     obs, reference, range = (problem.obs, problem.reference, problem.range) if problem else (None, None, None)
@@ -196,8 +197,8 @@ def export(
     source: SourceOption = None,
 ) -> None:
     """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
-    from .interop import hub
-    from .runs.rundir import RunDir
+    from ..em import exports as hub
+    from ..runs.rundir import RunDir
 
     require_folder("--out", out)
     problem = RunDir(run).problem(source)
@@ -232,7 +233,7 @@ def look(
     browser: Annotated[bool, typer.Option("--browser", help="open it in a browser")] = False,
 ) -> None:
     """Look at a run, finished or in progress, or at an exported prior, on a local page; needs the extra 'app'."""
-    from .app.server import serve
+    from ..app.server import serve
 
     serve(run, observations, host, port, browser, name or [])
 
@@ -246,14 +247,15 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="the same for pr
     typer.echo(json.dumps(diagnosis.to_json(), indent=1) if as_json else describe(diagnosis))
 
 
-register_mri(app)
+for module in ELSEWHERE:
+    import_module(module).register(app)
 
 
 def main() -> None:
     """The entry point: bad input ends with one clear message and exit code 2, storage that fails with exit code 74."""
-    from .core.errors import InputError, StorageError
-    from .core.interruption import EXIT_LOST, Lost, Preempted
-    from .files.memory import is_out_of_memory
+    from ..core.errors import InputError, StorageError
+    from ..core.interruption import EXIT_LOST, Lost, Preempted
+    from ..files.memory import is_out_of_memory
 
     try:
         with printed_warnings(sys.stderr):
@@ -281,7 +283,3 @@ def _complain(message: object) -> None:
     # names may be a stranger's: what is not a letter could command the terminal
     text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(message))
     print(f"diffem: {text}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ..em.reconstruction import Reconstruction, intensity
-from .pictures import new_figure, to_png
+from ..report.pictures import new_figure, to_png
+from .reconstruction import Reconstruction, intensity
 
 
 def _image(x: Tensor) -> np.ndarray:

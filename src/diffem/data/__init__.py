@@ -1,1 +1,0 @@
-"""Data sets and simulated measurements of them."""
