@@ -29,6 +29,9 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_s
 from ..samplers.base import Denoise
 from ..samplers.schedule import lowest_level
 
+# Samplers whose draws are weighted, and the function that draws with them: `__init__.py` registers that of `twisted.py`.
+WEIGHTED: dict[type[TDS], Callable[..., tuple[Tensor, Statistics]]] = {}
+
 
 class Linearised:
     """The prior at x_t: one forward pass, then as many vector–Jacobian products as are asked for, counted."""
@@ -252,9 +255,7 @@ class Posterior:
         method, sigmas = get_sampler(sampler, **options), self.sigmas(steps)
         captured = captured and self.capturable(method)
         if isinstance(method, TDS):
-            from .twisted import sample_twisted
-
-            x, total = sample_twisted(
+            x, total = WEIGHTED[TDS](
                 self, method, k, steps, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
                 captured=captured, progress=progress,
             )  # fmt: skip
