@@ -16,6 +16,7 @@ from .solvers import (
     direct,
     gmres,
 )
+from .unknown import UnknownNoise
 
 __all__ = [
     "COVARIANCES",
@@ -30,6 +31,7 @@ __all__ = [
     "Solver",
     "Status",
     "System",
+    "UnknownNoise",
     "as_covariance",
     "axpy",
     "bicgstab",

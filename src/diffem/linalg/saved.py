@@ -17,6 +17,7 @@ TENSORS: dict[str, dict[str, int | None]] = {
     "diagonal": {"variances": None},
     "low_rank": {"factor": None, "variances": None},
     "dense": {"vectors": 2, "values": 1},
+    "unknown": {"groups": None, "count": 0},
 }
 
 
@@ -49,6 +50,10 @@ def rebuild_covariance(entry: Any, tensors: dict[str, Tensor]) -> Covariance:
     for name in ("variance", "variances"):
         if name in parts and not (parts[name][0] > 0).all():
             raise InputError(f"cov.{name} must be positive")
+    if kind == "unknown":
+        groups, levels = parts["groups"][0], parts["count"][0]
+        if levels.ndim or not (groups == groups.floor()).all() or not ((groups >= 0) & (groups < levels)).all():
+            raise InputError("cov.groups must be whole numbers from 0 to cov.count − 1")
     if kind == "dense":
         vectors, values = parts["vectors"][0], parts["values"][0]
         if (

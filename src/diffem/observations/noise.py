@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..linalg import Covariance, Diagonal, Isotropic
+from ..linalg import Covariance, Diagonal, Isotropic, UnknownNoise
 from .arrays import as_tensor
 
 
@@ -41,3 +41,39 @@ def independent_noise(sigma: Any, y: Tensor) -> Covariance:
     if padded[0] == 1:
         return Diagonal(variances[0].expand(y.shape[1:]).contiguous())
     return Diagonal(variances.expand(y.shape).contiguous())
+
+
+def unknown_noise(word: str, groups: Any, y: Tensor) -> UnknownNoise:
+    """Noise whose levels `fit` estimates, one per group.
+
+    Args:
+        word: "learn".
+        groups: Labels `(n,)`, one per observation; labels that broadcast to one measurement; "columns", one level per index of the last
+            axis; or None, one level for all.
+        y: The observations, `(n, *measurement)`.
+
+    Raises:
+        InputError: If sigma is another word, or the labels have another shape or are not whole numbers.
+    """
+    if word != "learn":
+        raise InputError(f"sigma must be a number, an array or 'learn', got {word!r}")
+    if groups is None:
+        return UnknownNoise(torch.zeros((), dtype=torch.int64, device=y.device))
+    if isinstance(groups, str):
+        if groups != "columns":
+            raise InputError(f"groups must be labels or 'columns', got {groups!r}")
+        groups = torch.arange(y.shape[-1], device=y.device)
+        return UnknownNoise(groups.expand(y.shape[1:]).contiguous(), per_value=True)
+    labels = torch.as_tensor(groups).to(y.device)
+    if labels.is_complex() or not bool((labels == labels.double().floor()).all()):
+        raise InputError(f"groups must be whole numbers, the label of each group, got {labels.dtype}")
+    used, labels = labels.unique(return_inverse=True)
+    if labels.shape == (len(y),):
+        return UnknownNoise(labels, len(used))
+    padded = (1,) * (y.ndim - 1 - labels.ndim) + tuple(labels.shape)
+    if labels.ndim >= y.ndim or any(s not in (1, size) for s, size in zip(padded, y.shape[1:], strict=True)):
+        raise InputError(
+            f"groups must hold one label per observation, ({len(y)},), or labels that broadcast to a measurement "
+            f"{tuple(y.shape[1:])}, got shape {tuple(labels.shape)}"
+        )
+    return UnknownNoise(labels.reshape(padded).expand(y.shape[1:]).contiguous(), len(used), per_value=True)

@@ -18,7 +18,7 @@ from ..core.shapes import raised, require_batch, require_precision
 from ..files import memory
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
-from ..linalg import Covariance, Dense, Diagonal, Isotropic
+from ..linalg import Covariance, Dense, Diagonal, Isotropic, UnknownNoise
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import Identity, Mask, Operator
 from ..operators.implied import implied
@@ -31,7 +31,7 @@ from ..operators.saved import (
 )
 from ..operators.spectrum import Spectrum
 from .arrays import as_tensor, implied_operator, tried
-from .noise import independent_noise
+from .noise import independent_noise, unknown_noise
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
@@ -46,7 +46,9 @@ class Observations:
         real view. float64 stays float64; networks compute in float32, and `fit` and `posterior` convert for them.
     A: an operator, its parameters shared or for n observations; None: entries that are NaN were not measured, all others were.
     sigma: standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to `(*measurement)` (the
-        columns of a table) or to y (`noise.py`); or cov: a covariance over the measurement.
+        columns of a table) or to y (`noise.py`); or cov: a covariance over the measurement. `"learn"`: unknown; `fit` estimates it.
+    groups: with `sigma="learn"`, which observations or values share a level: labels `(n,)`, labels that broadcast to
+        `(*measurement)`, or `"columns"` for one level per index of the last axis. Default: one level for all.
     adaptive: whether the operators were chosen by looking at the object, say later measurements by the result of earlier ones.
         Posteriors and EM are right all the same; the loss on measured values (`train.measured`) is not, and is left out.
     """
@@ -61,6 +63,7 @@ class Observations:
         sigma: Any = None,
         *,
         cov: Covariance | None = None,
+        groups: Any = None,
         adaptive: bool = False,
     ) -> None:
         if not isinstance(adaptive, bool):
@@ -96,7 +99,7 @@ class Observations:
             raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
         self.y = clean.detach()
         self.A = A.bound(x)
-        self.cov = self._covariance(sigma, cov)
+        self.cov = self._covariance(sigma, cov, groups)
 
     @classmethod
     def clean(cls, x: Any, sigma: float | None = None) -> Observations:
@@ -110,10 +113,14 @@ class Observations:
             sigma = 1e-3 * (float(x.double().std(correction=0)) or 1.0)
         return cls(x, Identity(), sigma=sigma)
 
-    def _covariance(self, sigma: Any, cov: Covariance | None) -> Covariance:
+    def _covariance(self, sigma: Any, cov: Covariance | None, groups: Any = None) -> Covariance:
         if (sigma is None) == (cov is None):
             raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
-        if sigma is not None:
+        if isinstance(sigma, str):
+            cov = unknown_noise(sigma, groups, self.y)
+        elif groups is not None:
+            raise InputError("groups name which values share an unknown noise level: they go with sigma='learn'")
+        elif sigma is not None:
             cov = independent_noise(sigma, self.y)
         assert cov is not None
         if not isinstance(cov, Covariance):
@@ -121,6 +128,8 @@ class Observations:
         cov = cov.bind(self.y.ndim - 1)
         if cov.batch is not None and cov.batch != len(self):
             raise InputError(f"y holds {len(self)} observations, the noise covariance {cov.batch}")
+        if isinstance(cov, UnknownNoise):
+            return cov
         try:
             cov.matvec(self.y[:1]) if cov.batch is None else cov[:1].matvec(self.y[:1])
         except RuntimeError as error:
