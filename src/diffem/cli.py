@@ -84,6 +84,14 @@ def fit(
     strict: Annotated[
         bool, typer.Option("--strict", help="exit with code 3 if the last lap was flagged as worse than before")
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            metavar="N",
+            help="stop after N minutes with exit code 75, beginning no lap that would end later; the same command resumes",
+        ),
+    ] = None,
 ) -> None:
     """Run a recipe, or resume it if the folder holds an unfinished run of the same recipe.
 
@@ -109,8 +117,10 @@ def fit(
                 loggers=logger or (),
                 processes=processes,
                 interruption=interruption,
+                minutes=minutes,
             )
     except Preempted as stopped:
+        stopped.reason = interruption.reason
         if interruption.signal == signal.SIGINT:
             stopped.exit_code = EXIT_CTRL_C
         raise
@@ -262,7 +272,7 @@ def main() -> None:
         _complain(error)
         sys.exit(2)
     except Preempted as where:
-        print(f"diffem: stopped as asked ({where}); the same command resumes", file=sys.stderr)
+        print(f"diffem: stopped {where.reason} ({where}); the same command resumes", file=sys.stderr)
         sys.exit(where.exit_code)
     except Lost as error:
         print(f"diffem: {error}; this one stops too. Nothing is lost: the same command resumes.", file=sys.stderr)

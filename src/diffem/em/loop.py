@@ -113,10 +113,17 @@ class Loop:
             self.lap_zero(start)
         else:
             self.laps_before = self.run.metrics()[0].get("laps_before", 0)
+        seconds = 0.0  # that the last lap of this call took
         for lap in (k for k in missing if k > 0):  # a lap before finished ones is missing if its files were damaged
             if lap - 1 not in missing:
                 self.prior = None
+            # without a limit the processes do not wait for each other here
+            left = self.interruption.seconds_left()
+            if left < math.inf and self.processes.share(seconds > left):
+                raise Preempted(f"lap {lap} would end later")
+            began = time.monotonic()
             self.lap(lap)
+            seconds = time.monotonic() - began
         self.set_status("finished")
 
     def set_status(self, status: str) -> None:
@@ -124,12 +131,17 @@ class Loop:
             self.run.set_status(status)
 
     @contextmanager
-    def interruptible(self, doing: str) -> Iterator[None]:
-        """Work that a request to stop ends at its next step, in this process or another: what is not on disk is made again."""
+    def interruptible(self, doing: str, limited: bool = True) -> Iterator[None]:
+        """Work that a request to stop ends at its next step, in this process or another: what is not on disk is made again.
+
+        Args:
+            doing: What the message of `Preempted` names.
+            limited: Whether the time limit of the run ends it too.
+        """
 
         def check() -> None:
             self.processes.check()
-            if self.interruption.asked:
+            if self.interruption.asked if limited else self.interruption.requested:
                 raise Preempted(doing)
 
         with polled(check):
@@ -364,9 +376,12 @@ class Loop:
     def finish(
         self, lap: int, prior: Prior, metrics: dict[str, Any], began: float, unseen: torch.Tensor | None = None
     ) -> None:
-        """Watch, and write what makes the lap count; the other processes of a run already draw for the next."""
+        """Watch, and write what makes the lap count; the other processes of a run already draw for the next.
+
+        A time limit does not end it: measuring is short, and the weights of a lap can be taken elsewhere once the lap counts.
+        """
         self.prior = prior
-        with self.interruptible(f"lap {lap}: measuring"):
+        with self.interruptible(f"lap {lap}: measuring", limited=False):
             if self.processes.is_first:
                 self.conclude(lap, prior, metrics, began, unseen)
             if lap == self.recipe.laps:
