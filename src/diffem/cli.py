@@ -204,15 +204,32 @@ def export(
     lap: LapOption = None,
     notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
     source: SourceOption = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="round weights in the files to bfloat16 or float16; as they are when absent"),
+    ] = None,
+    piece: Annotated[
+        str | None,
+        typer.Option("--piece", metavar="SIZE", help="split weights into files of at most this size, such as 15M"),
+    ] = None,
 ) -> None:
-    """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
+    """Write a prior to give away, or to go on from elsewhere (--set start=DIR): weights, and a card that says what it learned from.
+
+    The layout is the Hugging Face hub's.
+    """
+    from .errors import InputError
     from .interop import hub
+    from .runs.pieces import parse_size
     from .runs.rundir import RunDir
 
     require_folder("--out", out)
+    if dtype is not None and dtype not in hub.DTYPES:
+        raise InputError(f"--dtype must be one of {', '.join(hub.DTYPES)}, got {dtype!r}")
+    size = None if piece is None else parse_size(piece)
     problem = RunDir(run).problem(source)
     obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
-    typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
+    written = hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes, dtype=dtype, piece=size)
+    typer.echo(written)
 
 
 @app.command("app")
