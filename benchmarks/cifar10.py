@@ -32,7 +32,7 @@ from diffem.runs.rundir import RunDir
 from .record import RESULTS, record
 
 KEPT = ("e_seconds", "m_seconds", "rejected", "kept", "redrawn", "guards", "chi2", "heldout_chi2", "loss", "steps")
-KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "warnings")
+KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "warnings", "images")
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
     reference = make_reference(cifar10.images(arguments.assets / "cifar10"), extractor)
     laps = folder.metrics()
     rows: list[dict[str, Any]] = []
-    minutes = 0.0
+    minutes = float(laps[0].get("minutes_before", 0.0))
     for k, metrics in enumerate(laps):
         minutes += (metrics["seconds"] - measured.seconds.get(k, 0.0)) / 60
         row = {"lap": k, "gpu_minutes": minutes} | {key: metrics[key] for key in KEPT if key in metrics}
@@ -100,6 +100,7 @@ def main() -> None:
         "gpu_minutes": minutes,
         "laps": last,
         "laps_before": laps[0].get("laps_before", 0),
+        "images_seen": laps[-1]["images"],
         "rejected_last_lap": laps[-1]["rejected"],
         "mse_deleted_last_lap": rows[-1].get("mse_deleted", float("nan")),
     }
