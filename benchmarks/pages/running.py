@@ -132,7 +132,8 @@ def chaos(result: dict[str, Any]) -> str:
 
 
 def memory(result: dict[str, Any]) -> str:
-    stages = ["load", "start", "E", "M", "watch", "report", "export"]
+    stages = {"load": "load", "start": "Gaussian start", "E": "E-step", "M": "M-step", "watch": "evaluation"}
+    stages |= {"report": "report", "export": "export"}
     rows = [
         [
             f"{row['observations']:,}",
@@ -143,7 +144,7 @@ def memory(result: dict[str, Any]) -> str:
         for row in result["rows"]
     ]
     lead = "Peak memory of each stage in MiB, for images of 32×32. The libraries alone take about 290 MiB:"
-    return "\n\n".join([lead, table(["observations", "data", "whole fit", *stages], rows), source(result)])
+    return "\n\n".join([lead, table(["observations", "data", "whole fit", *stages.values()], rows), source(result)])
 
 
 def oom(result: dict[str, Any]) -> str:
@@ -163,7 +164,7 @@ def oom(result: dict[str, Any]) -> str:
     )
     names = {"calm": "reference", "real": "real out-of-memory errors", "simulated": "simulated out-of-memory errors"}
     rows = [[names.get(row[0], row[0]), *row[1:]] for row in rows]
-    header = ["run", "requested batch", "out of memory with batch", "batch used", "difference"]
+    header = ["run", "requested batch", "batch of each retry", "batch used", "difference"]
     return "\n\n".join([lead, table(header, rows), source(result)])
 
 
@@ -181,8 +182,8 @@ def hostile(result: dict[str, Any]) -> str:
 
 def watch(result: dict[str, Any]) -> str:
     names = {
-        "noise_x2": "stated noise twice too large",
-        "noise_half": "stated noise half as large",
+        "noise_x2": "stated noise twice the true noise",
+        "noise_half": "stated noise half the true noise",
         "shuffled": "operators in the wrong order",
         "shifted": "y shifted by one entry",
     }

@@ -53,11 +53,12 @@ def mixture(result: dict[str, Any]) -> str:
     swept = {method for method, sampler in entries if sampler not in ("", DEFAULT_SAMPLER, "tds")}
     others = [line(f"{method}, `{sampler}`", method, sampler) for method, sampler in entries if method in swept]
     row = result["rows"][0]
-    counts = sorted({row["seeds"] for row in result["rows"]})
+    *fewer, most = map(str, sorted({row["seeds"] for row in result["rows"]}))
+    numbers = f"{', '.join(fewer)} or {most}" if fewer else most
     parts = [
         prose(
             f"Sliced W₁ distance between the draws of each method and exact draws, with `{DEFAULT_SAMPLER}` and "
-            f"{row['steps']} steps: mean over {' or '.join(map(str, counts))} problems ± half a 95 % "
+            f"{row['steps']} steps: mean over {numbers} problems ± half a 95 % "
             "interval. `floor` is the distance between two sets of exact draws:"
         ),
         table(header, [*methods, *twisted]),
@@ -162,13 +163,14 @@ def images(result: dict[str, Any]) -> str:
         parts += [f"{task}, {main} steps:", table(header, lines)]
     if not failures:
         parts.append("No draw failed.")
-    settings = {row["method"]: ", ".join(f"{key} {value}" for key, value in row["options"].items()) for row in rows}
+    options = {
+        row["method"]: ", ".join(f"{key} {value}" for key, value in row["options"].items() if key != "method")
+        for row in rows
+    }
+    settings = [f"`{name}` with {options[name]}" for name in names if options[name]]
     levels = {row["task"]: f"{row['task']} {row['sigma_y']:g}" for row in rows}
     parts.append(
-        prose(
-            f"Settings: {'; '.join(settings[name] for name in names)}; network in {row['precision']}. "
-            f"σ_y: {', '.join(levels.values())}."
-        )
+        prose(f"Settings: {'; '.join(settings)}; network in {row['precision']}. σ_y: {', '.join(levels.values())}.")
     )
     return "\n\n".join([*parts, source(result), *kept(result)])
 
