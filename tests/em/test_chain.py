@@ -11,9 +11,9 @@ import torch
 import diffem
 from diffem import InputError
 from diffem.core.interruption import Preempted
+from diffem.em import exports as hub
 from diffem.em.totals import Totals
 from diffem.em.trainer import Trainer
-from diffem.interop import hub
 
 from ..command import diffem as command
 from .small import RECIPE, observations
