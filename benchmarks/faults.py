@@ -35,6 +35,7 @@ from diffem.runs import files
 
 from . import file_faults, rank_faults
 from .outcomes import compare, contents, differs
+from .undrawn import undrawn
 
 RECIPE = {
     "name": "chaos",
@@ -68,7 +69,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     lay(fault)
     processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
     Path(f"{out}.begun").touch()
-    with Interruption().listening() as interruption:
+    with undrawn(), Interruption().listening() as interruption:  # most faults would fall into the drawing of the report
         us = processes.ALONE
         try:
             us = processes.join()
@@ -325,9 +326,11 @@ def chaos(faults: int, seed: int, workers: int, folder: Path) -> list[dict[str, 
     assert code == 0, errors
     seconds = time.monotonic() - begun
     references = {"one": contents(folder / "undisturbed")[0]}
-    assert undisturbed("kill-rank", folder / "pair")[0] == 0
-    references["pair"] = contents(folder / "pair")[0]
-    donors = {kind: folder / kind for kind in file_faults.DONORS}
+    kinds = {KINDS[number % len(KINDS)] for number in range(faults)}
+    if not kinds.isdisjoint(PAIRS):
+        assert undisturbed("kill-rank", folder / "pair")[0] == 0
+        references["pair"] = contents(folder / "pair")[0]
+    donors = {kind: folder / kind for kind in file_faults.DONORS if kind in kinds}
     for kind, path in donors.items():
         assert undisturbed(kind, path, {"kind": "donor", **file_faults.DONORS[kind]})[0] == 0
     print(f"undisturbed: {seconds:.1f} s and {begun - began:.1f} s to start", flush=True)
