@@ -46,7 +46,7 @@ RECIPE = {
     "gaussian": {"rounds": 8},
     "network": {"kind": "mlp", "hidden": [24, 24], "embedding": 16},
     "e_step": {"steps": 6, "iterations": 2, "shard": 20},
-    "train": {"steps": 500, "batch": 16, "lr": 2e-3, "ema": 0.98, "checkpoint_seconds": 0.05},
+    "train": {"steps": 300, "batch": 16, "lr": 2e-3, "ema": 0.98, "checkpoint_seconds": 0.05},
     "watch": {"held_out": 16, "draws": 4, "samples": 32},
 }
 
@@ -190,7 +190,7 @@ TRIES = 8
 def inject(kind: str, out: Path, seconds: float, rng: random.Random, donors: dict[str, Path]) -> str:
     """One fault; what the run said about it, or which file was damaged."""
     if kind in ("memory-e", "memory-m", "disk-full"):
-        most = {"memory-e": 12, "memory-m": 900, "disk-full": 60}[kind]
+        most = {"memory-e": 12, "memory-m": 540, "disk-full": 60}[kind]
         code, errors = Child(out, {"kind": kind, "call": rng.randint(1, most)}).end()
         return errors if code in (0, 2) else f"UNCLEAR exit {code}: {errors[-500:]}"
     if kind == "kill-rank":

@@ -324,7 +324,7 @@ def test_channels_that_are_deleted_together_are_described_by_one_number_per_pixe
 
 def test_stages_are_checked_with_the_recipe() -> None:
     recipe = load_recipe({**CONDITIONAL, "stages": [{"lap": 2, "train": {"steps": 7, "noise": {"law": "lognormal"}}}]})
-    assert (recipe.at(1).train.steps, recipe.at(2).train.steps, recipe.at(9).train.noise.law) == (400, 7, "lognormal")
+    assert (recipe.at(1).train.steps, recipe.at(2).train.steps, recipe.at(9).train.noise.law) == (272, 7, "lognormal")
     for stages, words in (
         ([{"lap": 2, "train": {"stepz": 7}}], "stepz"),
         ([{"lap": 2, "train": {"steps": 0}}], "steps"),
