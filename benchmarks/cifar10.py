@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import time
 from pathlib import Path
@@ -34,7 +33,7 @@ from diffem.runs.rundir import RunDir
 from .record import RESULTS, record
 
 KEPT = ("e_seconds", "m_seconds", "rejected", "kept", "redrawn", "guards", "chi2", "heldout_chi2", "loss", "steps")
-KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "warnings")
+KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "warnings", "images")
 
 
 def main() -> None:
@@ -49,7 +48,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--sampler", default="ddpm2")
     parser.add_argument("--batch", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, help="begin no lap after so many; for comparisons at equal time")
+    parser.add_argument("--minutes", type=float, help="stop after this time, as `diffem fit --minutes` does")
     parser.add_argument("--measure", action="store_true", help="only measure the laps that are there")
     parser.add_argument("--run-only", action="store_true", help="measure nothing but the errors of the draws")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -61,12 +60,13 @@ def main() -> None:
     problem = recipe.problem()
     truth = problem.reference
     assert truth is not None
-    measured = _Measured(RunDir(arguments.out), problem, recipe, arguments.minutes)
+    measured = _Measured(RunDir(arguments.out), problem, recipe)
     if not arguments.measure:
+        interruption = Interruption()
+        if arguments.minutes is not None:
+            interruption.stop_after(arguments.minutes)
         with contextlib.suppress(Preempted):
-            carry_out(
-                recipe, problem.obs, arguments.out, device=device, say=measured, interruption=measured.interruption
-            )
+            carry_out(recipe, problem.obs, arguments.out, device=device, say=measured, interruption=interruption)
     if arguments.run_only:
         return
     folder = RunDir(arguments.out)
@@ -75,7 +75,7 @@ def main() -> None:
     reference = make_reference(cifar10.images(arguments.assets / "cifar10"), extractor)
     laps = folder.metrics()
     rows: list[dict[str, Any]] = []
-    minutes = 0.0
+    minutes = float(laps[0].get("minutes_before", 0.0))
     for k, metrics in enumerate(laps):
         minutes += (metrics["seconds"] - measured.seconds.get(k, 0.0)) / 60
         row = {"lap": k, "gpu_minutes": minutes} | {key: metrics[key] for key in KEPT if key in metrics}
@@ -101,6 +101,7 @@ def main() -> None:
         "gpu_minutes": minutes,
         "laps": last,
         "laps_before": laps[0].get("laps_before", 0),
+        "images_seen": laps[-1]["images"],
         "rejected_last_lap": laps[-1]["rejected"],
         "mse_deleted_last_lap": rows[-1].get("mse_deleted", float("nan")),
     }
@@ -128,13 +129,12 @@ def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
 
 
 class _Measured:
-    """Listens to a run: prints every lap, after each E-step measures its draws on the deleted pixels, and stops it when its time is over."""
+    """Listens to a run: prints every lap, and after each E-step measures its draws on the deleted pixels."""
 
-    def __init__(self, folder: RunDir, problem: Any, recipe: Any, minutes: float | None) -> None:
+    def __init__(self, folder: RunDir, problem: Any, recipe: Any) -> None:
         from diffem.em.watch import split
 
         self.folder, self.recipe = folder, recipe
-        self.minutes, self.interruption = math.inf if minutes is None else minutes, Interruption()
         index, _ = split(len(problem.obs), recipe.watch.held_out)
         self.count = len(index)
         self.obs, self.truth = problem.obs[index], problem.reference[index]
@@ -147,8 +147,6 @@ class _Measured:
     def __call__(self, event: str, data: dict[str, Any]) -> None:
         if event == "lap":
             print({k: round(v, 4) if isinstance(v, float) else v for k, v in data.items()}, flush=True)
-            spent = sum(lap["seconds"] for lap in self.folder.metrics()) - sum(self.seconds.values())
-            self.interruption.asked = spent > 60 * self.minutes
         if event == "expectation":
             began = time.monotonic()
             lap = data["lap"]

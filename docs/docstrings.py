@@ -11,7 +11,7 @@ ARGUMENT = re.compile(r"^(\w+(?:, \w+)*): (.*)$")
 
 
 def as_list(text: str) -> str:
-    """The text with its argument lines as list items; the lines that continue one stay with it, formulas become code."""
+    """Turn the argument lines of a docstring into list items, together with their continuation lines."""
     lines: list[str] = []
     inside = False
     for line in text.splitlines():

@@ -1,6 +1,6 @@
-"""Formulas: LaTeX between `$…$` or `$$…$$` becomes MathML when the site is built.
+"""Convert the LaTeX formulas of the pages, `$…$` and `$$…$$`, to MathML when the site is built.
 
-Browsers draw MathML themselves, so a page needs no script, no font and no network for its formulas. GitHub renders the same source.
+Browsers render MathML without scripts, fonts or network access. GitHub renders the same source.
 """
 
 from __future__ import annotations

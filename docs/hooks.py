@@ -1,4 +1,7 @@
-"""Every page is in the navigation: those that mkdocs.yml does not name come at the end of a section, under their own heading."""
+"""Hooks of the site: complete the navigation, and generate the tables of recipe keys and of commands.
+
+Pages that mkdocs.yml does not list are added at the end of a section, with their first heading as title.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Fill in what the program itself knows best."""
+    """Replace the placeholders of a page by tables generated from the package."""
     for mark, make in (("<!-- keys of a recipe -->", recipe_keys), ("<!-- commands -->", commands)):
         if mark in markdown:
             markdown = markdown.replace(mark, make())

@@ -1,6 +1,6 @@
-"""Notebooks as pages: `notebooks/name.ipynb` becomes the page `notebooks/name.md` when the site is built, with its saved outputs.
+"""Convert notebooks to pages when the site is built: `notebooks/name.ipynb` becomes `notebooks/name.md`, with outputs.
 
-The notebook itself stays beside the page, to be downloaded. Only plain text and PNG pictures are shown, and no HTML of an output.
+The notebook can be downloaded from the page. Of its outputs, the page shows plain text and PNG pictures but no HTML.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fill the tables of README, CONTRIBUTING and docs from `benchmarks/results/`: `python -m benchmarks.pages` (`--check` only compares).
+"""Fill the result tables of README, CONTRIBUTING and docs: `python -m benchmarks.pages` (`--check` only compares).
 
-A page marks a place with `<!-- results: NAME -->` … `<!-- end -->`; what stands between is written here and nowhere else, so that
-every number on a page comes from a result with its command, commit and machine.
+A page marks a block with `<!-- results: NAME -->` … `<!-- end -->`. The content of the block is generated from
+`benchmarks/results/NAME.json`, so every number on a page comes with its command, commit and machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..record import ROOT, load
-from . import curve, learning, running, sampling
+from . import cifar10, curve, learning, running, sampling
 
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -27,13 +27,13 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "blurs": learning.blurs,
     "overshoot": learning.overshoot,
     "corrections": learning.corrections,
-    "cifar10-fast": learning.cifar,
-    "cifar10-on": learning.cifar,
-    "cifar10-conditional": learning.cifar_conditional,
+    "cifar10-fast": cifar10.cifar,
+    "cifar10-on": cifar10.cifar,
+    "cifar10-conditional": cifar10.cifar_conditional,
     "own-data": learning.own_data,
     "esteps": learning.esteps,
-    "cifar10-mmps": learning.cifar_covariances,
-    "floor": learning.floor,
+    "cifar10-mmps": cifar10.cifar_covariances,
+    "floor": cifar10.floor,
     "mri-fast": learning.mri,
     "mri-complex": learning.mri,
     "speed": running.speed,
@@ -56,10 +56,16 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def filled(text: str) -> str:
+    """Replace the content of every block of a page by its current results."""
     return BLOCK.sub(lambda m: f"{m[1]}{RENDER[m[2]](load(m[2]))}\n{m[3]}", text)
 
 
 def main(check: bool) -> int:
+    """Rewrite the pages, or with `check` only list those that differ from the results.
+
+    Returns:
+        The exit status: 1 if `check` found a difference, otherwise 0.
+    """
     stale = []
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text()

@@ -1,4 +1,4 @@
-"""Blocks of the curve in five dimensions: the run, what chance is in its measures, what weighing the draws is worth."""
+"""Blocks for the curve in five dimensions: the run, variation by chance, and the effect of weighting the draws."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from ..manifold import RISES
 from ..particles import CASES
-from .parts import source, table
+from .parts import prose, source, table
 
 DIVERGENCES = {
-    "draws": "16,384 draws, as many random points of the truth",
+    "draws": "16,384 draws, 16,384 random points of the truth",
     "pooled": "all draws, the same random points",
     "even": "all draws, evenly spaced points",
 }
@@ -23,8 +23,8 @@ def manifold(result: dict[str, Any]) -> str:
         "sinkhorn_pooled": ("all draws, random truth", "{:.5f}"),
         "sinkhorn_even": ("all draws, even truth", "{:.5f}"),
         "sinkhorn_prior": ("prior samples, random truth", "{:.4f}"),
-        "off_curve": ("distance from the curve, squared", "{:.5f}"),
-        "strays": ("strays", "{:.3%}"),
+        "off_curve": ("squared distance from the curve", "{:.5f}"),
+        "strays": ("outliers", "{:.3%}"),
         "elsewhere": ("on another branch", "{:.1%}"),
         "along": ("W₂ along the curve", "{:.4f}"),
         "sliced": ("sliced W₂", "{:.4f}"),
@@ -32,16 +32,19 @@ def manifold(result: dict[str, Any]) -> str:
     }
     columns = {key: column for key, column in columns.items() if any(key in row for row in laps)}
     perfect = {key: f.get(f"perfect_{key.removeprefix('sinkhorn_')}") for key in columns}
-    named = [(str(row["lap"]), row) for row in laps] + [("perfect draws", perfect)]
+    named = [(str(row["lap"]), row) for row in laps] + [("exact posterior draws", perfect)]
     rows = [
         [name, *("" if row.get(key) is None else form.format(row[key]) for key, (_, form) in columns.items())]
         for name, row in named
     ]
-    text = (
-        "Sinkhorn divergence (squared distance, regularisation 10⁻³) of draws and prior samples from random points of the truth, 16,384 of each, and "
-        f"of all draws from the same and from evenly spaced points; {f['laps']} laps in {f['compute_minutes']:.1f} minutes of E and M. Of all draws also "
-        "the mean squared distance from the curve, how many are further than 0.5 from it and how many on another branch than the point behind their "
-        "observation, and W₂ to those points, along the curve and sliced. Perfect draws are from the exact posterior on the true curve:"
+    text = prose(
+        f"The run took {f['laps']} laps and {f['compute_minutes']:.1f} minutes of E-steps and M-steps. The first four "
+        "columns are Sinkhorn divergences (squared distance, regularisation 10⁻³) between 16,384 draws, all draws or "
+        "16,384 prior samples and points of the true curve: 16,384 random points (random truth) or evenly spaced "
+        "points (even truth). The other columns describe all draws: their mean squared distance from the curve; the "
+        "fraction of outliers, further than 0.5 from the curve; the fraction on another branch than the true "
+        "point; and W₂ to the true points, along the curve and sliced. Exact posterior draws use the true curve as "
+        "prior:"
     )
     draws = {int(row["lap"]): row["sinkhorn_draws"] for row in result["rows"] if "sinkhorn_draws" in row}
     guards = [row["guards"] for row in result["rows"] if "guards" in row]
@@ -52,16 +55,16 @@ def manifold(result: dict[str, Any]) -> str:
             "off_curve": "distance from the curve",
         }.items()
     )
-    floors = (
-        f"Two sets of the truth itself are {f['floor']:.4f} to {f['highest_floor']:.4f} apart. "
+    floors = prose(
+        f"Two sets of true points have a divergence of {f['floor']:.4f} to {f['highest_floor']:.4f}. "
         f"{_settling(draws, f['highest_floor'])} "
-        f"The worst rise of a lap over the best one before it: {rises}. "
-        f"Another set of the truth is {f['sliced_floor']:.4f} from the observations' points in sliced W₂. "
-        f"Where the learned Jacobian is no covariance the solver stops early: in "
-        f"{guards[1]:.0%} of the evaluations of lap 2, in {guards[-1]:.0%} of the last lap's."
+        f"The largest rise of a lap above the best lap before it is {rises}. "
+        f"The sliced W₂ between the true points and another set of the truth is {f['sliced_floor']:.4f}. "
+        "The curvature guard stopped the solver, because the learned Jacobian was not a covariance, in "
+        f"{guards[1]:.0%} of the evaluations of lap 2 and in {guards[-1]:.0%} of those of the last lap."
     )
     header = ["lap", *(title for title, _ in columns.values())]
-    note = [result["note"]] if "note" in result else []
+    note = [prose(result["note"])] if "note" in result else []
     return "\n\n".join([text, table(header, rows), floors, source(result), *note])
 
 
@@ -78,13 +81,13 @@ def chance(result: dict[str, Any]) -> str:
         for row in result["rows"]
     ]
     header = [
-        "perfect draws: W₂² along the curve",
-        "renewed per lap",
+        "exact posterior draws: W₂² along the curve",
+        "draws renewed per lap",
         "mean",
         "spread",
-        "worst rise: median (5 to 95 %)",
+        "largest rise: median (5 to 95 %)",
     ]
-    text = f"{f['runs']} runs of perfect draws, to lap {f['laps']}:"
+    text = f"{f['runs']} runs of exact posterior draws, with {f['laps']} laps each:"
     return "\n\n".join([text, table(header, rows), source(result)])
 
 
@@ -95,7 +98,7 @@ def last_lap(result: dict[str, Any]) -> str:
         [f"{share:g}", *(f"{row['prior_along']:.3f}" for row in result["rows"] if row["measured"] == share)]
         for share in shares
     ]
-    rows.append(["the truth itself", *[f"{f['perfect_prior_along']:.3f}"] * (len(rows[0]) - 1)])
+    rows.append(["samples of the truth", *[f"{f['perfect_prior_along']:.3f}"] * (len(rows[0]) - 1)])
     trainings = ["W₂ along the curve", *("with other random numbers" for _ in rows[0][2:])]
     return "\n\n".join([table(["`train.measured` in the last lap", *trainings], rows), source(result)])
 
@@ -103,7 +106,7 @@ def last_lap(result: dict[str, Any]) -> str:
 def particles(result: dict[str, Any]) -> str:
     f = result["figures"]
     about = {
-        "pc": ", corrections above {down_to}",
+        "pc": ", corrections at noise levels above {down_to}",
         "tds": ", {particles} particles",
         "tds picks": ", {particles} particles, {picks} draws from each set",
     }
@@ -140,7 +143,7 @@ def particles(result: dict[str, Any]) -> str:
         )
     lines.append(
         [
-            "perfect draws",
+            "exact posterior draws",
             f"{f['perfect_off_curve']:.1g}",
             f"{f['perfect_elsewhere']:.1%}",
             f"{f['perfect_along']:.3f}",
@@ -149,33 +152,33 @@ def particles(result: dict[str, Any]) -> str:
         ]
     )
     header = [
-        "draws by",
+        "sampler",
         f"squared distance from the curve, laps {', '.join(map(str, shown))}",
-        "on another branch than the truth, same laps",
+        "on another branch than the true point, same laps",
         "W₂ along the curve",
-        "strays",
+        "outliers",
         "rejected",
     ]
     known_header = [
-        "true prior, draws by",
+        "sampler, with the true prior",
         "evaluations",
-        "on another branch than the truth",
-        "strays",
+        "on another branch than the true point",
+        "outliers",
         "χ²",
         "W₂ along the curve",
     ]
-    return "\n\n".join([table(known_header, known), "EM:", table(header, lines), source(result)])
+    return "\n\n".join([table(known_header, known), "EM with each sampler:", table(header, lines), source(result)])
 
 
 def _settling(draws: dict[int, float], floor: float) -> str:
-    """How the divergence of the laps' draws comes down to what it cannot fall below."""
+    """Describe how the divergence of the draws falls to the divergence between two sets of the truth."""
     first = next((lap for lap, value in draws.items() if value <= floor), None)
     if first is None:
-        return f"The lowest value of the draws is {min(draws.values()):.4f}."
+        return f"The lowest divergence of the draws is {min(draws.values()):.4f}."
     until = [value for lap, value in draws.items() if lap <= first]
     after = [value for lap, value in draws.items() if lap >= first]
     falling = all(b < a for a, b in itertools.pairwise(until))
     return (
-        f"The draws come within that at lap {first}{', every lap below the one before,' if falling else ''} and from there on vary as "
-        f"such sets do, between {min(after):.4f} and {max(after):.4f}."
+        f"The divergence of the draws falls {'in every lap ' if falling else ''}and reaches this range at lap {first}. "
+        f"From then on it varies like that of two sets of the truth, between {min(after):.4f} and {max(after):.4f}."
     )

@@ -1,12 +1,11 @@
-"""Blocks of what was learned: digits, photographs, slices."""
+"""Blocks for the results of EM: digits, the user's own data, faster convergence, MRI slices."""
 
 from __future__ import annotations
 
 from statistics import mean
 from typing import Any
 
-from ..record import load
-from .parts import COVARIANCES, kept, source, table
+from .parts import COVARIANCES, kept, prose, source, table
 
 
 def digits(result: dict[str, Any]) -> str:
@@ -24,16 +23,15 @@ def digits(result: dict[str, Any]) -> str:
     ]
     header = [
         "seed",
-        "draw, Gaussian",
-        "draw, learned",
-        "mean, Gaussian",
-        "mean of 16, learned",
-        "draws, lap by lap",
-        "run",
+        "draw, Gaussian start",
+        "draw, learned prior",
+        "mean, Gaussian start",
+        "mean of 16 draws, learned prior",
+        "draws of each lap",
+        "time",
     ]
-    return "Mean squared error on the missing pixels of the digits (scale −2 … 2):\n\n" + "\n\n".join(
-        [table(header, rows), source(result)]
-    )
+    lead = "Mean squared error on the missing pixels of the digits (scale −2 … 2):"
+    return "\n\n".join([lead, table(header, rows), source(result)])
 
 
 def covariances(result: dict[str, Any]) -> str:
@@ -53,86 +51,29 @@ def covariances(result: dict[str, Any]) -> str:
         )
     header = [
         "covariance",
-        "draws, lap by lap",
-        "mean of 16",
+        "draws of each lap",
+        "mean of 16 draws",
         "coverage of 90 % intervals",
         "χ², last lap",
         "rejected, last lap",
     ]
     count = len({row["seed"] for row in result["rows"]})
-    text = f"Mean squared error on the missing pixels of the digits, means over {count} seeds; lap 1 draws from the Gaussian start:"
+    text = prose(
+        f"Mean squared error on the missing pixels of the digits, averaged over {count} seeds. Lap 1 draws from the "
+        "Gaussian start:"
+    )
     return "\n\n".join([text, table(header, lines), source(result)])
 
 
-def _fid(figures: dict[str, float]) -> float:
-    """Of the prior samples; named with how many they were."""
-    return figures[f"fid_{figures['samples'] // 1000:.0f}k"]
-
-
-def cifar(result: dict[str, Any]) -> str:
-    laps = [row for row in result["rows"] if row["lap"]]
-    with_fid = any("fid" in row for row in laps)
-    rows = [
-        [
-            str(result["figures"].get("laps_before", 0) + row["lap"]),
-            f"{row['gpu_minutes']:.1f}",
-            f"{row['mse_deleted']:.3f}" if "mse_deleted" in row else "",
-            *([f"{row['fid']:.1f}" if "fid" in row else ""] if with_fid else []),
-            f"{row['loss']:.3f}",
-            f"{row['chi2']:.2f}",
-            f"{100 * row['rejected']:.3f} %",
-            f"{100 * row['guards']:.2f} %",
-        ]
-        for row in laps
-    ]
-    header = [
-        "lap",
-        "minutes so far",
-        "error on deleted pixels",
-        *(["FID"] if with_fid else []),
-        "loss",
-        "χ²",
-        "rejected",
-        "guards",
-    ]
-    parts = [table(header, rows)]
-    if "samples" in result["figures"]:
-        f = result["figures"]
-        lap = f.get("laps_before", 0) + f["laps"]
-        parts.append(
-            f"FID and KID of {f['samples']:,} prior samples after lap {lap}: {_fid(f):.1f} and {f['kid']:.4f}."
-        )
-    if "mse_deleted_next_lap" in result["figures"]:
-        after = result["figures"]["mse_deleted_next_lap"]
-        parts.append(f"The draws of one more lap, which were not trained on, have an error of {after:.3f}.")
-    return "\n\n".join([*parts, source(result)])
-
-
-def cifar_conditional(result: dict[str, Any]) -> str:
-    """Some laps of a long run, and FID where it was measured."""
-    laps = [row for row in result["rows"] if row["lap"]]
-    shown = [row for row in laps if row["lap"] in (1, 2, 3) or row["lap"] % 4 == 0 or "fid" in row]
-    rows = [
-        [
-            str(row["lap"]),
-            f"{row['gpu_minutes']:.1f}",
-            f"{row['mse_deleted']:.3f}",
-            f"{row['fid_draws']:.2f}" if "fid_draws" in row else "",
-            f"{row['fid']:.2f}" if "fid" in row else "",
-            f"{100 * row['rejected']:.3f} %",
-        ]
-        for row in shown
-    ]
-    samples = f"FID of {result['figures']['samples']:,} prior samples"
-    header = ["lap", "minutes so far", "error on deleted pixels", "FID of the draws", samples, "rejected"]
-    return "\n\n".join([table(header, rows), source(result)])
-
-
 def own_data(result: dict[str, Any]) -> str:
-    """The recipes for one's own data, lap by lap."""
-    names = {"pixels": "FashionMNIST, 60 % missing", "blurs": "MNIST, blurred", "table": "breast cancer, 30 % missing"}
+    """The results of the recipes for the user's own data, lap by lap."""
+    names = {
+        "pixels": "FashionMNIST, 60 % of the pixels missing",
+        "blurs": "MNIST, blurred",
+        "table": "Breast cancer table, 30 % of the values missing",
+    }
     parts = []
-    header = ["lap", "mean of 8 draws, RMSE", "mean absolute", "one draw, RMSE", "coverage of 90 % intervals"]
+    header = ["lap", "RMSE, mean of 8 draws", "MAE, mean of 8 draws", "RMSE, one draw", "coverage of 90 % intervals"]
     for case, name in names.items():
         laps = [row for row in result["rows"] if row["case"] == case]
         if not laps:
@@ -147,18 +88,25 @@ def own_data(result: dict[str, Any]) -> str:
             ]
             for row in laps
         ]
-        took = f"{laps[-1]['run_seconds']:.0f} s, of which {laps[0]['start_seconds']:.0f} s for the start"
-        parts += [f"{name}, `{laps[0]['recipe']}`, {took}:", table(header, rows)]
+        took = f"{laps[-1]['run_seconds']:.0f} s, of which {laps[0]['start_seconds']:.0f} s for the Gaussian start"
+        parts += [f"{name}, recipe `{laps[0]['recipe']}`, {took}:", table(header, rows)]
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 
 def esteps(result: dict[str, Any]) -> str:
-    """Both E-steps on digits and on the curve."""
+    """Both methods of the E-step, on digits and on the curve."""
     digits = [row for row in result["rows"] if row["problem"] == "digits"]
     curve = [row for row in result["rows"] if row["problem"] == "curve"]
     parts = []
     if digits:
-        header = ["digits", "error of a draw", "of the mean of 16", "draws, lap by lap", "E", "M"]
+        header = [
+            "digits",
+            "MSE of a draw",
+            "MSE of the mean of 16",
+            "MSE of the draws of each lap",
+            "E-steps",
+            "M-steps",
+        ]
         rows = [
             [
                 row["method"],
@@ -172,7 +120,7 @@ def esteps(result: dict[str, Any]) -> str:
         ]
         parts.append(table(header, rows))
     if curve:
-        header = ["curve in R⁵", "squared distance of draws from the curve, lap by lap", "E", "M"]
+        header = ["curve in R⁵", "squared distance of the draws of each lap from the curve", "E-steps", "M-steps"]
         rows = [
             [
                 row["method"],
@@ -186,39 +134,11 @@ def esteps(result: dict[str, Any]) -> str:
     return "\n\n".join([*parts, source(result)])
 
 
-def cifar_covariances(result: dict[str, Any]) -> str:
-    """Three runs of the same minutes; the result is that of `mmps`."""
-    rows = []
-    for name in ("mmps", "sigma_t", "identity"):
-        f = load(f"cifar10-{name}")["figures"]
-        rows.append(
-            [
-                COVARIANCES[name],
-                f"{f['gpu_minutes']:.1f}",
-                f"{f['laps_before'] + f['laps']}",
-                f"{f['mse_deleted_last_lap']:.3f}",
-                f"{f['rejected_last_lap']:.2%}",
-                f"{f['fid_draws']:.1f}",
-                f"{_fid(f):.1f}",
-            ]
-        )
-    header = [
-        "covariance",
-        "minutes",
-        "laps in all",
-        "error on deleted pixels",
-        "rejected",
-        "FID of the draws",
-        f"FID of {result['figures']['samples']:,} prior samples",
-    ]
-    return "\n\n".join([table(header, rows), source(result)])
-
-
 def forgetting(result: dict[str, Any]) -> str:
     parts = []
     leads = {
-        "digits": "`digits`: mean squared error of the draws on the missing pixels, by share of the loss on measured values:",
-        "manifold-quick": "`manifold-quick`: draws further than 0.1 from the curve, in %:",
+        "digits": "`digits`: mean squared error of the draws on the missing pixels, for each weight `train.measured`:",
+        "manifold-quick": "`manifold-quick`: draws further than 0.1 from the curve, in %, for each weight:",
     }
     for name, lead in leads.items():
         rows = [row for row in result["rows"] if row["recipe"] == name]
@@ -227,7 +147,7 @@ def forgetting(result: dict[str, Any]) -> str:
         shares = sorted({row["measured"] for row in rows})
         form = (lambda v: f"{100 * v:.0f}") if name == "manifold-quick" else (lambda v: f"{v:.2f}")
         lines = [
-            [f"{share:g}" + (", EM" if share == 0 else ""), *(form(cells[share, lap]) for lap in laps)]
+            [f"{share:g}" + (" (plain EM)" if share == 0 else ""), *(form(cells[share, lap]) for lap in laps)]
             for share in shares
         ]
         guards = [
@@ -237,16 +157,16 @@ def forgetting(result: dict[str, Any]) -> str:
         parts += [
             lead,
             table(["lap", *map(str, laps)], lines),
-            f"Evaluations whose solver the guard stopped, in the last lap: {stops}.",
+            f"Evaluations of the last lap that the curvature guard stopped, for each weight: {stops}.",
         ]
     return "\n\n".join([*parts, source(result)])
 
 
 def blurs(result: dict[str, Any]) -> str:
     names = {
-        "determined": "0.8, by what was determined",
-        "gain": "0.8, by the square of the gain",
-        "none": "0, EM",
+        "determined": "0.8, weighted by what y determines (diffem)",
+        "gain": "0.8, weighted by the square of the gain",
+        "none": "0 (plain EM)",
     }
     cells = {(row["weight"], row["lap"]): row for row in result["rows"]}
     laps = sorted({lap for _, lap in cells})
@@ -268,7 +188,7 @@ def blurs(result: dict[str, Any]) -> str:
 def overshoot(result: dict[str, Any]) -> str:
     samplers = {
         "pc": "predictor–corrector",
-        "pc above 0.1": "predictor–corrector, corrected at noise levels above 0.1",
+        "pc above 0.1": "predictor–corrector, corrections at noise levels above 0.1",
         "ddpm2": "`ddpm2`",
     }
     rows = [
@@ -280,7 +200,12 @@ def overshoot(result: dict[str, Any]) -> str:
         ]
         for row in result["rows"]
     ]
-    header = ["measured", "`train.measured`", "`e_step.fresh`", *(f"lap {k + 1}" for k in range(len(rows[0]) - 3))]
+    header = [
+        "measured values and sampler",
+        "`train.measured`",
+        "`e_step.fresh`",
+        *(f"lap {k + 1}" for k in range(len(rows[0]) - 3)),
+    ]
     return "\n\n".join([table(header, rows), source(result)])
 
 
@@ -295,7 +220,13 @@ def corrections(result: dict[str, Any]) -> str:
         ]
         for row in result["rows"]
     ]
-    header = ["steps", "corrected levels", "squared distance from the curve, median", "mean without strays", "strays"]
+    header = [
+        "steps",
+        "noise levels with corrections",
+        "squared distance from the curve, median",
+        "mean without outliers",
+        "outliers",
+    ]
     return "\n\n".join([table(header, rows), source(result)])
 
 
@@ -321,57 +252,13 @@ def mri(result: dict[str, Any]) -> str:
         "Gaussian prior",
         "one draw",
         "mean of 8 draws",
-        "SSIM, in that order",
+        "SSIM",
         "χ²",
         "coverage",
     ]
-    lead = (
-        f"PSNR in dB on {result['rows'][0]['slices']} held-out slices; the prior was learned from the k-space of {figures['slices']} others in "
-        f"{figures['gpu_minutes']:.1f} minutes. χ² of the draws per measured value; coverage of 90 % intervals over pixels:"
+    lead = prose(
+        f"PSNR in dB on {result['rows'][0]['slices']} held-out slices. The prior was learned from the k-space of "
+        f"{figures['slices']} other slices in {figures['gpu_minutes']:.1f} minutes. SSIM is given in the order of the "
+        "first four columns, χ² per measured value, and the coverage is that of 90 % intervals over pixels:"
     )
     return "\n\n".join([lead, table(header, rows), source(result)])
-
-
-LAWS = {"beta": "t ~ Beta(3, 3), σ log-linear in t", "lognormal": "log σ ~ N(−0.5, 1.2²)"}
-
-
-def floor(result: dict[str, Any]) -> str:
-    """Whole images: FID by images seen, then what averages and samplers make of it."""
-    figures = result["figures"]
-    full = [row for row in result["rows"] if row["samples"] == figures["samples"]]
-    rows = [
-        [
-            LAWS.get(row["setting"], row["setting"]),
-            f"{row['images'] / 1e6:.1f}",
-            f"{row['training_seconds'] / 60:.1f}",
-            f"{row['ema']:g}",
-            f"`{row['sampler']}`",
-            f"**{row['fid']:.2f}**",
-            f"{row['kid']:.4f}",
-        ]
-        for row in full
-    ]
-    header = ["noise levels", "million images", "minutes of training", "EMA", "sampler", "FID", "KID"]
-    few = [row for row in result["rows"] if row["samples"] != figures["samples"]]
-    choices = [
-        [
-            LAWS.get(row["setting"], row["setting"]),
-            f"{row['images'] / 1e6:.1f}",
-            f"{row['ema']:g}",
-            f"`{row['sampler']}`",
-            f"{row['fid']:.2f}",
-            f"{row['kid']:.4f} ± {row['kid_std']:.4f}",
-        ]
-        for row in few
-    ]
-    counts = ", ".join(f"{n:,}" for n in sorted({row["samples"] for row in few}))
-    return "\n\n".join(
-        [
-            f"FID and KID of {figures['samples']:,} samples against the 50,000 training images:",
-            table(header, rows),
-            f"The same weights, averages and samplers compared with fewer samples ({counts}), which raises every FID:",
-            table(["noise levels", "million images", "EMA", "sampler", "FID", "KID ± std of subsets"], choices),
-            *kept(result),
-            source(result),
-        ]
-    )

@@ -1,10 +1,11 @@
-"""What every block is made of: a table, and where its numbers came from."""
+"""The parts of a block: captions, tables, and the source of the numbers."""
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
-# "given", since a bar would end the cell of a table
+# "given" instead of a bar, because a bar would end the table cell
 COVARIANCES = {
     "0": "0",
     "sigma_t": "Σ_t",
@@ -15,18 +16,25 @@ COVARIANCES = {
 }
 
 
+def prose(text: str) -> str:
+    """Wrap a caption at 120 columns, so that diffs of the pages can be read."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def source(result: dict[str, Any]) -> str:
+    """The command, commit, machine and date of a result."""
     return f"`{result['command']}`, commit {result['commit']}, {result['machine']}, {result['date']}."
 
 
 def kept(result: dict[str, Any]) -> list[str]:
-    """Where rows came from that were measured by another command."""
+    """The sources of rows that were measured by other commands."""
     commands = {
         row["command"]: row for row in result["rows"] if "command" in row and row["command"] != result["command"]
     }
-    return [f"Rows of another run: {source(row)}" for row in commands.values()]
+    return [f"Some rows come from another run: {source(row)}" for row in commands.values()]
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

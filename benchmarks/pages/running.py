@@ -1,10 +1,29 @@
-"""Blocks of speed, memory and what can go wrong."""
+"""Blocks for speed, memory, failures and the checks of a run."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .parts import kept, source, table
+from .parts import kept, prose, source, table
+
+FAULTS = {
+    "data": "data file moved or changed",
+    "disk-full": "disk full",
+    "flip": "one bit of a file flipped",
+    "kill": "process killed",
+    "kill-rank": "one of two processes killed",
+    "memory-e": "out of memory in the E-step",
+    "memory-m": "out of memory in the M-step",
+    "rank-error": "error in one of two processes",
+    "shown": "samples or draws for the report deleted",
+    "stop": "stop signal at a random time",
+    "stop-event": "stop signal at a random event",
+    "stop-rank": "stop signal to one of two processes",
+    "swap-lap": "file replaced by that of another lap",
+    "swap-run": "file replaced by that of another run",
+    "swap-seed": "file replaced by that of another seed",
+    "truncate": "file truncated",
+}
 
 
 def speed(result: dict[str, Any]) -> str:
@@ -12,21 +31,21 @@ def speed(result: dict[str, Any]) -> str:
     vjps = f.get("vjps", 1)
     rows = [
         [
-            f"E, one forward pass and {vjps} VJPs" if vjps != 1 else "E, forward + 1 VJP",
+            f"E-step, 1 forward pass and {vjps} VJPs" if vjps != 1 else "E-step, 1 forward pass and 1 VJP",
             f"{f['bare_evals_per_s']:,.0f} evaluations/s",
             f"{f['estep_evals_per_s']:,.0f} evaluations/s",
             f"{100 * f['estep_ratio_to_bare']:.1f} %",
             f"{f['estep_peak_gib']:.1f} GiB",
         ],
         [
-            "M, training step",
+            "M-step, training step",
             f"{f['bare_images_per_s']:,.0f} images/s",
             f"{f['mstep_images_per_s']:,.0f} images/s",
             f"{100 * f['mstep_ratio_to_bare']:.1f} %",
             f"{f['mstep_peak_gib']:.1f} GiB",
         ],
     ]
-    network = "The paper's CIFAR-10 network" if vjps else "The network of the recipe cifar10-conditional"
+    network = "The paper's CIFAR-10 network" if vjps else "The network of the recipe `cifar10-conditional`"
     lead = f"{network}, {f['parameters']:,} parameters, batch {f['batch']}, bf16:"
     return "\n\n".join([lead, table(["", "bare network", "diffem", "ratio", "peak memory"], rows), source(result)])
 
@@ -56,20 +75,22 @@ def cost(result: dict[str, Any]) -> str:
             ]
             for row in sorted(rows, key=lambda row: row["method"])
         ]
-        header = ["method", "library", "forwards", "VJPs", "ms", "peak MiB", "time, ours = 1", "difference"]
+        header = ["method", "library", "forwards", "VJPs", "ms", "peak MiB", "time relative to diffem", "difference"]
         parts += [f"On the {device.upper()}, batch {rows[0]['batch']}:", table(header, cells)]
     gains = {
-        "plain": "without the few element-wise kernels that are compiled by default",
+        "plain": "without the element-wise kernels that diffem compiles by default",
         "compiled": "with a compiled network",
         "compiled_bf16": "with a compiled network in bf16",
     }
     figures = result["figures"]
     if any(f"speedup_azula_k1_gpu_{name}" in figures for name in gains):
+        by_k = {name: [figures[f"speedup_azula_k{k}_gpu_{name}"] for k in (1, 3)] for name in gains}
         times = [
-            f"{label} {figures[f'speedup_azula_k1_gpu_{name}']:.2f} (k = 1) and {figures[f'speedup_azula_k3_gpu_{name}']:.2f} (k = 3)"
-            for name, label in gains.items()
+            f"{label} {by_k[name][0]:.2f} (k = 1) and {by_k[name][1]:.2f} (k = 3)" for name, label in gains.items()
         ]
-        parts.append(f"azula's time over ours on the GPU, measured one after the other: {'; '.join(times)}.")
+        parts.append(
+            prose(f"Time of azula relative to diffem on the GPU, measured one after the other: {'; '.join(times)}.")
+        )
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 
@@ -88,9 +109,9 @@ def scaling(result: dict[str, Any]) -> str:
     memory = ", ".join(f"{row['mib']:.0f} MiB for {row['observations']:,}" for row in held)
     return "\n\n".join(
         [
-            f"A run of {len(shares)} processes, one core each, from the start's fit to the last lap:",
-            table(["process", "run", "waiting", "summing gradients", "writing", "beside computing"], rows),
-            f"Memory of an E-step whose observations lie on disk, beyond what the process held before: {memory} observations.",
+            f"A run of {len(shares)} processes with one core each, from the Gaussian start to the last lap:",
+            table(["process", "total", "waiting", "summing gradients", "writing", "overhead"], rows),
+            prose(f"Additional memory of an E-step whose observations are on disk: {memory} observations."),
             source(result),
         ]
     )
@@ -101,16 +122,18 @@ def chaos(result: dict[str, Any]) -> str:
     kinds = list(dict.fromkeys(row["kind"] for row in result["rows"]))
     outcomes = ["identical", "refused", "lost", "silently wrong"]
     counts = {(row["kind"], row["outcome"]): row["count"] for row in result["rows"]}
-    rows = [[kind, *(str(counts.get((kind, outcome), 0)) for outcome in outcomes)] for kind in kinds]
-    lead = (
-        f"{f['faults']} faults at random instants in {f['minutes']:.0f} minutes. Identical: every weight and draw has the bits of the "
-        "undisturbed run. Refused: a file that was damaged is named and not read."
+    rows = [[FAULTS.get(kind, kind), *(str(counts.get((kind, outcome), 0)) for outcome in outcomes)] for kind in kinds]
+    lead = prose(
+        f"{f['faults']} faults at random times in {f['minutes']:.0f} minutes. Identical: all weights and draws are "
+        "bit-identical to those of an undisturbed run. Refused: the run stops with an error that names the problem. "
+        "Lost: the run cannot be resumed. Silently wrong: weights or draws differ without an error."
     )
     return "\n\n".join([lead, table(["fault", *outcomes], rows), source(result)])
 
 
 def memory(result: dict[str, Any]) -> str:
-    stages = ["load", "start", "E", "M", "watch", "report", "export"]
+    stages = {"load": "load", "start": "Gaussian start", "E": "E-step", "M": "M-step", "watch": "evaluation"}
+    stages |= {"report": "report", "export": "export"}
     rows = [
         [
             f"{row['observations']:,}",
@@ -120,8 +143,8 @@ def memory(result: dict[str, Any]) -> str:
         ]
         for row in result["rows"]
     ]
-    lead = "Peak memory of each stage in MiB, of which the libraries take about 290; images of 32×32:"
-    return "\n\n".join([lead, table(["observations", "data", "whole fit", *stages], rows), source(result)])
+    lead = "Peak memory of each stage in MiB, for images of 32×32. The libraries alone take about 290 MiB:"
+    return "\n\n".join([lead, table(["observations", "data", "whole fit", *stages.values()], rows), source(result)])
 
 
 def oom(result: dict[str, Any]) -> str:
@@ -135,37 +158,45 @@ def oom(result: dict[str, Any]) -> str:
         ]
         for row in result["rows"]
     ]
-    lead = "One lap of a U-Net over images of 32×32; draws are compared with those of the calm run, relative to the largest value:"
-    header = ["run", "batch asked for", "ran out of memory with", "draws made at a time", "difference"]
+    lead = prose(
+        "One lap of a U-Net on images of 32×32. The last column is the largest difference from the draws of the "
+        "reference run, relative to the largest value:"
+    )
+    names = {"calm": "reference", "real": "real out-of-memory errors", "simulated": "simulated out-of-memory errors"}
+    rows = [[names.get(row[0], row[0]), *row[1:]] for row in rows]
+    header = ["run", "requested batch", "batch of each retry", "batch used", "difference"]
     return "\n\n".join([lead, table(header, rows), source(result)])
 
 
 def hostile(result: dict[str, Any]) -> str:
     figures = result["figures"]
-    return (
-        f"{figures['inputs']} such inputs, each given to the command that reads it: {figures['inputs'] - figures['not_refused']} refused, "
-        f"{figures['not_refused']} not; the slowest took {figures['worst_seconds']:.1f} s, the largest {figures['worst_mib']} MiB beyond the "
-        f"import of torch. {figures['sound_inputs']} sound inputs for the same commands, {figures['sound_inputs_refused']} refused.\n\n"
-        + source(result)
+    lead = prose(
+        f"In a test with {figures['inputs']} malicious or malformed inputs, the commands that read them rejected "
+        f"{figures['inputs'] - figures['not_refused']} and accepted {figures['not_refused']}. The slowest rejection "
+        f"took {figures['worst_seconds']:.1f} s, and the largest used {figures['worst_mib']} MiB beyond the import of "
+        f"torch. Of {figures['sound_inputs']} valid inputs for the same commands, {figures['sound_inputs_refused']} "
+        "were rejected."
     )
+    return "\n\n".join([lead, source(result)])
 
 
 def watch(result: dict[str, Any]) -> str:
     names = {
-        "noise_x2": "noise stated twice as large",
-        "noise_half": "noise stated half as large",
-        "shuffled": "operators in another order",
+        "noise_x2": "stated noise twice the true noise",
+        "noise_half": "stated noise half the true noise",
+        "shuffled": "operators in the wrong order",
         "shifted": "y shifted by one entry",
     }
     kinds = list(dict.fromkeys(row["data"] for row in result["rows"]))
     cells = {(row["fault"], row["data"]): row for row in result["rows"]}
-    rows = [["the right model", *(f"{cells['right', kind]['flagged']:.0%}" for kind in kinds)]]
+    rows = [["correct model", *(f"{cells['right', kind]['flagged']:.0%}" for kind in kinds)]]
     for fault, name in names.items():
         both = [cells[fault, kind] for kind in kinds]
         rows.append([name, *(f"{row['flagged']:.0%} ({row['exact']:.0%})" for row in both)])
-    lead = (
-        f"Runs flagged, of {result['figures']['repeats']} each; in parentheses what the test of the exact likelihood ratio reaches, "
-        "which knows the law of x and which mistake to look for. The right model is taken through two laps, and any warning counts."
+    lead = prose(
+        f"Fraction of {result['figures']['repeats']} runs with a warning. In parentheses: the detection rate of the "
+        "exact likelihood-ratio test, which is given the distribution of x and the mistake to look for. With the "
+        "correct model, the run makes two laps, and any warning counts:"
     )
     return "\n\n".join([lead, table(["", *kinds], rows), source(result)])
 
@@ -176,5 +207,8 @@ def flicker(result: dict[str, Any]) -> str:
         + [", ".join(row[name]) or "0" for name in ("failures", "hangs")]
         for row in result["rows"]
     ]
-    lead = "Whole runs of the suite on two cores, with other work beside it; the load is the mean number of runnable processes:"
+    lead = prose(
+        "Runs of the whole test suite on two cores that also do other work. The load is the mean number of runnable "
+        "processes:"
+    )
     return "\n\n".join([lead, table(["commit", "tests", "minutes", "load", "failures", "hangs"], rows), source(result)])

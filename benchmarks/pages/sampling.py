@@ -1,4 +1,4 @@
-"""Blocks of how samplers and posterior methods compare."""
+"""Blocks that compare samplers and posterior methods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from diffem.samplers import DEFAULT_SAMPLER
 
 from ..images import MAIN, NAMES, TASKS
-from .parts import COVARIANCES, kept, source, table
+from .parts import COVARIANCES, kept, prose, source, table
 
 
 def samplers(result: dict[str, Any]) -> str:
@@ -21,11 +21,11 @@ def samplers(result: dict[str, Any]) -> str:
     header = ["steps", *map(str, steps)]
     return "\n\n".join(
         [
-            "Standard deviation of prior draws, error in %:",
+            "Error of the standard deviation of prior samples, in %:",
             table(header, rows("prior_std")),
-            "Mean of posterior draws, error in % of the posterior's standard deviation:",
+            "Error of the mean of posterior draws, in % of the posterior standard deviation:",
             table(header, rows("posterior_mean")),
-            "Standard deviation of posterior draws, error in %:",
+            "Error of the standard deviation of posterior draws, in %:",
             table(header, rows("posterior_std")),
             source(result),
         ]
@@ -53,19 +53,23 @@ def mixture(result: dict[str, Any]) -> str:
     swept = {method for method, sampler in entries if sampler not in ("", DEFAULT_SAMPLER, "tds")}
     others = [line(f"{method}, `{sampler}`", method, sampler) for method, sampler in entries if method in swept]
     row = result["rows"][0]
-    counts = sorted({row["seeds"] for row in result["rows"]})
-    seeds = f"{', '.join(map(str, counts))} problems, {row['steps']} steps, mean ± half a 95 % interval"
+    *fewer, most = map(str, sorted({row["seeds"] for row in result["rows"]}))
+    numbers = f"{', '.join(fewer)} or {most}" if fewer else most
     parts = [
-        f"Sliced W₁ to exact draws, all methods with `{DEFAULT_SAMPLER}` ({seeds}; `floor`: two exact sets):",
+        prose(
+            f"Sliced W₁ distance between the draws of each method and exact draws, with `{DEFAULT_SAMPLER}` and "
+            f"{row['steps']} steps: mean over {numbers} problems ± half a 95 % "
+            "interval. `floor` is the distance between two sets of exact draws:"
+        ),
         table(header, [*methods, *twisted]),
     ]
     if swept:
-        parts += ["The same, by sampler:", table(header, sorted(others))]
+        parts += ["The same distance for other samplers:", table(header, sorted(others))]
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 
 def two_digits(value: float) -> str:
-    """Without powers of ten where there are more than two before the point."""
+    """Two significant digits, or an integer from 100 on."""
     return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
 
 
@@ -76,13 +80,13 @@ def figure2(result: dict[str, Any]) -> str:
     names = dict.fromkeys(row["covariance"] for row in rows)
 
     def by_level(key: str, floor: bool = False) -> str:
-        """A row per noise level: ten of them side by side would not fit a page."""
-        header = ["σ_t", *(COVARIANCES[name] for name in names), *(["floor: two sets of the truth"] if floor else [])]
+        """One row per noise level; ten columns would not fit on a page."""
+        header = ["σ_t", *(COVARIANCES[name] for name in names), *(["floor: two sets from p"] if floor else [])]
         keys = [(name, key) for name in names] + ([("exact", "floor")] if floor else [])
         return table(header, [[f"{s:g}", *(two_digits(cells[name, s][k]) for name, k in keys)] for s in sigmas])
 
     def times(name: str, key: str, sigma: float) -> str:
-        """By how much the exact covariance is closer; nothing where its median is chance around 0."""
+        """How many times closer the exact covariance is; empty if its median is negative by chance."""
         exact, other = cells["exact", sigma][key], cells[name, sigma][key]
         return two_digits(other / exact) if exact > 0 else ""
 
@@ -97,13 +101,13 @@ def figure2(result: dict[str, Any]) -> str:
         [
             f"Sinkhorn divergence of q(x_t | y) from p(x_t | y), medians over {rows[0]['curves']} curves:",
             by_level("divergence", floor=True),
-            "The paper's OT(u, v) − OT(u, u'):",
+            "OT(u, v) − OT(u, u'), the measure of the paper:",
             by_level("paper"),
-            "Sinkhorn divergence between coupled sets:",
+            "Sinkhorn divergence between coupled sets of points:",
             by_level("coupled"),
-            "Total variation between the two, from the importance weights:",
+            "Total variation distance between q(x_t | y) and p(x_t | y), from importance weights:",
             by_level("total_variation"),
-            "How many times the exact covariance's median lies below a guessed one's:",
+            "Median of each approximation divided by the median of the exact covariance:",
             table(["σ_t", *(f"{sigma:g}" for sigma in middle)], closer),
             source(result),
         ]
@@ -125,7 +129,10 @@ def images(result: dict[str, Any]) -> str:
 
     columns = [(task, count) for task in tasks for count in steps]
     parts = [
-        f"LPIPS by problem and number of steps ({row['images']} images, {row['draws']} draws each, `{row['sampler']}`, mean ± standard error):",
+        prose(
+            f"LPIPS by problem and number of steps ({row['images']} images, {row['draws']} draws each, "
+            f"`{row['sampler']}`, mean ± standard error):"
+        ),
         table(
             ["", *(f"{task}, {count}" for task, count in columns)],
             [[name, *(figure(task, name, count, "lpips", 3) for task, count in columns)] for name in names],
@@ -156,10 +163,14 @@ def images(result: dict[str, Any]) -> str:
         parts += [f"{task}, {main} steps:", table(header, lines)]
     if not failures:
         parts.append("No draw failed.")
-    settings = {row["method"]: ", ".join(f"{key} {value}" for key, value in row["options"].items()) for row in rows}
+    options = {
+        row["method"]: ", ".join(f"{key} {value}" for key, value in row["options"].items() if key != "method")
+        for row in rows
+    }
+    settings = [f"`{name}` with {options[name]}" for name in names if options[name]]
     levels = {row["task"]: f"{row['task']} {row['sigma_y']:g}" for row in rows}
     parts.append(
-        f"Settings: {'; '.join(settings[name] for name in names)}; network in {row['precision']}. σ_y: {', '.join(levels.values())}."
+        prose(f"Settings: {'; '.join(settings)}; network in {row['precision']}. σ_y: {', '.join(levels.values())}.")
     )
     return "\n\n".join([*parts, source(result), *kept(result)])
 
@@ -182,12 +193,17 @@ def twisted(result: dict[str, Any]) -> str:
     ]
     return "\n\n".join(
         [
-            f'Three clusters in the plane and one measured value ({first["draws"]:,} draws, `solver="direct"`). W₁ is the sliced '
-            f"distance to exact draws, {first['floor']:.3f} between two exact sets; the share of draws in the upper cluster is "
-            "given minus the exact share; ± is a standard error:",
-            table(["order", "steps", "particles", "W₁", "share of the upper cluster"], steps),
-            f"Six clusters in R⁸ and six values whose noise differs by a factor of 100 ({second['problems']} problems, "
-            f"{second['steps']} steps); W₁ relative to the distance between two exact sets:",
+            prose(
+                f'Three clusters in the plane and one measured value ({first["draws"]:,} draws, `solver="direct"`). W₁ '
+                f"is the sliced distance to exact draws; between two exact sets it is {first['floor']:.3f}. The last "
+                "column is the fraction of draws in the upper cluster minus the exact fraction. ± is a standard error:"
+            ),
+            table(["order", "steps", "particles", "W₁", "error of the fraction in the upper cluster"], steps),
+            prose(
+                f"Six clusters in R⁸ and six measured values whose noise differs by a factor of 100 "
+                f"({second['problems']} problems, {second['steps']} steps). The W₁ distance is relative to that "
+                "between two exact sets:"
+            ),
             table(["solver", "particles", "W₁ / floor", "effective particles"], solvers),
             source(result),
         ]

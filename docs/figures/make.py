@@ -1,6 +1,7 @@
-"""The figures of the explanation, by the library itself: `python docs/figures/make.py` (twelve minutes on one core).
+"""Make the figures of the documentation with diffem: `python docs/figures/make.py` (twelve minutes on one core).
 
-A curve in the plane, of which every observation knows a point well in one direction and badly in the other: small enough to see everything at once.
+The data are points on a curve in the plane. Every observation measures its point precisely in one direction and poorly
+in the other. The problem is small enough to show everything in one figure.
 """
 
 from __future__ import annotations
@@ -41,16 +42,19 @@ RECIPE: dict[str, Any] = {
 
 
 def clover(n: int, seed: int = 0) -> Tensor:
-    """Points on a curve of three leaves, `(n, 2)`."""
+    """Sample points on a curve with three leaves, `(n, 2)`."""
     angle = 2 * math.pi * Stream(seed, "clover").uniform(torch.arange(n), (1,))
     radius = 1.3 + 0.6 * torch.cos(3 * angle)
     return torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
 
 
 def observe(x: Tensor, seed: int = 0, stated: float = 1.0) -> Observations:
-    """Each point along two axes turned at random, sharply along one and hardly along the other: noise 0.05 and 0.8.
+    """Observe each point along two randomly rotated axes, with noise 0.05 along one and 0.8 along the other.
 
-    stated: how many times larger the observations claim the noise to be.
+    Args:
+        x: `(n, 2)`. The points.
+        seed: Seed of the rotations and the noise.
+        stated: Ratio of the stated noise level to the true one.
     """
     index = torch.arange(len(x))
     angle = 2 * math.pi * Stream(seed, "direction").uniform(index, (1,))[:, 0]
@@ -76,7 +80,7 @@ def save(figure: Figure, name: str) -> None:
 
     path = HERE / f"{name}.png"
     figure.savefig(path, facecolor="white")
-    # sixty-four colours are enough for points and lines, and a third of the bytes
+    # 64 colours are enough for points and lines, and reduce the file to a third
     Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)
     print(path.name, path.stat().st_size >> 10, "KiB", flush=True)
 
@@ -86,7 +90,7 @@ def dots(axis: Any, x: Tensor, colour: str = INK, alpha: float = 0.35, size: flo
 
 
 def laps(folder: Path) -> None:
-    """What nobody sees, what is measured, and the prior lap by lap."""
+    """Show the unknown points, the observations, and prior samples of several laps."""
     x = clover(4096)
     run = diffem.fit(observe(x), RECIPE, folder / "clover", progress=False)
     shown = [0, 2, 4, 8, 16, 24]
@@ -104,13 +108,13 @@ def laps(folder: Path) -> None:
 
 
 def mixture() -> priors.MixturePrior:
-    """The clover as a mixture, whose denoiser is exact."""
+    """The curve as a Gaussian mixture, whose denoiser is known in closed form."""
     means = clover(256, seed=3)
     return priors.MixturePrior(torch.full((256,), 1 / 256), means, torch.full((256,), 0.05))
 
 
 def denoising() -> None:
-    """What a denoiser knows at three levels of noise: the mean and the covariance of x given x_t."""
+    """Show the mean and the covariance of x given x_t at three noise levels."""
     prior, x_t = mixture(), torch.tensor([[0.9, 1.0]])
     levels = [0.1, 0.4, 1.5]
     figure, axes = panels(3, [f"σ = {s:g}" for s in levels], size=2.6)
@@ -130,7 +134,7 @@ def denoising() -> None:
 
 
 def pivot() -> None:
-    """x_t and y as one noisy look at x, at three levels of noise, and what the exact denoiser makes of it."""
+    """Show the pivot, which combines x_t and y, at three noise levels, and the exact E[x | x_t, y]."""
     prior, x_t, noise = mixture(), torch.tensor([[1.5, 1.2]]), 0.15
     obs = Observations(torch.tensor([[0.4]]), operators.Dense(torch.tensor([[1.0, 0.0]])), sigma=noise)
     levels = [0.15, 0.5, 1.5]
@@ -156,7 +160,7 @@ def pivot() -> None:
 
 
 def methods() -> None:
-    """Draws given one line, by several estimates of E[x | x_t, y]; the exact one is known for a mixture."""
+    """Show posterior draws by several estimates of E[x | x_t, y]. For a mixture the exact estimate is known."""
     prior = mixture()
     A = operators.Dense(torch.tensor([[1.0, 0.0]]))
     obs = Observations(torch.full((1500, 1), 0.4), A, sigma=0.1)
@@ -179,7 +183,7 @@ def methods() -> None:
 
 
 def trouble(folder: Path) -> None:
-    """The same data four ways: as it should be, and with three things wrong; each run's own measures go to trouble.json."""
+    """Show a correct run and three runs with a mistake. The measures of all runs are written to trouble.json."""
     x = clover(2048)
     cases: dict[str, tuple[Observations, dict[str, Any]]] = {
         "as it should be": (observe(x), {}),
@@ -203,7 +207,7 @@ def trouble(folder: Path) -> None:
 
 
 def minutes() -> None:
-    """CIFAR-10, three pixels in four deleted: error of the draws and FID of both E-steps against minutes, from the results."""
+    """CIFAR-10 with three pixels in four deleted: error of the draws and FID against GPU minutes, for both E-steps."""
     results = HERE.parent.parent / "benchmarks" / "results"
     rows = {
         name: [row for row in json.loads((results / f"{name}.json").read_text())["rows"] if "mse_deleted" in row]

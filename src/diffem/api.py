@@ -47,6 +47,7 @@ def fit(
     say: Say | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
+    minutes: float | None = None,
 ) -> Run:
     """Learn a prior from observations; calling again with the same arguments resumes, or returns at once if all is done.
 
@@ -71,10 +72,15 @@ def fit(
         say: Called with the name and the data of every event.
         processes: This process among several (`diffem.core.processes.join()`), which all see the same folder.
         interruption: Asks the run to stop where it can be resumed, which then raises `Preempted`; the caller listens to signals.
+        minutes: Stop after this time, counted from this call, by raising `Preempted`; the same call resumes. No lap begins that would
+            end later, judging by the lap before, and a lap that takes longer is saved and stopped. A training that has ended is still
+            measured. The first lap of a call and the final prior (`final:`) begin in any case.
     """
     table = LapTable() if progress is not False and processes.is_first else None
     named = _required(loggers)
     with _heeding(interruption, table) as heeded:
+        if minutes is not None:
+            heeded.stop_after(minutes)
         obs = _observations(obs, A, sigma)
         changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
         if obs is not None:
@@ -212,8 +218,9 @@ def _heeding(interruption: Interruption | None, table: LapTable | None) -> Itera
         with own.listening(signals=heard):
             yield own
     except Preempted as where:
+        where.reason = own.reason
         if table is not None:
-            table.line(f"stopped ({where}); the same call resumes")
+            table.line(f"stopped {where.reason} ({where}); the same call resumes")
         if own.signal is None:
             raise
         signal.raise_signal(own.signal)

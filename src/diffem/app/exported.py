@@ -35,7 +35,7 @@ class ExportedRun(RunDir):
         lap = self.card.get("lap")
         source = recipe.about if kept is None else lead(recipe)
         about = f"an exported prior{'' if lap is None else f' of lap {lap}'}; {source}"
-        return recipe.model_copy(update={"about": about.removesuffix("; "), "laps": 0})
+        return recipe.model_copy(update={"about": about.removesuffix("; "), "laps": 0, "final": None})
 
     def info(self) -> dict[str, Any]:
         return {"status": "exported", "version": str(self.card.get("library_version")), "seed": 0}

@@ -37,12 +37,12 @@ def progress(viewer: Viewer) -> Progress:
     recipe = run.recipe()  # read again: a run may have been asked for more laps
     newest = max((f.stat().st_mtime for f in _files(run, last + 1)), default=time.time())
     found = [(m["lap"], text) for m in metrics for text in m.get("warnings", [])]
-    stage = "" if last >= recipe.laps else _stage(viewer, last + 1)
+    stage = "" if last >= recipe.last_lap else _stage(viewer, last + 1)
     quiet, best = (
         max(0.0, time.time() - newest),
         verdict(metrics) if metrics and info.get("status") != "exported" else None,
     )
-    return Progress(info.get("status", "?"), last, recipe.laps, stage, quiet, metrics, found, best)
+    return Progress(info.get("status", "?"), last, recipe.last_lap, stage, quiet, metrics, found, best)
 
 
 def _files(run: RunDir, lap: int) -> list[Path]:

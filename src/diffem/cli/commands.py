@@ -85,6 +85,14 @@ def fit(
     strict: Annotated[
         bool, typer.Option("--strict", help="exit with code 3 if the last lap was flagged as worse than before")
     ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            metavar="N",
+            help="stop after N minutes with exit code 75, beginning no lap that would end later; the same command resumes",
+        ),
+    ] = None,
 ) -> None:
     """Run a recipe, or resume it if the folder holds an unfinished run of the same recipe.
 
@@ -110,8 +118,10 @@ def fit(
                 loggers=logger or (),
                 processes=processes,
                 interruption=interruption,
+                minutes=minutes,
             )
     except Preempted as stopped:
+        stopped.reason = interruption.reason
         if interruption.signal == signal.SIGINT:
             stopped.exit_code = EXIT_CTRL_C
         raise
@@ -195,15 +205,32 @@ def export(
     lap: LapOption = None,
     notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
     source: SourceOption = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", help="round weights in the files to bfloat16 or float16; as they are when absent"),
+    ] = None,
+    piece: Annotated[
+        str | None,
+        typer.Option("--piece", metavar="SIZE", help="split weights into files of at most this size, such as 15M"),
+    ] = None,
 ) -> None:
-    """Write a prior to give away: weights, and a card that says what it learned from; the layout is the Hugging Face hub's."""
+    """Write a prior to give away, or to go on from elsewhere (--set start=DIR): weights, and a card that says what it learned from.
+
+    The layout is the Hugging Face hub's.
+    """
+    from ..core.errors import InputError
     from ..em import exports as hub
+    from ..files.pieces import parse_size
     from ..runs.rundir import RunDir
 
     require_folder("--out", out)
+    if dtype is not None and dtype not in hub.DTYPES:
+        raise InputError(f"--dtype must be one of {', '.join(hub.DTYPES)}, got {dtype!r}")
+    size = None if piece is None else parse_size(piece)
     problem = RunDir(run).problem(source)
     obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
-    typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
+    written = hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes, dtype=dtype, piece=size)
+    typer.echo(written)
 
 
 @app.command("app")
@@ -264,7 +291,7 @@ def main() -> None:
         _complain(error)
         sys.exit(2)
     except Preempted as where:
-        print(f"diffem: stopped as asked ({where}); the same command resumes", file=sys.stderr)
+        print(f"diffem: stopped {where.reason} ({where}); the same command resumes", file=sys.stderr)
         sys.exit(where.exit_code)
     except Lost as error:
         print(f"diffem: {error}; this one stops too. Nothing is lost: the same command resumes.", file=sys.stderr)

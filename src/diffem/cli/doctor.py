@@ -234,7 +234,12 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
         e_step = laps * n * options.draws * draw
         first, others = (recipe.train.steps_in(first) for first in (True, False))
         m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * others)
-        seconds = (e_step + m_step) * forward / (SHARE_OF_PEAK * rate)
+        operations = (e_step + m_step) * forward
+        if recipe.final is not None:
+            last = recipe.at(recipe.last_lap)
+            final = 3 * last.train.batch * last.train.steps_in(False) * network_cost(last, shape)[1]
+            operations += final + n * last.e_step.draws * draw * last.e_step.steps / options.steps * forward
+        seconds = operations / (SHARE_OF_PEAK * rate)
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
     why = f"{duration(seconds)} here" if seconds is not None else "fits"
     why = why if seconds is None or seconds < 57 else f"about {why}"  # below, the words say so

@@ -1,6 +1,6 @@
-"""Stopping a run from outside: SIGTERM, SIGUSR1 and Ctrl-C end it within seconds, and the same command resumes it.
+"""Stopping a run: SIGTERM, SIGUSR1, Ctrl-C and a time limit end it within seconds, and the same command resumes it.
 
-A signal sets `Interruption.asked`. Work that can be abandoned and repeated (the Gaussian start, E, watch, waiting for other
+A signal sets `Interruption.asked`, and so does the end of the time limit. Work that can be abandoned and repeated (the Gaussian start, E, watch, waiting for other
 processes) calls `poll()` at every step and raises `Preempted` there; M checks by itself, since it saves its state first.
 If nothing reacts in time, because one evaluation or a compilation takes minutes, a watchdog thread ends the process. That is
 safe at any instant: every file of a run is whole or absent.
@@ -8,14 +8,18 @@ safe at any instant: every file of a run is whole or absent.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
+
+from .errors import InputError
 
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL: run the same command again
 EXIT_LOST = 76  # another process of the run failed or is gone; the same
@@ -27,6 +31,7 @@ class Preempted(Exception):  # noqa: N818 (nothing went wrong)
     """A run stopped because it was asked to; the same command resumes it."""
 
     exit_code = EXIT_PREEMPTED  # of the command line
+    reason = "as asked"  # completes "stopped …" in messages
 
 
 class Lost(Exception):  # noqa: N818 (the error is another process's)
@@ -54,11 +59,44 @@ def polled(check: Callable[[], None]) -> Iterator[None]:
 
 
 class Interruption:
-    """Whether the run was asked to stop, and by which signal."""
+    """Whether the run was asked to stop: by the caller, by a signal, or by a time limit.
+
+    Attributes:
+        requested: Whether the caller or a signal asked.
+        signal: The number of the signal, if it was one.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.signal: int | None = None
+        self._minutes: float | None = None
+        self._deadline = math.inf
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run should stop now. Setting it asks the run to stop, or takes that back; a time limit stays."""
+        return self.requested or time.monotonic() >= self._deadline
+
+    @asked.setter
+    def asked(self, value: bool) -> None:
+        self.requested = value
+
+    def stop_after(self, minutes: float) -> None:
+        """Ask the run to stop `minutes` from now."""
+        if not 0 < minutes < math.inf:
+            raise InputError(f"minutes must be a positive number, got {minutes}")
+        self._minutes, self._deadline = minutes, time.monotonic() + 60 * minutes
+
+    def seconds_left(self) -> float:
+        """The time until the limit; infinite without one."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def reason(self) -> str:
+        """Why the run stops, to complete "stopped …"."""
+        if self.requested or self._minutes is None:
+            return Preempted.reason
+        return f"after {self._minutes:g} minutes as requested"
 
     @contextmanager
     def listening(
@@ -79,9 +117,9 @@ class Interruption:
             return
 
         def ask(number: int, frame: FrameType | None) -> None:
-            if self.asked and number == signal.SIGINT:
+            if self.requested and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self.asked, self.signal = True, number
+            self.requested, self.signal = True, number
 
         # SIGTERM and SIGUSR1 are heard in any case: batch scripts that ignore them for themselves hand that down.
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN

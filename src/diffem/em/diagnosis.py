@@ -27,7 +27,7 @@ Lap = dict[str, Any]
 def warnings(history: History, recipe: Recipe) -> list[str]:
     """What is probably wrong with the newest lap of `history`, and what to do."""
     lap = history[-1]
-    level = LAPS_LEVEL / (TESTS * recipe.laps)
+    level = LAPS_LEVEL / (TESTS * recipe.last_lap)
     out = other_scale(lap, level)
     if lap["lap"] == 0:  # the start has a check of its own (`model_check`)
         return out
@@ -45,7 +45,7 @@ def notes(lap: Lap, recipe: Recipe) -> list[str]:
         return []
     before = max(k for k in range(int(lap["lap"])) if k == 0 or recipe.at(k).train.conditioned_share > 0)
     return [
-        f"lap {lap['lap']} trained the prior alone (train.conditioned: 0), for its samples; its posterior draws by the conditional network are "
+        f"lap {lap['lap']} trained the prior alone (train.conditioned: 0), for its samples; its posterior draws are "
         f"not compared with those of other laps: draw posteriors with lap {before}"
     ]
 

@@ -220,9 +220,12 @@ def condition_like(prior: Prior, obs: Observations, options: EStep, *, own: bool
 
 
 def _shown(prior: Prior, obs: Observations) -> bool:
-    """Whether a conditional network can be told about the observations: a blur of which some values are hidden is no blur any more."""
+    """Whether the prior has a conditional network that can be told about the observations.
+
+    The final prior may have an ordinary one, and a blur of which some values are hidden is no blur any more.
+    """
     family = prior.family if isinstance(prior, DiffusionPrior) else None
-    return family is None or family.impossible(information_of(obs)) is None
+    return family is not None and family.impossible(information_of(obs)) is None
 
 
 def sampling_like(options: EStep) -> dict[str, Any]:

@@ -1,13 +1,13 @@
-"""A prior as a folder to give away, in the layout of the Hugging Face hub: `model.safetensors`, `config.json` and `README.md`.
+"""A prior as a folder to give away or to go on from, in the layout of the Hugging Face hub: `model.safetensors`, `config.json`, `README.md`.
 
 `config.json` is the card: what the prior is (network, noise levels, range of the data, lap), what it was trained on (operators, noise,
-observations), and the hash of the weights. Reading a folder fetches nothing and executes nothing: the weights are tensors, the card is
+observations, laps, minutes and training examples), and the hash of the weights. These may be kept in 16 bits, and in several files of
+limited size (`files/pieces.py`): what a run needs to go on elsewhere (`start: FOLDER`) is then small enough to be sent. Reading a folder fetches nothing and executes nothing: the weights are tensors, the card is
 JSON, and a network is built only from the kinds this library knows.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
@@ -18,24 +18,32 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.version import __version__
-from ..files.tensors import explain, read_header, read_tensors, require_finite
-from ..files.writing import file_digest, read_json, write_json, write_tensors, write_text
+from ..files.pieces import is_piece, read_pieces, require_files, shapes_in_pieces, write_pieces
+from ..files.tensors import explain, read_header, require_finite
+from ..files.writing import read_json, write_json, write_text
 from ..nn.networks import make_network
 from ..observations import Observations
 from ..observations.fingerprint import data_fingerprint, fingerprint
 from ..observations.lazy import stored
 from ..operators import Operator
 from ..priors.base import Prior
-from ..priors.family import Family
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
+from .export_readme import readme
 from .table import warn
+from .totals import Totals, totals
 from .verdict import Lap, choose_lap, verdict
 
 CARD = "diffem-card-1"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS, CONFIG = "model", "config.json"
 MAX_CARD_BYTES = 1 << 22
+DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+LARGE = (
+    "network.",
+    "cov.vectors",
+    "cov.factor",
+)  # tensors that may be kept in 16 bits; means and variances stay as they are
 
 
 def describe_operator(A: Operator, n: int) -> dict[str, Any]:
@@ -75,19 +83,33 @@ def export(
     lap: int | None = None,
     training: dict[str, Any] | None = None,
     notes: str = "",
+    dtype: str | None = None,
+    piece: int | None = None,
 ) -> Path:
-    """Write a prior and its card; returns the folder, which must be absent, empty or an earlier export.
+    """Write a prior and its card.
 
-    obs: the observations it was trained on, described but not written. range: the values its data take, low and high.
-    lap: the lap of expectation–maximisation it comes from. training: more JSON values about its training. notes: free text.
+    Args:
+        prior: The prior.
+        folder: Where to write: a folder that is absent, empty or an earlier export.
+        obs: The observations it was trained on, described but not written.
+        range: The values its data take, low and high.
+        lap: The lap of expectation–maximisation it comes from.
+        training: More JSON values about its training.
+        notes: Free text.
+        dtype: What weights are rounded to in the files, "bfloat16" or "float16"; as they are when None. They are read as float32 again.
+        piece: The largest size of a file of weights in bytes; one file when None.
+
+    Returns:
+        The folder.
     """
     folder = Path(folder)
     if range is not None and not range[0] < range[1]:
         raise InputError(f"range is (low, high) with low < high, got {range}")
     _require_own(folder)
     tensors, description = pack(prior)
+    kept = _rounded(tensors, dtype)
     about = dict(training or {}) | ({} if obs is None else describe_observations(obs))
-    write_tensors(folder / WEIGHTS, tensors, {**description, "export": CARD})
+    files = write_pieces(folder, WEIGHTS, kept, {**description, "export": CARD}, piece)
     card = {
         "format": CARD,
         "library_name": "diffem",
@@ -95,16 +117,42 @@ def export(
         "prior": description,
         "parameters": sum(math.prod(t.shape) for name, t in tensors.items() if name.startswith("network.")),
         "dtype": str(prior.mean.dtype).removeprefix("torch."),
+        "stored": dtype or str(prior.mean.dtype).removeprefix("torch."),
         "range": None if range is None else [float(v) for v in range],
         "lap": lap,
         "training": about,
         "notes": notes,
-        "tensors": fingerprint(tensors),
-        "files": {WEIGHTS: {"sha256": file_digest(folder / WEIGHTS), "bytes": (folder / WEIGHTS).stat().st_size}},
+        "tensors": fingerprint(_restored(kept)),
+        "files": files,
     }
-    write_json(folder / CONFIG, card)  # last of the two: a folder with a card is whole
-    write_text(folder / "README.md", _readme(card))
+    write_json(folder / CONFIG, card)  # after the weights: a folder with a card is whole
+    write_text(folder / "README.md", readme(card))
+    for file in folder.iterdir():  # of an earlier export in more pieces
+        if is_piece(file.name, WEIGHTS) and file.name not in files:
+            file.unlink()
     return folder
+
+
+def _rounded(tensors: dict[str, Tensor], dtype: str | None) -> dict[str, Tensor]:
+    """The tensors as they are written."""
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    kind = None if dtype is None else DTYPES[dtype]
+    if kind is None:
+        return tensors
+    kept = {name: t.to(kind) if t.is_floating_point() and name.startswith(LARGE) else t for name, t in tensors.items()}
+    for name, tensor in kept.items():
+        if tensors[name].is_floating_point() and not torch.isfinite(tensor).all():
+            raise InputError(f"{name} has values that {dtype} cannot hold; bfloat16 has the range of float32")
+    return kept
+
+
+def _restored(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as they are used: those in 16 bits in the type of the mean."""
+    mean, half = tensors.get("mean"), (torch.bfloat16, torch.float16)
+    if mean is None or not mean.is_floating_point():
+        return tensors  # refused when the prior is made of them
+    return {name: t.to(mean.dtype) if t.dtype in half else t for name, t in tensors.items()}
 
 
 def export_run(
@@ -115,19 +163,25 @@ def export_run(
     obs: Observations | None = None,
     range: tuple[float, float] | None = None,
     notes: str = "",
+    dtype: str | None = None,
+    piece: int | None = None,
 ) -> Path:
     """The same for a lap of a run: its number, `"best"`, or None for the last.
 
-    The recipe, the seed, the hash of its observations and the verdict about its laps go into the card.
+    The recipe, the seed, the hash of its observations, the verdict about its laps and what they cost go into the card.
     """
     directory = RunDir(run)
     recipe, info, lap = directory.recipe(), directory.info(), choose_lap(directory, lap)
     prior, description = load_with_description(directory.prior_file(lap), directory.origin("prior", lap))
-    found = verdict(directory.metrics())
+    laps = directory.metrics()
+    found, cost = verdict(laps), totals(laps[: lap + 1], recipe)
     if found.best is not None and found.worse and lap != found.best:
         warn(f"{run}: {found.text}; this is the prior of lap {lap}")
     training = {
+        "run": info.get("name"),
         "run_lap": lap,
+        "minutes": cost.minutes,
+        "images": cost.images,
         "best_lap": found.best,
         "verdict": found.text,
         "recipe": recipe.model_dump(mode="json"),
@@ -135,13 +189,23 @@ def export_run(
         "run_version": info["version"],
         "run_observations": info["observations"],
     }
-    return export(prior, folder, obs=obs, range=range, lap=description.get("lap", lap), training=training, notes=notes)
+    total = description.get("lap", lap)  # with the laps of the runs before
+    return export(
+        prior, folder, obs=obs, range=range, lap=total, training=training, notes=notes, dtype=dtype, piece=piece
+    )
 
 
 def is_export(path: str | os.PathLike[str]) -> bool:
     """Whether a folder holds an exported prior and not a run."""
     folder = Path(path)
     return folder.is_dir() and (folder / CONFIG).is_file() and not (folder / "recipe.yaml").exists()
+
+
+def cost(card: dict[str, Any], where: str) -> Totals:
+    """What the prior of a card has cost: laps, minutes and training examples; where: the folder, for errors."""
+    training = card.get("training")
+    values = dict(training) if isinstance(training, dict) else {}
+    return Totals.read({**values, "laps": card.get("lap") or 0}, where)
 
 
 def kept_recipe(card: dict[str, Any]) -> Recipe | None:
@@ -178,9 +242,9 @@ def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def load(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Prior:
     """The prior of a folder made by `export`, or of the hub's local copy of one; refused when the weights are not those of the card."""
-    card, path = read_card(folder), Path(folder) / WEIGHTS
+    card = read_card(folder)
     try:
-        tensors = _read_weights(path, card)
+        tensors = _read_weights(Path(folder), card)
         prior = _rebuild(card["prior"], tensors)
     except InputError as error:
         raise InputError(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
@@ -189,19 +253,13 @@ def load(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> 
     return prior.eval().requires_grad_(False).to(device)
 
 
-def _read_weights(path: Path, card: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights, read only once their header fits the card and their hash is the card's."""
-    files = card.get("files")
-    entry = files.get(WEIGHTS) if isinstance(files, dict) else None
-    if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
-        raise InputError(f"{path.parent}: the card names no hash for {WEIGHTS}")
-    shapes, _ = read_header(path, "a prior")
-    _require_network(card["prior"], shapes)
-    if file_digest(path) != entry["sha256"]:
-        raise InputError(f"{path} is not the file the card describes: its SHA-256 differs from {entry['sha256'][:16]}…")
-    tensors, _ = read_tensors(path, "a prior")
-    require_finite(tensors, path)
-    return tensors
+def _read_weights(folder: Path, card: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights, read only once their headers fit the card and their hashes are the card's."""
+    files = require_files(card.get("files"), WEIGHTS, str(folder))
+    _require_network(card["prior"], shapes_in_pieces(folder, files, "a prior"))
+    tensors = read_pieces(folder, files, "a prior")
+    require_finite(tensors, folder)
+    return _restored(tensors)
 
 
 def _require_network(description: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
@@ -245,66 +303,8 @@ def _require_own(folder: Path) -> None:
 def _is_export(folder: Path, names: set[str]) -> bool:
     """Whether a folder with these files was written by `export`, perhaps interrupted before it wrote the card."""
     try:
-        if names == {WEIGHTS}:
-            return read_header(folder / WEIGHTS)[1].get("export") == CARD
+        if all(is_piece(name, WEIGHTS) for name in names):
+            return all(read_header(folder / name)[1].get("export") == CARD for name in names)
         return bool(read_card(folder))
     except InputError:
         return False
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-def _training(card: dict[str, Any]) -> str:
-    """How the prior was learned: samples of x themselves need no expectation–maximisation."""
-    recipe = card["training"].get("recipe")
-    e_step = recipe.get("e_step") if isinstance(recipe, dict) else None
-    clean = isinstance(e_step, dict) and e_step.get("clean") is True
-    return "training on samples of x themselves" if clean else "expectation–maximisation"
-
-
-def _family(prior: dict[str, Any]) -> list[str]:
-    """What a conditional network was trained for, in words."""
-    if "family" not in prior:
-        return []
-    family = Family.read(prior["family"])
-    (least, most), (low, high) = family.share, family.noise
-    return [
-        f"It draws from posteriors in one forward pass per step for operators like those it was trained with: {family.operator}, which determine "
-        f"{least:.0%} to {most:.0%} of x, with noise of {low:.2g} to {high:.2g} times the scale of the data. `prior.posterior(obs)` uses "
-        "other methods elsewhere.",
-        "",
-    ]
-
-
-def _readme(card: dict[str, Any]) -> str:
-    prior = card["prior"]
-    lines = [
-        "---",
-        "library_name: diffem",
-        "tags: [diffusion, inverse-problems]",
-        "---",
-        "",
-        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
-        "",
-        *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
-        *_family(prior),
-        *([f"From lap {card['lap']} of {_training(card)}.", ""] if card["lap"] is not None else []),
-        *([_sentence(card["training"]["verdict"]), ""] if card["training"].get("verdict") else []),
-        *([card["notes"], ""] if card["notes"] else []),
-        "```python",
-        "import diffem",
-        "",
-        'prior = diffem.load(".")  # the folder of this file',
-        "samples = prior.sample(16)",
-        "```",
-        "",
-        "`config.json` holds what it was trained on and the hash of the weights:",
-        "",
-        "```json",
-        json.dumps({name: card[name] for name in ("training", "tensors", "files")}, indent=1),
-        "```",
-        "",
-    ]
-    return "\n".join(lines)

@@ -48,7 +48,8 @@ from .measured_loss import usable_share
 from .model_check import check_model
 from .screening import largest_plausible
 from .shown import restore_pictures
-from .start import denoiser_to_train, gaussian_start, given_start, set_noise_range
+from .start import denoiser_to_train, gaussian_start, given_start, is_other_network, set_noise_range
+from .totals import read_elapsed, totals, write_elapsed
 from .validation import notes
 from .watch import PICTURED, split, watch
 
@@ -90,12 +91,13 @@ class Loop:
         self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
 
     def run_all(self, start: Prior | None) -> None:
-        missing = self.processes.share([k for k in range(self.recipe.laps + 1) if not self.run.done(k)])
-        done = missing[0] - 1 if missing else self.recipe.laps
+        missing = self.processes.share([k for k in range(self.recipe.last_lap + 1) if not self.run.done(k)])
+        done = missing[0] - 1 if missing else self.recipe.last_lap
         self.say(
             "start",
             {
                 "laps": self.recipe.laps,
+                "final": self.recipe.final is not None,
                 "done": done,
                 "observations": len(self.train_obs),
                 "held_out": self.recipe.watch.held_out,
@@ -114,10 +116,17 @@ class Loop:
             self.lap_zero(start)
         else:
             self.laps_before = self.run.metrics()[0].get("laps_before", 0)
+        seconds = 0.0  # that the last lap of this call took
         for lap in (k for k in missing if k > 0):  # a lap before finished ones is missing if its files were damaged
             if lap - 1 not in missing:
                 self.prior = None
+            # without a limit the processes do not wait for each other here
+            left, final = self.interruption.seconds_left(), lap > self.recipe.laps
+            if left < math.inf and not final and self.processes.share(seconds > left):
+                raise Preempted(f"lap {lap} would end later")
+            began = time.monotonic()
             self.lap(lap)
+            seconds = time.monotonic() - began
         self.set_status("finished")
 
     def set_status(self, status: str) -> None:
@@ -125,12 +134,17 @@ class Loop:
             self.run.set_status(status)
 
     @contextmanager
-    def interruptible(self, doing: str) -> Iterator[None]:
-        """Work that a request to stop ends at its next step, in this process or another: what is not on disk is made again."""
+    def interruptible(self, doing: str, limited: bool = True) -> Iterator[None]:
+        """Work that a request to stop ends at its next step, in this process or another: what is not on disk is made again.
+
+        Args:
+            doing: What the message of `Preempted` names.
+            limited: Whether the time limit of the run ends it too.
+        """
 
         def check() -> None:
             self.processes.check()
-            if self.interruption.asked:
+            if self.interruption.asked if limited else self.interruption.requested:
                 raise Preempted(doing)
 
         with polled(check):
@@ -163,13 +177,14 @@ class Loop:
         began, given = time.monotonic(), start is not None or self.recipe.start != "gaussian"
         self.say("starting", {"start": "given" if given else "gaussian"})
         if given:
-            prior, self.laps_before = given_start(self.recipe.start if start is None else start)
+            prior, cost = given_start(self.recipe.start if start is None else start)
+            self.laps_before = cost.laps
             set_noise_range(prior, self.recipe, self.train_obs)
             if prior.event_shape != self.train_obs.x_shape:
                 raise InputError(
                     f"the start is a prior over {prior.event_shape}, the observations are of {self.train_obs.x_shape}"
                 )
-            metrics |= {"start": "given", "laps_before": self.laps_before}
+            metrics |= {"start": "given", **cost.before()}
         else:
             state = (self.start_file, self.run.origin("start", 0))
             prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, *state)
@@ -182,14 +197,19 @@ class Loop:
     # lap k ---------------------------------------------------------------------------------------------------------------
 
     def lap(self, lap: int) -> None:
-        began = time.monotonic()
+        began = time.monotonic() - read_elapsed(self.run, lap)
         before = self.prior if self.prior is not None else self.saved_prior(lap - 1, self.device)
         metrics: dict[str, Any] = {"lap": lap}
-        with self.interruptible(f"lap {lap}: drawing"):
-            store = self.expect(lap, before, metrics)
-            unseen = self.unseen_draws(lap, before)  # M trains the network of the prior before in place
-        prior = self.maximise(lap, before, store, metrics)
-        self.finish(lap, prior, metrics, began, unseen)
+        try:
+            with self.interruptible(f"lap {lap}: drawing"):
+                store = self.expect(lap, before, metrics)
+                unseen = self.unseen_draws(lap, before)  # M trains the network of the prior before in place
+            prior = self.maximise(lap, before, store, metrics)
+            self.finish(lap, prior, metrics, began, unseen)
+        except Preempted:
+            if self.processes.is_first:
+                write_elapsed(self.run, lap, time.monotonic() - began)
+            raise
 
     def saved_prior(self, lap: int, device: torch.device | str = "cpu") -> Prior:
         return load_prior(self.run.prior_file(lap), device, self.run.origin("prior", lap))
@@ -297,11 +317,15 @@ class Loop:
             assert isinstance(prior, DiffusionPrior)
             return prior.to(self.device)
         start = self.saved_prior(0, self.device)
-        instruments = self.instruments(start.scale)
+        options, wanted = self.recipe.at(lap).train, self.recipe.network_from(lap)
+        renewed = is_other_network(before, wanted)
+        if renewed:
+            self.batches.compiled = None  # that was the batch of the network before
+        # a new network that is never shown an operator is an ordinary one
+        instruments = None if renewed and not options.conditioned_share else self.instruments(start.scale)
         family = None if instruments is None else instruments.family
-        prior = denoiser_to_train(before, start, self.recipe, family)
-        options = self.recipe.at(lap).train
-        first = lap == 1 and not isinstance(before, DiffusionPrior)
+        prior = denoiser_to_train(before, start, self.recipe, family, wanted)
+        first = lap == 1 <= self.recipe.laps and not isinstance(before, DiffusionPrior)
         steps = options.steps_in(first)
         draws = lap_draws(store, self.device)
         share, _ = usable_share(options.measured_at(lap), self.train_obs)
@@ -337,7 +361,7 @@ class Loop:
             processes=self.processes,
             interruption=self.interruption,
             instruments=instruments,
-            begin=None if options.restart else self.optimizer_state(lap - 1),
+            begin=None if options.restart or renewed else self.optimizer_state(lap - 1),
             keep=None if options.restart else keep,
         )
         training = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
@@ -365,12 +389,15 @@ class Loop:
     def finish(
         self, lap: int, prior: Prior, metrics: dict[str, Any], began: float, unseen: torch.Tensor | None = None
     ) -> None:
-        """Watch, and write what makes the lap count; the other processes of a run already draw for the next."""
+        """Watch, and write what makes the lap count; the other processes of a run already draw for the next.
+
+        A time limit does not end it: measuring is short, and the weights of a lap can be taken elsewhere once the lap counts.
+        """
         self.prior = prior
-        with self.interruptible(f"lap {lap}: measuring"):
+        with self.interruptible(f"lap {lap}: measuring", limited=False):
             if self.processes.is_first:
                 self.conclude(lap, prior, metrics, began, unseen)
-            if lap == self.recipe.laps:
+            if lap == self.recipe.last_lap:
                 self.processes.meet()
 
     def check(self, prior: Prior, metrics: dict[str, Any]) -> list[str]:
@@ -399,10 +426,13 @@ class Loop:
         metrics["notes"] = [*metrics.get("notes", []), *lap_notes(metrics, self.recipe)]
         now = time.monotonic()
         metrics |= {"watch_seconds": now - trained, "seconds": now - began}
+        cost = totals([*(self.run.lap_metrics(k) for k in range(lap)), metrics], self.recipe)
+        metrics |= {"minutes": cost.minutes, "images": cost.images}
         self.run.finish_lap(lap, metrics)
+        self.run.file(lap, "elapsed.json").unlink(missing_ok=True)
         keep = self.recipe.e_step.keep
         if keep is not None:
-            newest = max(k for k in range(self.recipe.laps + 1) if self.run.done(k))
+            newest = max(k for k in range(self.recipe.last_lap + 1) if self.run.done(k))
             for old in range(1, newest - keep + 1):
                 shutil.rmtree(self.run.lap(old) / "draws", ignore_errors=True)
         self.say("lap", metrics)
@@ -414,7 +444,7 @@ class Loop:
             prior = self.saved_prior(lap, self.device)
             return prior, self.batches.prepare(prior)
 
-        for lap in (k for k in range(self.recipe.laps + 1) if self.run.done(k)):
+        for lap in (k for k in range(self.recipe.last_lap + 1) if self.run.done(k)):
             restore_pictures(
                 self.run, lap, self.recipe, partial(load, lap), self.shown[: min(PICTURED, len(self.shown))]
             )

@@ -25,7 +25,11 @@ from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers.schedule import lowest_level
 from .checkpoint import StartCheckpoint
+from .exports import cost as cost_of
+from .exports import is_export, read_card
+from .exports import load as load_export
 from .start_plan import plan_start
+from .totals import Totals, totals
 
 
 def gaussian_start(
@@ -84,21 +88,40 @@ def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:
     prior.sigma_min, prior.sigma_max = lowest_level(low, smallest_noise(obs)), high
 
 
-def given_start(start: Prior | str) -> tuple[Prior, int]:
-    """A prior, or the one a path names, a file's or a run's last; and how many laps are behind it."""
+def given_start(start: Prior | str) -> tuple[Prior, Totals]:
+    """A prior, or the one a path names, a file's, an export's or a run's last; and what it has cost."""
+
     if not isinstance(start, str):
-        return copy.deepcopy(start), 0  # its network is trained in place
-    file, origin = Path(start), None
-    if not file.is_file():
-        run = RunDir(file)
-        run.recipe()
-        lap = run.finished_lap()
-        file, origin = run.prior_file(lap), run.origin("prior", lap)
-    prior, description = load_with_description(file, origin)
-    return prior, int(description.get("lap", 0)) if isinstance(prior, DiffusionPrior) else 0
+        return copy.deepcopy(start), Totals()  # its network is trained in place
+    path = Path(start)
+    if path.is_file():
+        prior, description = load_with_description(path)
+        cost = Totals(int(description.get("lap", 0)))
+    elif is_export(path):
+        prior, cost = load_export(path), cost_of(read_card(path), str(path))
+    else:
+        run = RunDir(path)
+        recipe, lap = run.recipe(), run.finished_lap()
+        prior = load_with_description(run.prior_file(lap), run.origin("prior", lap))[0]
+        cost = totals(run.metrics(), recipe)
+    return prior, cost if isinstance(prior, DiffusionPrior) else Totals()
 
 
-def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe, family: Family | None = None) -> DiffusionPrior:
+def is_other_network(before: Prior, wanted: dict[str, Any] | None) -> bool:
+    """Whether a stage asks for another network than the one that was trained; wanted: `Recipe.network_from`."""
+    settings = before.settings if isinstance(before, DiffusionPrior) else None
+    if wanted is None or settings is None:
+        return wanted is not None
+    return {name: value for name, value in settings.items() if name != "shown"} != wanted
+
+
+def denoiser_to_train(
+    before: Prior,
+    start: Prior,
+    recipe: Recipe,
+    family: Family | None = None,
+    wanted: dict[str, Any] | None = None,
+) -> DiffusionPrior:
     """The prior that M trains: the network of the prior before, or a new one addressed by the seed.
 
     Args:
@@ -106,11 +129,14 @@ def denoiser_to_train(before: Prior, start: Prior, recipe: Recipe, family: Famil
         start: The run's start, on the device; its mean, covariance, scale and noise levels are kept by every lap.
         recipe: The run's recipe.
         family: The operators that a conditional network is trained for; None trains an ordinary one.
+        wanted: The settings of the network, where a stage of the recipe changes them.
     """
     device = start.mean.device
     trained = before if isinstance(before, DiffusionPrior) else None
     network = None if trained is None else trained.network
     settings = recipe.network.model_dump() if trained is None else trained.settings
+    if is_other_network(before, wanted):
+        network, settings = None, wanted
     if family is not None:
         if settings is None:
             raise InputError(
@@ -144,13 +170,18 @@ def shown_inputs(settings: dict[str, Any], family: Family, event_shape: tuple[in
 
 
 def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, before: Prior) -> nn.Module:
-    """A network with weights addressed by the seed, or with those of the prior before where it has one: further inputs start at 0."""
+    """A network with weights addressed by the seed, or with those of the prior before where they fit: further inputs start at 0."""
     options = {name: value for name, value in settings.items() if name != "kind"}
     with torch.random.fork_rng([]):
         torch.manual_seed(Stream(seed, "network").integer())
         network = make_network(settings["kind"], event_shape, options)
     if isinstance(before, DiffusionPrior):
-        network.load_state_dict(
-            {n: w for n, w in before.network.state_dict().items() if n.split(".")[-1] != "shown"}, strict=False
-        )
+        old, new = (_own_weights(n) for n in (before.network, network))
+        if [w.shape for w in old.values()] == [w.shape for w in new.values()]:  # in order: dropout shifts the names
+            network.load_state_dict(dict(zip(new, old.values(), strict=True)), strict=False)
     return network
+
+
+def _own_weights(network: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights of a network without those of the inputs that describe an observation."""
+    return {name: w for name, w in network.state_dict().items() if name.split(".")[-1] != "shown"}

@@ -78,12 +78,13 @@ class LapTable:
 
 def _start(data: dict[str, Any]) -> str:
     state = "new run" if data["done"] < 0 else f"going on after lap {data['done']}"
-    if data["done"] >= data["laps"]:
+    final = data.get("final", False)
+    if data["done"] >= data["laps"] + final:
         state = "all laps are done"
     where = data["device"] if data["processes"] == 1 else f"{data['processes']} processes"
     held = data["held_out"]
     kept = f" and {held} held out to watch the run" if held else ", none held out"
-    return f"{data['observations']} observations to learn from{kept}; {data['laps']} laps on {where}; {state}"
+    return f"{data['observations']} observations to learn from{kept}; {data['laps']} laps{' and the final prior' if final else ''} on {where}; {state}"
 
 
 def _cell(metrics: dict[str, Any], key: str, form: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..core.errors import InputError
@@ -23,8 +25,10 @@ CLEAN = 0.01  # noise that is no more than this share of the data's spread is no
 
 def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     """Raise an `InputError` if this recipe cannot be carried out on these observations."""
-    for lap in (1, *(stage.lap for stage in recipe.stages)):
+    for lap in (1, *(stage.lap for stage in recipe.all_stages)):
         _validate_stage(recipe.at(lap), obs)
+        if (network := recipe.network_from(lap)) is not None:
+            _require_network(network, obs)
     if recipe.watch.held_out >= len(obs):
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
@@ -38,8 +42,13 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
             f"a run computes in float32, the prior to start from is in {start.mean.dtype}: pass start.to(torch.float32)"
         )
     if recipe.start == "gaussian" and start is None:
-        with torch.device("meta"):
-            make_network(recipe.network.kind, obs.x_shape, recipe.network.options("kind"))
+        _require_network(recipe.network.model_dump(), obs)
+
+
+def _require_network(settings: dict[str, Any], obs: Observations) -> None:
+    """Make the network without its memory, so that wrong settings are refused."""
+    with torch.device("meta"):
+        make_network(settings["kind"], obs.x_shape, {name: v for name, v in settings.items() if name != "kind"})
 
 
 def _validate_stage(recipe: Recipe, obs: Observations) -> None:

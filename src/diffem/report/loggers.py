@@ -26,7 +26,7 @@ from . import pictures
 from .vectors import intervals
 
 LOGGED = "logged.json"  # in the run's folder: by logger, the last lap that was written
-HIDDEN = {"lap", "laps_before"}  # numbers of a lap that are no measures
+HIDDEN = {"lap", "laps_before", "minutes_before", "images_before"}  # numbers of a lap that are no measures
 
 
 class Logger(Protocol):

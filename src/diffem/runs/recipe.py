@@ -16,6 +16,7 @@ from ..files.plain_yaml import YAML_BYTES, parse_yaml
 from ..files.reading import digest, read_text
 from ..observations import Problem
 from .sources import make_problem
+from .stages import Final, Stage, apply_stages, set_key
 
 MANY = 10_000_000  # more steps, draws or observations at a time than any machine takes: a slip of the pen, or malice
 CHECKSUM = "# sha256 of the lines above: "
@@ -252,20 +253,12 @@ class Watch(Section):
     rejected: float = Field(0.05, gt=0, description="warn when more than this fraction of draws is rejected")
 
 
-class Stage(Section):
-    """Changes from a lap on, `{lap: 12, train: {steps: 6000}}`."""
-
-    lap: int = Field(ge=1, le=MANY, description="the first lap they hold for")
-    e_step: dict[str, Any] = Field({}, description="keys of e_step and their values from then on")
-    train: dict[str, Any] = Field({}, description="keys of train and their values from then on")
-
-
 class Recipe(Section):
     name: str
     about: str = ""
     data: Data
     start: str = Field("gaussian", description="'gaussian', or the path of a prior or run to start from")
-    laps: int = Field(ge=1, le=100_000)
+    laps: int = Field(ge=0, le=100_000)
     seed: int = Field(0, ge=0, lt=1 << 63)
     sigma_min: float = Field(
         1e-3, gt=0, description="lowest noise level of the diffusion, relative to the data's scale"
@@ -279,11 +272,18 @@ class Recipe(Section):
     e_step: EStep = EStep()  # type: ignore[call-arg]
     train: Train
     watch: Watch = Watch()  # type: ignore[call-arg]
-    stages: list[Stage] = Field([], description="changes of e_step and train from a lap on")
+    stages: list[Stage] = Field([], description="changes of e_step, train and network from a lap on")
+    final: Final | None = Field(
+        None,
+        description="after the laps, one more: new draws of all observations and a long training of the prior alone, with changes of e_step, "
+        "train and network like those of a stage",
+    )
 
     @model_validator(mode="after")
     def _stages(self) -> Recipe:
-        laps = [stage.lap for stage in self.stages]
+        if self.last_lap < 1:
+            raise ValueError(f"laps: should be greater than or equal to 1 in a recipe without final, got {self.laps}")
+        laps = [stage.lap for stage in self.all_stages]
         if laps != sorted(set(laps)):
             raise ValueError(f"stages: laps must increase, got {laps}")
         for lap in laps:  # the values are checked here, before anything runs
@@ -292,17 +292,32 @@ class Recipe(Section):
                 raise ValueError(f"stages, lap {lap}: e_step.shard and e_step.clean are the same in all laps")
         return self
 
+    @property
+    def last_lap(self) -> int:
+        """The number of the last lap: that of the final prior if there is one."""
+        return self.laps + (self.final is not None)
+
+    @property
+    def all_stages(self) -> list[Stage]:
+        """The stages, the final one included."""
+        return self.stages if self.final is None else [*self.stages, self.final.stage(self.last_lap)]
+
     def at(self, lap: int) -> Recipe:
         """The recipe as it holds in a lap: with the changes of all stages up to it, and no stages."""
-        if not self.stages:
+        stages = self.all_stages
+        if not stages:
             return self
-        sections: dict[str, Any] = {"e_step": self.e_step.model_dump(), "train": self.train.model_dump()}
-        for stage in (stage for stage in self.stages if stage.lap <= lap):
-            for section, changes in (("e_step", stage.e_step), ("train", stage.train)):
-                for key, value in changes.items():
-                    _set(sections, f"{section}.{key}", value)
-        changed = {"e_step": EStep.model_validate(sections["e_step"]), "train": Train.model_validate(sections["train"])}
-        return self.model_copy(update={**changed, "stages": []})
+        kinds: dict[str, type[BaseModel]] = {"e_step": EStep, "train": Train, "network": Network}
+        sections = {name: getattr(self, name).model_dump() for name in kinds}
+        apply_stages(sections, stages, lap)
+        changed = {name: kind.model_validate(sections[name]) for name, kind in kinds.items()}
+        return self.model_copy(update={**changed, "laps": self.last_lap, "stages": [], "final": None})
+
+    def network_from(self, lap: int) -> dict[str, Any] | None:
+        """The settings of the network that a stage asks for from this lap on; None if none begins here or it asks for none."""
+        if not any(stage.lap == lap and stage.network for stage in self.all_stages):
+            return None
+        return self.at(lap).network.model_dump()
 
     @property
     def drawing(self) -> EStep:
@@ -312,7 +327,7 @@ class Recipe(Section):
     @property
     def conditional(self) -> bool:
         """Whether the network is told what was measured, in any lap."""
-        stages = [self.at(lap) for lap in (1, *(stage.lap for stage in self.stages))]
+        stages = [self.at(lap) for lap in (1, *(stage.lap for stage in self.all_stages))]
         return any(stage.train.conditioned or stage.e_step.method == "conditional" for stage in stages)
 
     @model_validator(mode="after")
@@ -369,7 +384,7 @@ def load_recipe(recipe: str | Path | dict[str, Any] | Recipe, changes: dict[str,
     else:
         values, where = _read(str(recipe)), str(recipe)
     for key, value in (changes or {}).items():
-        _set(values, key, value)
+        set_key(values, key, value)
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
@@ -441,15 +456,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    for part in path:
-        inner = values.get(part)
-        values[part] = inner = dict(inner) if isinstance(inner, dict) else {}
-        values = inner
-    values[last] = value
-
-
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
 
@@ -461,7 +467,7 @@ def _explain(item: Any) -> str:
         section: Any = Recipe
         for part in item["loc"][:-1]:
             section = section.model_fields[part].annotation if part in getattr(section, "model_fields", {}) else None
-            section = Epochs if part in ("steps", "first_steps") else section
+            section = {"steps": Epochs, "first_steps": Epochs, "final": Final}.get(part, section)  # of several types
         known = ", ".join(section.model_fields) if section is not None else ""
         return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
     if item["type"] == "missing":

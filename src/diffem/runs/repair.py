@@ -24,7 +24,7 @@ class LapFiles(Protocol):
 def set_damaged_aside(run: LapFiles) -> list[Path]:
     """Rename the damaged and foreign files of every lap that was begun, with a notice for each; returns their paths."""
     aside = []
-    for lap in range(run.recipe().laps + 1):
+    for lap in range(run.recipe().last_lap + 1):
         for name in ("metrics.json", "prior.safetensors", "training.safetensors", "start.safetensors"):
             file = run.file(lap, name)
             if file.exists() and (error := _flaw(run, lap, file)) is not None:

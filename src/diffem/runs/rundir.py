@@ -34,7 +34,7 @@ FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every fil
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
     "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "hidden_coverage90", "hidden_coverage90_error", "heldout_chi2_z", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
     "m_seconds", "watch_seconds", "start_seconds", "seconds", "laps_before", "hidden_spread", "hidden_spread_z", "not_finite", "misfit", "outside", "stuck", "bound", "trained_loss", "unseen_loss", "unseen_loss_error", "gaussian_loss", "loss_fall",
-    "observation_scale", "observation_scale_z", "steps", "conditioned",
+    "observation_scale", "observation_scale_z", "steps", "conditioned", "minutes", "images", "minutes_before", "images_before",
 }  # fmt: skip
 BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
 
@@ -194,6 +194,10 @@ class RunDir:
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:
             raise InputError(f"{self.path} holds a run of another recipe; it differs in {'; '.join(changed)}")
+        if longer and old.final is not None and self.lap(old.last_lap).exists():
+            raise InputError(
+                f"{self.path} has begun its final prior after {old.laps} laps and takes no more; for more laps start another run from it"
+            )
         if info["observations"] != _fingerprint(obs, info):
             raise InputError(f"{self.path} holds a run on other observations; choose another folder")
         # the start is in the folder once lap 0 is done, and need not be passed again
@@ -246,7 +250,7 @@ class RunDir:
         """The lap's `metrics.json` is the last thing written in it; after it the lap counts."""
         origin = self.origin("metrics", k)
         metrics = metrics if origin is None else {**metrics, "origin": origin.note()}
-        others = [self.lap_metrics(j) for j in range(self.recipe().laps + 1) if j != k and self.done(j)]
+        others = [self.lap_metrics(j) for j in range(self.recipe().last_lap + 1) if j != k and self.done(j)]
         log = sorted([*others, metrics], key=lambda m: m["lap"])
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(m) + "\n" for m in log))
         write_json(self.metrics_file(k), metrics)

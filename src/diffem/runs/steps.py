@@ -16,11 +16,14 @@ def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
     trained = max(1, observations - recipe.watch.held_out)
     train = recipe.train
     stages = [stage.model_copy(update={"train": _plain(stage.train, trained, train.batch)}) for stage in recipe.stages]
+    final = recipe.final
+    if final is not None:
+        final = final.model_copy(update={"train": _plain(final.train, trained, train.batch)})
     updated = train.model_copy(
         update={name: count_steps(getattr(train, name), trained, train.batch) for name in ("steps", "first_steps")}
     )
-    changed = {"train": updated, "stages": stages}
-    return recipe if updated == train and stages == recipe.stages else recipe.model_copy(update=changed)
+    changed = recipe.model_copy(update={"train": updated, "stages": stages, "final": final})
+    return recipe if changed == recipe else changed
 
 
 def count_steps(steps: int | Epochs | None, observations: int, batch: int) -> int | None:

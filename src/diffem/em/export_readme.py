@@ -1,0 +1,67 @@
+"""README.md of an exported prior: what its card states, in words, and how the prior is loaded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..priors.family import Family
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _training(card: dict[str, Any]) -> str:
+    """How the prior was learned: samples of x themselves need no expectation–maximisation."""
+    recipe = card["training"].get("recipe")
+    e_step = recipe.get("e_step") if isinstance(recipe, dict) else None
+    clean = isinstance(e_step, dict) and e_step.get("clean") is True
+    return "training on samples of x themselves" if clean else "expectation–maximisation"
+
+
+def _family(prior: dict[str, Any]) -> list[str]:
+    """What a conditional network was trained for, in words."""
+    if "family" not in prior:
+        return []
+    family = Family.read(prior["family"])
+    (least, most), (low, high) = family.share, family.noise
+    return [
+        f"It draws from posteriors in one forward pass per step for operators like those it was trained with: {family.operator}, which determine "
+        f"{least:.0%} to {most:.0%} of x, with noise of {low:.2g} to {high:.2g} times the scale of the data. `prior.posterior(obs)` uses "
+        "other methods elsewhere.",
+        "",
+    ]
+
+
+def readme(card: dict[str, Any]) -> str:
+    """The page of an exported prior, from its card."""
+    prior = card["prior"]
+    lines = [
+        "---",
+        "library_name: diffem",
+        "tags: [diffusion, inverse-problems]",
+        "---",
+        "",
+        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
+        "",
+        *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
+        *_family(prior),
+        *([f"From lap {card['lap']} of {_training(card)}.", ""] if card["lap"] is not None else []),
+        *([_sentence(card["training"]["verdict"]), ""] if card["training"].get("verdict") else []),
+        *([card["notes"], ""] if card["notes"] else []),
+        "```python",
+        "import diffem",
+        "",
+        'prior = diffem.load(".")  # the folder of this file',
+        "samples = prior.sample(16)",
+        "```",
+        "",
+        "`config.json` holds what it was trained on and the hash of the weights:",
+        "",
+        "```json",
+        json.dumps({name: card[name] for name in ("training", "tensors", "files")}, indent=1),
+        "```",
+        "",
+    ]
+    return "\n".join(lines)

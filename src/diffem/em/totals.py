@@ -1,0 +1,85 @@
+"""What a prior has cost so far: laps, minutes and training examples, those of the runs before it included.
+
+A run that starts from another run's prior counts on from there. Lap 0 of a run records where it began (`laps_before`, `minutes_before`,
+`images_before`), and every lap the totals at its end (`minutes`, `images`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import InputError
+from ..files.writing import read_json, write_json
+from ..runs.recipe import Recipe
+from ..runs.rundir import RunDir
+
+LIMITS = {"laps": 1 << 20, "minutes": 1e9, "images": 1 << 60}
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the training of a prior has cost.
+
+    Attributes:
+        laps: Laps of expectation–maximisation.
+        minutes: The time they took, their measuring included.
+        images: Examples the network was trained on, repetitions included.
+    """
+
+    laps: int = 0
+    minutes: float = 0.0
+    images: int = 0
+
+    @classmethod
+    def read(cls, values: dict[str, Any], where: str) -> Totals:
+        """Totals from untrusted JSON; what is absent is 0.
+
+        Raises:
+            InputError: If a value is not a number in the range that makes sense.
+        """
+        for name, limit in LIMITS.items():
+            value, kinds = values.get(name, 0), (int, float) if name == "minutes" else (int,)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < limit:
+                raise InputError(f"{where}: {name} should be a number from 0 to {limit:.0e}, got {value!r}"[:400])
+        return cls(**{name: values.get(name, 0) for name in LIMITS})
+
+    def before(self) -> dict[str, Any]:
+        """The entries of lap 0 of a run that starts here."""
+        return {"laps_before": self.laps, "minutes_before": self.minutes, "images_before": self.images}
+
+
+def totals(laps: list[dict[str, Any]], recipe: Recipe) -> Totals:
+    """The totals at the end of a run's laps.
+
+    Args:
+        laps: The metrics of the laps, the start first.
+        recipe: The run's recipe.
+    """
+    start = laps[0]
+    minutes = math.fsum(lap.get("seconds", 0.0) for lap in laps) / 60
+    images = sum(lap.get("steps", 0) * recipe.at(lap["lap"]).train.batch for lap in laps[1:])
+    return Totals(
+        start.get("laps_before", 0) + len(laps) - 1,
+        start.get("minutes_before", 0.0) + minutes,
+        start.get("images_before", 0) + images,
+    )
+
+
+# The time that an unfinished lap has taken: `elapsed.json` in its folder, until the lap is finished.
+
+
+def read_elapsed(run: RunDir, lap: int) -> float:
+    """Seconds that the lap took until it was stopped; 0 if it was not, or was killed."""
+    file = run.file(lap, "elapsed.json")
+    try:
+        seconds = float(read_json(file)["seconds"]) if file.is_file() else 0.0
+    except (InputError, KeyError, TypeError, ValueError):  # nothing but a figure of the report is lost
+        return 0.0
+    return seconds if 0 <= seconds < math.inf else 0.0
+
+
+def write_elapsed(run: RunDir, lap: int, seconds: float) -> None:
+    """Keep the time of a lap that is being stopped."""
+    write_json(run.file(lap, "elapsed.json"), {"seconds": seconds})
