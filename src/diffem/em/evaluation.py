@@ -33,6 +33,7 @@ from ..metrics.inception import VARIABLE as EXTRACTOR_VARIABLE
 from ..observations import Observations, Problem
 from ..observations.precision import in_float32
 from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..priors.levels import with_known_noise
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
@@ -49,7 +50,7 @@ SIMULATED = 8192  # observations simulated, at most: their distance to the real 
 def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, bound: float) -> Tensor:
     """Draws for every observation as the run's E-step makes them, `(draws, n, *event)`."""
     options = recipe.drawing.independent(draws)
-    obs = problem.obs.to(prior.mean.device)
+    obs = with_known_noise(problem.obs, prior.noise).to(prior.mean.device)
     index = torch.arange(len(obs))
     batch = options.batch or prior.batch_for(len(obs))
     prior.prepare(batch, evaluations=math.ceil(len(obs) * draws / batch) * options.steps)
@@ -98,7 +99,7 @@ def evaluate(
             results[key] = metrics[key]
     problem = run.problem(source)
     if problem is not None:
-        problem = replace(problem, obs=in_float32(problem.obs))
+        problem = replace(problem, obs=with_known_noise(in_float32(problem.obs), prior.noise))
     if range is None and problem is not None:
         range = problem.range
     # what may be refused comes before what takes long

@@ -46,6 +46,7 @@ from .expectation import Shard, draw_shard, fresh_count, given_shard, summary
 from .maximization import TrainingRecord, maximization
 from .measured_loss import usable_share
 from .model_check import check_model
+from .noise_learner import NoiseLearner
 from .screening import largest_plausible
 from .shown import restore_pictures
 from .start import denoiser_to_train, gaussian_start, given_start, is_other_network, set_noise_range
@@ -79,16 +80,26 @@ class Loop:
         # one process speaks for all
         self.say: Say = say if say is not None and processes.is_first else (lambda event, data: None)
         self.progress = progress if processes.is_first else False
-        self.index, held = split(len(obs), recipe.watch.held_out)
-        self.train_obs = stored(obs)[self.index]
+        self.index, self.held = split(len(obs), recipe.watch.held_out)
+        self.noise = NoiseLearner(obs, self.index, recipe)
+        self.observe(obs)
         self.batches = MicroBatches(recipe, len(self.train_obs), device, self.say)
         self.batch = 0  # draws made at a time in the last E
-        self.shown = (obs[held] if len(held) else obs[: min(256, len(obs))]).to(device)
-        self.held_out = self.shown.informative() if len(held) else None
-        self.held_index = held[~self.shown.empty().cpu()] if len(held) else held
+        self.held_index = self.held[~self.shown.empty().cpu()] if len(self.held) else self.held
         self.prior: Prior | None = None  # of the last lap, while it is in memory
-        self._instruments: Instruments | None = None
         self.laps_before = 0  # laps behind the prior this run started from: they have used their random numbers
+
+    def observe(self, obs: Observations) -> None:
+        """Use these observations for training, for the pictures and for the held-out evaluation."""
+        self.train_obs = stored(obs)[self.index]
+        self.shown = (obs[self.held] if len(self.held) else obs[: min(256, len(obs))]).to(self.device)
+        self.held_out = self.shown.informative() if len(self.held) else None
+        self._instruments: Instruments | None = None  # they depend on the noise
+
+    def set_noise(self, prior: Prior) -> None:
+        """Use the noise levels of a prior of this run, if those of the observations are unknown."""
+        if self.noise.is_active:
+            self.observe(self.noise.known(prior))
 
     def run_all(self, start: Prior | None) -> None:
         missing = self.processes.share([k for k in range(self.recipe.last_lap + 1) if not self.run.done(k)])
@@ -179,6 +190,9 @@ class Loop:
         if given:
             prior, cost = given_start(self.recipe.start if start is None else start)
             self.laps_before = cost.laps
+            if self.noise.is_active and prior.noise is None:
+                prior.noise = self.noise.start(self.device, self.progress)[0].noise
+            self.set_noise(prior)
             set_noise_range(prior, self.recipe, self.train_obs)
             if prior.event_shape != self.train_obs.x_shape:
                 raise InputError(
@@ -187,7 +201,11 @@ class Loop:
             metrics |= {"start": "given", **cost.before()}
         else:
             state = (self.start_file, self.run.origin("start", 0))
-            prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, *state)
+            if self.noise.is_active:
+                prior, notes = self.noise.start(self.device, self.progress, *state)
+                self.set_noise(prior)
+            else:
+                prior, notes = gaussian_start(self.recipe, self.train_obs, self.device, self.progress, *state)
             metrics |= notes
         save_prior(prior, self.run.prior_file(0), self.run.origin("prior", 0), lap=self.laps_before)
         metrics["start_seconds"] = time.monotonic() - began
@@ -199,12 +217,14 @@ class Loop:
     def lap(self, lap: int) -> None:
         began = time.monotonic() - read_elapsed(self.run, lap)
         before = self.prior if self.prior is not None else self.saved_prior(lap - 1, self.device)
+        self.set_noise(before)
         metrics: dict[str, Any] = {"lap": lap}
         try:
             with self.interruptible(f"lap {lap}: drawing"):
                 store = self.expect(lap, before, metrics)
                 unseen = self.unseen_draws(lap, before)  # M trains the network of the prior before in place
             prior = self.maximise(lap, before, store, metrics)
+            self.set_noise(prior)
             self.finish(lap, prior, metrics, began, unseen)
         except Preempted:
             if self.processes.is_first:
@@ -327,6 +347,7 @@ class Loop:
         prior = denoiser_to_train(before, start, self.recipe, family, wanted)
         first = lap == 1 <= self.recipe.laps and not isinstance(before, DiffusionPrior)
         steps = options.steps_in(first)
+        prior.noise = self.noise.update(before, start, store)
         draws = lap_draws(store, self.device)
         share, _ = usable_share(options.measured_at(lap), self.train_obs)
 
@@ -411,6 +432,8 @@ class Loop:
         self, lap: int, prior: Prior, metrics: dict[str, Any], began: float, unseen: torch.Tensor | None
     ) -> None:
         trained = time.monotonic()
+        learned = self.noise.metrics(prior, lap)
+        metrics |= {**learned, "notes": [*metrics.get("notes", []), *learned.get("notes", [])]}
         watched = self.batches.within_memory(
             prior, lap, lambda batch: watch(prior, self.held_out, self.shown, self.recipe.at(lap + 1), batch)
         )
@@ -445,6 +468,8 @@ class Loop:
             return prior, self.batches.prepare(prior)
 
         for lap in (k for k in range(self.recipe.last_lap + 1) if self.run.done(k)):
+            if self.noise.is_active:
+                self.set_noise(self.saved_prior(lap))
             restore_pictures(
                 self.run, lap, self.recipe, partial(load, lap), self.shown[: min(PICTURED, len(self.shown))]
             )

@@ -14,6 +14,7 @@ from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import observation_distance, simulate
 from ..observations import Observations
 from ..priors import GaussianPrior, Prior
+from ..priors.levels import with_known_noise
 from ..runs.recipe import Recipe
 from .expectation import condition_like
 from .held_out import measure_held_out
@@ -83,6 +84,7 @@ def prior_samples(prior: Prior, recipe: Recipe, batch: int | None = None) -> Ten
 def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int | None = None) -> Tensor:
     """Posterior draws for every observation, `(draws, n, *event)`, with random numbers that are the same in every lap."""
     k, seed = recipe.watch.draws, recipe.seed
+    obs = with_known_noise(obs, prior.noise)
     if isinstance(prior, GaussianPrior):
         return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
     # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler.

@@ -66,8 +66,8 @@ class UnknownNoise(Covariance):
 
     def _refuse(self) -> NoReturn:
         raise InputError(
-            "the noise level of these observations is unknown (sigma='learn'): diffem.fit estimates it, and run.observations(obs) "
-            "returns the observations with the estimate; otherwise give sigma as a number"
+            "the noise level of these observations is unknown (sigma='learn'): diffem.fit estimates it, and the posterior "
+            "of the prior it returns uses the estimate; anything else needs sigma as a number"
         )
 
     def matvec(self, v: Tensor) -> NoReturn:

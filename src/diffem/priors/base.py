@@ -24,6 +24,7 @@ from ..core.shapes import noise_level, require_batch, require_event, require_pre
 from ..linalg import Covariance
 from ..observations import Observations
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
+from .levels import NoiseLevels, with_known_noise
 from .methods import CHOOSERS, METHODS, Conditioned
 
 logger = logging.getLogger("diffem")
@@ -38,8 +39,10 @@ class Prior(nn.Module):
             so that data multiplied by c give results multiplied by c.
         sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
             by default.
+        noise: The noise levels of the observations, if they were estimated together with the prior.
     """
 
+    noise: NoiseLevels | None = None
     mean: Tensor
     scale: float
     sigma_min: float
@@ -152,6 +155,7 @@ def condition(prior: Prior, obs: Observations, method: str | None = None, **opti
     """The posterior of `prior` given `obs` by a method's name, or by the best one that applies; `options` are the method's."""
     if not isinstance(obs, Observations):
         raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
+    obs = with_known_noise(obs, prior.noise)
     if method is None:
         method, why = CHOOSERS[-1](prior, obs) if not options else ("mmps", "its options were given")
         logger.info("posterior method %r: %s", method, why)

@@ -20,6 +20,7 @@ from .base import Prior
 from .diffusion import DiffusionPrior
 from .family import Family
 from .gaussian import GaussianPrior
+from .levels import NoiseLevels
 
 FORMAT = "diffem-prior-2"
 READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks see samples as they are
@@ -35,6 +36,8 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
         "scale": prior.scale,
         **notes,
     }
+    if prior.noise is not None:
+        description["noise"] = prior.noise.note()
     tensors = {"mean": prior.mean}
     if isinstance(prior, DiffusionPrior):
         if prior.settings is None:
@@ -74,6 +77,8 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
     require_finite(tensors, path)
     try:
         prior = _rebuild(description, tensors)
+        if "noise" in description:
+            prior.noise = NoiseLevels.read(description["noise"])
     except Exception as error:  # whatever a stranger's description provokes is about the file
         raise InputError(f"{path} is not a prior of this library, or is damaged: {explain(error)}") from error
     return prior.eval().requires_grad_(False), description

@@ -22,8 +22,8 @@ from ..linalg import UnknownNoise
 from ..observations import Observations
 from ..observations.levels import with_levels
 from .gaussian import GaussianPrior
+from .levels import NoiseLevels
 from .marginal import choose, measured_values, observation_laws
-from .noise_split import NoiseLevels
 
 STEPS = 40
 LOW = 1e-4  # first variance of the noise relative to the mean square of y
@@ -76,7 +76,7 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
     best, half = fitted(sigma), fitted(sigma / 2)
     determined = share * (best.log_likelihood - half.log_likelihood) > DETERMINED
     error = 0.5 * (share * best.information).clamp(min=1e-12).rsqrt()
-    return prior, NoiseLevels(sigma, error, determined, len(prior.mean.flatten()))
+    return prior, NoiseLevels.of(sigma, error, determined)
 
 
 def _groups(obs: Observations) -> tuple[Tensor, int]:

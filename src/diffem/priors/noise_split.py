@@ -25,12 +25,15 @@ from torch import Tensor
 
 from ..linalg import Dense, LowRank
 from ..observations import Observations
-from ..operators import Crop, Identity, Mask
+from ..operators import Identity, Mask
 from .gaussian import GaussianPrior
+from .levels import NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
 REJECTED = 3.0  # standard deviations of χ² above its mean, beyond which eigenvalues are not equal
-CONSTANT = 3  # entries that vary no more than the noise, from which the level is inferred: one or two may do so by accident
+CONSTANT = (
+    3  # entries that vary no more than the noise, from which the level is inferred: one or two may do so by accident
+)
 VARIES = 1.25  # variance of such an entry relative to the noise, at most; sampling adds some per cent
 SHARED = 4  # or: directions of equal variance, from which the level is inferred
 SHARE = 1 / 20  # of all directions, that must have it
@@ -42,23 +45,6 @@ ITERATIONS = 100  # of the factor analysis, for several levels
 
 
 @dataclass(frozen=True)
-class NoiseLevels:
-    """Estimated noise levels.
-
-    Attributes:
-        sigma: `(G,)`. Standard deviation of each group.
-        error: `(G,)`. Standard error of log σ.
-        is_determined: Whether the data determine the levels; otherwise they are the largest that the data allow.
-        rank: Rank of the signal's covariance under which they were estimated.
-    """
-
-    sigma: Tensor
-    error: Tensor
-    is_determined: bool
-    rank: int
-
-
-@dataclass(frozen=True)
 class _Pass:
     """One pass through the observations: their log-likelihood, and M for each group `(G,)`."""
 
@@ -66,7 +52,9 @@ class _Pass:
     noise_values: Tensor
 
 
-def split_noise(prior: GaussianPrior, obs: Observations, groups: Tensor, fitted: int) -> tuple[GaussianPrior, NoiseLevels]:
+def split_noise(
+    prior: GaussianPrior, obs: Observations, groups: Tensor, fitted: int
+) -> tuple[GaussianPrior, NoiseLevels]:
     """Split the covariance of y into signal and noise.
 
     Args:
@@ -107,7 +95,7 @@ def split_noise(prior: GaussianPrior, obs: Observations, groups: Tensor, fitted:
     visible = noise_is_visible(matrix, variances[groups], free, count)
     determined = 0 < rank and visible and left > 0 and bool((error < PRECISE).all())
     corrected = variances / left if determined else variances
-    levels = NoiseLevels(corrected.sqrt(), error, determined, rank)
+    levels = NoiseLevels.of(corrected.sqrt(), error, determined)
     return _with_covariance(prior, signal), levels
 
 
@@ -140,7 +128,9 @@ def factor_split(matrix: Tensor, groups: Tensor, rank: int) -> tuple[Tensor, Ten
     directions and the variances are updated in turn.
     """
     count, diagonal = int(groups.max()) + 1, matrix.diagonal()
-    sizes = torch.zeros(count, dtype=matrix.dtype, device=matrix.device).index_add_(0, groups, torch.ones_like(diagonal))
+    sizes = torch.zeros(count, dtype=matrix.dtype, device=matrix.device).index_add_(
+        0, groups, torch.ones_like(diagonal)
+    )
 
     def mean_of_groups(values: Tensor) -> Tensor:
         return torch.zeros_like(sizes).index_add_(0, groups, values) / sizes
@@ -170,8 +160,10 @@ def _isotropic_part(prior: GaussianPrior, cov: LowRank, obs: Observations) -> tu
     free = values - len(obs) * min(rank, values / len(obs))
     error = torch.tensor([(2 * max(free, 1e-9)) ** -0.5], dtype=torch.float64, device=d.device)
     # a Gaussian needs a positive variance everywhere
-    signal = GaussianPrior(prior.mean, LowRank(factor, 1e-3 * variances), sigma_min=prior.sigma_min, sigma_max=prior.sigma_max)
-    return signal, NoiseLevels(d.sqrt(), error, bool(error < PRECISE), rank)
+    signal = GaussianPrior(
+        prior.mean, LowRank(factor, 1e-3 * variances), sigma_min=prior.sigma_min, sigma_max=prior.sigma_max
+    )
+    return signal, NoiseLevels.of(d.sqrt(), error, bool(error < PRECISE))
 
 
 def _with_covariance(prior: GaussianPrior, matrix: Tensor) -> GaussianPrior:
@@ -197,9 +189,6 @@ def _evaluate(prior: GaussianPrior, obs: Observations, variances: Tensor | None,
     return _Pass(total, noise_values)
 
 
-def has_orthonormal_rows(obs: Observations) -> bool:
-    """Whether the operators measure single entries of x, each once, so that noise and an isotropic part of Σ look the same in y."""
-    if not isinstance(obs.A, Mask | Identity | Crop):
-        return False
-    gram = obs.A.gram_diagonal(obs.y).expand_as(obs.y)
-    return bool((gram[measured_values(obs).reshape(obs.y.shape)] == 1).all())
+def measures_entries(obs: Observations) -> bool:
+    """Whether the operators measure single entries of x, so that noise and an isotropic part of Σ look the same in y."""
+    return isinstance(obs.A, Mask | Identity)

@@ -46,6 +46,12 @@ COLUMNS = [
         "{:.2f}",
         "variance of the errors on hidden values over that of the draws; should be 1, less if draws are too wide",
     ),
+    (
+        "noise_sigma",
+        "noise level",
+        "{:.4g}",
+        "standard deviation of the noise, if it is estimated; with several levels their geometric mean",
+    ),
     ("kept", "kept", "{:.2%}", "draws taken over from the lap before"),
     ("guards", "guards", "{:.2%}", "curvature guards per evaluation"),
     ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),
@@ -76,6 +82,7 @@ CURVES = (
     "hidden_spread",
     "observation_distance",
     "rejected",
+    "noise_sigma",
 )
 LEVELS = {"hidden_coverage90": 0.9, "hidden_spread": 1.0}  # where a measure should lie
 Column = tuple[str, str, str, str]

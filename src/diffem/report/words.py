@@ -9,6 +9,7 @@ from ..observations import Observations
 from ..observations.batches import scanned_together
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
+from ..priors.levels import with_known_noise
 
 LOOKED_AT = 256  # observations that are counted and measured
 
@@ -75,7 +76,8 @@ def encoding(obs: Observations | None, prior: Prior, range: tuple[float, float] 
     if obs is not None and len(obs):
         try:
             some = obs[: min(len(obs), LOOKED_AT, scanned_together(obs))]
-            rows.append(("an observation y", observation_in_words(some)))
+            text = observation_in_words(with_known_noise(some, prior.noise))
+            rows.append(("an observation y", text + (" (estimated)" if prior.noise is not None else "")))
         except InputError:  # observations on a disk that is gone: the rest still holds
             pass
     s = prior.scale

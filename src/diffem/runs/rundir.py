@@ -34,7 +34,7 @@ FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every fil
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
     "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "hidden_coverage90", "hidden_coverage90_error", "heldout_chi2_z", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
     "m_seconds", "watch_seconds", "start_seconds", "seconds", "laps_before", "hidden_spread", "hidden_spread_z", "not_finite", "misfit", "outside", "stuck", "bound", "trained_loss", "unseen_loss", "unseen_loss_error", "gaussian_loss", "loss_fall",
-    "observation_scale", "observation_scale_z", "steps", "conditioned", "minutes", "images", "minutes_before", "images_before",
+    "observation_scale", "observation_scale_z", "steps", "conditioned", "noise_sigma", "minutes", "images", "minutes_before", "images_before",
 }  # fmt: skip
 BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
 
