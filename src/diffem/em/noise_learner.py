@@ -57,9 +57,9 @@ class NoiseLearner:
         assert before.noise is not None
         train = self._train()
         if isinstance(start, GaussianPrior):
-            shares = noise_shares(start, with_known_noise(train, start.noise), self.recipe.seed)
+            shares = noise_shares(start, train, self.recipe.seed)
         else:  # every value counts the same, as in plain expectation–maximisation
-            shares = torch.ones(train[:1].y.shape[1:], dtype=torch.float64)
+            shares = torch.ones(level_count(train), *train[:1].y.shape[1:], dtype=torch.float64)
         denoised_at = None if isinstance(before, GaussianPrior) else before.sigma_min
         return combined(start.noise, updated_levels(before.noise, train, draws, shares, denoised_at))
 

@@ -33,6 +33,7 @@ from .start_plan import plan_start
 NEGLIGIBLE = 1e-3  # noise of the first fit, relative to the smallest standard deviation of a measured value
 LOOKED_AT = 4096  # observations whose spread is measured
 SCORED = 1024  # observations that levels are scored on
+FAR_ABOVE = 10.0  # ratio of variances
 SIZE = 512  # numbers in a sample, up to which levels are scored
 
 
@@ -100,7 +101,8 @@ def _split(
 def _by_group(recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None) -> NoiseLevels:
     """One level per group of observations, each from the observations of its group."""
     whole = stored(obs)
-    labels, found = torch.cat([_labels(part) for part in whole.parts()]), []
+    labels = torch.cat([_labels(part) for part in whole.parts()])
+    found, spreads = [], []
     for group in range(int(labels.max()) + 1):
         rows = (labels == group).nonzero().flatten()
         part = whole[rows].to(torch.device("cpu"))
@@ -110,10 +112,13 @@ def _by_group(recipe: Recipe, obs: Observations, device: torch.device, progress:
             levels = _split(recipe, one, _one_group(one), device, progress)[0].noise
         assert levels is not None
         found.append(levels)
+        spreads.append(float(_variances(one).max()))
+    # white values are noise if they vary far more than the values of another group, whose signal is the same
+    least = min(spreads)
     return NoiseLevels(
         tuple(levels.sigma[0] for levels in found),
         tuple(levels.error[0] for levels in found),
-        all(levels.is_determined for levels in found),
+        all(levels.is_determined or levels.sigma[0] ** 2 > FAR_ABOVE * least for levels in found),
     )
 
 
@@ -140,6 +145,11 @@ def _scored(recipe: Recipe, obs: Observations, device: torch.device) -> NoiseLev
 
 def _negligible(obs: Observations) -> float:
     """Noise that is negligible beside the spread of every measured value."""
+    return NEGLIGIBLE * float(_variances(obs).min().sqrt())
+
+
+def _variances(obs: Observations) -> Tensor:
+    """The variances of the measured values that vary, over some observations."""
     some = obs[: min(len(obs), LOOKED_AT)]
     y, measured = some.y.double(), some.measured
     inside = torch.ones_like(y, dtype=torch.bool) if measured is None else measured.expand_as(y)
@@ -149,4 +159,4 @@ def _negligible(obs: Observations) -> float:
     varying = variance[(count > 1) & (variance > 0)]
     if len(varying) == 0:
         raise InputError("sigma='learn' needs values that vary: every measured value is the same in all observations")
-    return NEGLIGIBLE * float(varying.min().sqrt())
+    return varying

@@ -11,8 +11,8 @@ whatever they are; they are computed from pairs of exact posterior draws of the 
 s = σ_min and g_j = ‖A_j‖², is the spread that the last denoising of a sampler at σ_min removes from a value that varies freely.
 
 A network that is trained too little leaves some spread in values that are constant, and takes it from the residuals: from lap to lap
-the level would sink. So if the start determined the level, the two estimates are averaged with their precisions, and that of the draws
-has a systematic error beside its standard error.
+the level would sink. So the estimates of the start and of the draws are averaged with their precisions. That of the draws has a
+systematic error beside its standard error, and that of the start a large error if it did not determine the levels.
 """
 
 from __future__ import annotations
@@ -25,33 +25,49 @@ from ..observations import Observations
 from ..observations.levels import with_levels
 from ..operators.gain import mean_gain
 from ..priors import GaussianPrior
-from ..priors.levels import NoiseLevels
+from ..priors.levels import NoiseLevels, with_known_noise
 from ..priors.marginal import measured_values
 from ..runs.draws import DrawStore
 
 PAIRS = 2048  # observations that the weights are computed from
-SLOWEST = 0.25  # least information per weight that a step divides by: less would amplify errors of the draws
+SLOWEST = 0.5  # least information per weight that a step divides by: less would amplify errors of the draws
 CHANGE = 4.0  # factor by which σ² may change in a lap
 SYSTEMATIC = 0.1  # relative error of levels that are estimated from a network's draws, beside the standard error
+UNDETERMINED = 0.5  # error of log σ of a start that did not determine it
 WEIGHTS_LAP = 1 << 22  # random numbers of their own
 
 
 @torch.no_grad()
 def noise_shares(prior: GaussianPrior, obs: Observations, seed: int) -> Tensor:
-    """w_j of every measured value, `(*measurement)`: the share of its residual that is noise under the Gaussian start.
+    """w_j of every measured value: the share of its residual that is noise under the Gaussian start.
 
     Args:
         prior: The Gaussian start, with its noise levels.
-        obs: The observations with these levels.
+        obs: The observations, with unknown levels.
+
+    Returns:
+        `(G, *measurement)` for G groups of observations, otherwise `(1, *measurement)`.
     """
     some = obs[: min(len(obs), PAIRS)].to(prior.mean.device)
+    labels, count = observation_groups(some)
+    some = with_known_noise(some, prior.noise)
     first, second = (prior.draw_posterior(some, seed=seed, lap=WEIGHTS_LAP, draw=d) for d in (0, 1))
     spread = 0.5 * some.A(first - second).double().square()
     ratio = spread / some.cov.diagonal(tuple(some.y.shape[1:])).double()
     inside = measured_values(some).reshape(some.y.shape)
-    count = inside.sum(0)
-    mean = torch.where(inside, ratio, 0).sum(0) / count.clamp(min=1)
-    return torch.where(count > 0, 1 - mean, 0).clamp(0, 1)
+    total, numbers = (torch.zeros(count, *some.y.shape[1:], dtype=torch.float64, device=ratio.device) for _ in range(2))
+    total.index_add_(0, labels, torch.where(inside, ratio, 0))
+    numbers.index_add_(0, labels, inside.double())
+    return torch.where(numbers > 0, 1 - total / numbers.clamp(min=1), 0).clamp(0, 1)
+
+
+def observation_groups(obs: Observations) -> tuple[Tensor, int]:
+    """The group of every observation, `(n,)`, and the number of groups of observations: one if the groups are groups of values."""
+    cov = obs.cov
+    assert isinstance(cov, UnknownNoise)
+    if cov.is_per_value:
+        return torch.zeros(len(obs), dtype=torch.int64, device=obs.y.device), 1
+    return cov.groups.expand(len(obs)), cov.count
 
 
 @torch.no_grad()
@@ -64,7 +80,7 @@ def updated_levels(
         levels: The levels that the draws were made with.
         obs: The training observations, with unknown levels.
         draws: Their posterior draws.
-        shares: w, `(*measurement)`.
+        shares: w of `noise_shares`.
         denoised_at: σ_min of the sampler, whose last step returns a mean; None for exact draws.
     """
     variance = levels.tensor().square()
@@ -74,7 +90,7 @@ def updated_levels(
         part, x = obs[first:end].to(torch.device("cpu")), draws.read(k)
         assert isinstance(part.cov, UnknownNoise)
         groups, inside = part.cov.group_of_values(part.y).expand_as(part.y), measured_values(part).reshape(part.y.shape)
-        known, w = with_levels(part, levels.tensor()), shares.cpu()
+        known, w = with_levels(part, levels.tensor()), shares.cpu()[observation_groups(part)[0]]
         level = variance[groups]
         square = torch.stack([known.residual(draw.to(part.y)).double().square() for draw in x]).mean(0)
         if denoised_at is not None:
@@ -93,11 +109,12 @@ def updated_levels(
 
 
 def combined(start: NoiseLevels | None, found: NoiseLevels) -> NoiseLevels:
-    """The levels found from the draws of a lap, averaged with those of the start if it determined them."""
-    if start is None or not start.is_determined:
+    """The levels found from the draws of a lap, averaged with those of the start."""
+    if start is None:
         return found
     first, second = (torch.tensor(levels.error, dtype=torch.float64) for levels in (start, found))
-    precision, further = first.clamp(min=1e-6) ** -2, (second.square() + SYSTEMATIC**2) ** -1
+    precision = first.clamp(min=1e-6 if start.is_determined else UNDETERMINED) ** -2
+    further = (second.square() + SYSTEMATIC**2) ** -1
     total = precision + further
     log = (precision * start.tensor().log() + further * found.tensor().log()) / total
-    return NoiseLevels.of(log.exp(), total.rsqrt(), True)
+    return NoiseLevels.of(log.exp(), total.rsqrt(), start.is_determined)

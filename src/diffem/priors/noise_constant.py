@@ -20,7 +20,7 @@ from .marginal import measured_values
 
 FEWEST = 3  # constant entries from which the level is inferred
 MEASURED = 30  # observations that must measure an entry
-MOST = 0.9  # of all entries: if more seem constant, nothing but noise is seen, and it could as well be signal
+MOST = 0.9  # of all entries: if more seem constant, y is white, and the noise cannot be told from white signal
 DIFFERENT = 3.0  # standard errors by which a variance is larger than that of the constant entries
 CORRELATED = 4.0  # standard deviations of χ² above its mean, beyond which an entry is correlated with others
 
@@ -40,11 +40,12 @@ def level_of_constants(obs: Observations) -> NoiseLevels | None:
     candidates = [
         j for j in _equal_variances(variance, count, usable) if not _is_correlated(j, centred, inside, variance)
     ]
-    if not FEWEST <= len(candidates) <= MOST * int(usable.sum()):
+    if len(candidates) < FEWEST:
         return None
+    determined = len(candidates) <= MOST * int(usable.sum())
     freedom = (count[candidates] - 1).sum()
     sigma = (((count - 1) * variance)[candidates].sum() / freedom).sqrt()
-    return NoiseLevels.of(sigma.reshape(1), (2 * freedom).rsqrt().reshape(1), True)
+    return NoiseLevels.of(sigma.reshape(1), (2 * freedom).rsqrt().reshape(1), determined)
 
 
 def _equal_variances(variance: Tensor, count: Tensor, usable: Tensor) -> list[int]:

@@ -1,9 +1,9 @@
-r"""The noise level in the covariance of y, for operators with AAᵀ = I (masks, complete data, k-space of one coil).
+r"""The noise level in the covariance of y, for operators with AAᵀ = I (masks, complete data).
 
 For such operators the noise is an isotropic part of the covariance that the observations show, T = Σ + σ²I (or Σ + diag(σ_g²) for
 groups of values). Σ can absorb any part of it, so the likelihood is the same for every σ² ≤ λ_min(T). The data determine the noise only if
-Σ is singular: then the k smallest eigenvalues of T are all equal to σ². That is visible if some values are constant, so that noise alone
-varies, or if x lies near a subspace, so that a gap separates these eigenvalues from the others.
+Σ is singular: then the k smallest eigenvalues of T are all equal to σ². That is visible if x lies near a subspace, so that a gap separates
+these eigenvalues from the others. (Entries of x that are constant show the noise directly: `noise_constant.py`.)
 
 T is fitted first, as a Gaussian without noise. Then the largest k is found whose equality a likelihood-ratio test does not
 reject (Lawley 1956), with rank r = N − k left for Σ, and
@@ -31,13 +31,9 @@ from .levels import NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
 REJECTED = 3.0  # standard deviations of χ² above its mean, beyond which eigenvalues are not equal
-CONSTANT = (
-    3  # entries that vary no more than the noise, from which the level is inferred: one or two may do so by accident
-)
-VARIES = 1.25  # variance of such an entry relative to the noise, at most; sampling adds some per cent
-SHARED = 4  # or: directions of equal variance, from which the level is inferred
+SHARED = 4  # directions of equal variance from which the level is inferred: fewer may be equal by accident
 SHARE = 1 / 20  # of all directions, that must have it
-GAP = 1.5  # ratio of the next eigenvalue to the largest of those
+GAP = 2.0  # ratio of the next eigenvalue to the largest of those
 PRECISE = 0.1  # standard error of log σ above which the level counts as undetermined
 VALUES = 1024  # measured values per observation, at most
 EVALUATED = 4096  # observations of one pass, at most
@@ -93,19 +89,17 @@ def split_noise(
     left = 1 - free * (rank + 1) / float(values.sum().clamp(min=1e-9))
     error = (2 * values * max(left, 1e-9)).clamp(min=1e-9).rsqrt()
     visible = noise_is_visible(matrix, variances[groups], free, count)
-    determined = 0 < rank and visible and left > 0 and bool((error < PRECISE).all())
+    determined = rank > 0 and visible and left > 0 and bool((error < PRECISE).all())
     corrected = variances / left if determined else variances
     levels = NoiseLevels.of(corrected.sqrt(), error, determined)
     return _with_covariance(prior, signal), levels
 
 
 def noise_is_visible(matrix: Tensor, noise: Tensor, equal: int, count: int) -> bool:
-    """Whether T `(N, N)` shows the noise apart from the signal: entries that are constant, or a gap above the `equal` smallest eigenvalues.
+    """Whether T `(N, N)` shows the noise apart from the signal, by a gap above its `equal` smallest eigenvalues.
 
-    Without either, the smallest eigenvalues are those of a signal of full rank as likely as those of noise.
+    Without a gap, the smallest eigenvalues are those of a signal of full rank as likely as those of noise.
     """
-    if int((matrix.diagonal() <= VARIES * noise).sum()) >= CONSTANT:
-        return True
     if equal - count + 1 < max(SHARED, SHARE * len(matrix)) or equal >= len(matrix):
         return False
     values = torch.linalg.eigvalsh(matrix / (noise[:, None] * noise).sqrt())
