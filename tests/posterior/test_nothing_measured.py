@@ -8,7 +8,6 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.core.randomness import Stream
 from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
-from diffem.posterior.likelihood import log_likelihood
 
 from ..exact import random_covariance
 from .registry import ANY_PRIOR, CONFIGURATIONS
@@ -43,7 +42,7 @@ def test_the_denoiser_is_the_priors(name, noise):
         x_t = sigma * torch.randn(N, *EVENT, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
         assert torch.equal(posterior(x_t, sigma)[EMPTY], prior(x_t, sigma)[EMPTY])
         evaluation = posterior.evaluate(x_t, torch.tensor(sigma, dtype=DOUBLE))
-        twist = log_likelihood(evaluation, posterior.obs, torch.ones(N, *EVENT, dtype=DOUBLE), 3)
+        twist = evaluation.log_likelihood(posterior.obs, torch.ones(N, *EVENT, dtype=DOUBLE), 3)
         assert (twist[EMPTY] == 0).all()  # nothing was measured: log 1
         assert torch.isfinite(twist).all()
 

@@ -8,7 +8,7 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.em.expectation import draw_shard
 from diffem.linalg import Dense, Isotropic, System
-from diffem.posterior.likelihood import lanczos_logdet, log_likelihood
+from diffem.posterior.likelihood import lanczos_logdet
 from diffem.runs.recipe import EStep
 from diffem.samplers.tds import normalised, systematic
 
@@ -114,7 +114,7 @@ def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, kind):
         for _ in range(2):
             x_t = sigma * torch.randn(n, 4, dtype=DOUBLE)
             evaluation = posterior.evaluate(x_t, torch.tensor(sigma, dtype=DOUBLE))
-            got.append(log_likelihood(evaluation, obs, torch.ones_like(obs.y), posterior.iterations + 4))
+            got.append(evaluation.log_likelihood(obs, torch.ones_like(obs.y), posterior.iterations + 4))
             expected.append(exact_log_likelihood(obs, matrix, prior(x_t, sigma), V))
         # besides the constant of 2π, the whole density: the determinant is in it
         constant = -0.5 * obs.counts() * math.log(2 * math.pi)

@@ -12,11 +12,12 @@ from .interruption import poll
 from .progress import Progress
 
 State: TypeAlias = tuple[Tensor, ...]  # what a step changes: x first, then whatever a sampler remembers
-# Capturing takes steps of its own. What counts them is asked for a bookmark before, and what that returns is called after, to forget them.
-Bookmark: TypeAlias = Callable[[], Callable[[], None]]
+# Capturing runs extra steps. A snapshot saves the statistics before them and returns a function that restores the statistics afterwards.
+Snapshot: TypeAlias = Callable[[], Callable[[], None]]
 
 
-def no_bookmark() -> Callable[[], None]:
+def no_snapshot() -> Callable[[], None]:
+    """Save nothing: for steps that count nothing."""
     return lambda: None
 
 
@@ -42,11 +43,11 @@ def walk(
     *,
     captured: bool,
     progress: Progress | None,
-    bookmark: Bookmark,
+    snapshot: Snapshot,
 ) -> State:
     """All steps of a table `(steps, c)` on a state of `rows` rows: one by one, or captured and replayed."""
     if captured:
-        return replay(step, state, table, progress, bookmark)
+        return replay(step, state, table, progress, snapshot)
     for i in range(len(table)):
         state = step(state, i, table[i])
         if progress is not None:
@@ -59,7 +60,7 @@ def replay(
     state: State,
     table: Tensor,
     progress: Progress | None,
-    bookmark: Bookmark,
+    snapshot: Snapshot,
 ) -> State:
     """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`."""
     static = tuple(part.clone() for part in state)
@@ -71,12 +72,12 @@ def replay(
             old.copy_(new)
         i.add_(1)
 
-    back = bookmark()
+    restore = snapshot()
     graph = capture(one_step)
     for old, new in zip(static, state, strict=True):
         old.copy_(new)
     i.zero_()
-    back()
+    restore()
     n = len(static[0])
     for k in range(len(table)):
         graph.replay()

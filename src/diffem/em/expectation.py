@@ -22,7 +22,7 @@ from ..observations.information import information_of
 from ..posterior import Posterior
 from ..priors import DiffusionPrior, GaussianPrior, Prior
 from ..runs.recipe import EStep
-from ..samplers import DEFAULT_SAMPLER
+from ..samplers import DEFAULT_SAMPLER, get_sampler
 from .plausibility import denoising_error
 from .screening import Screening, screen, total_chi2
 
@@ -228,9 +228,9 @@ def sampling_like(options: EStep) -> dict[str, Any]:
 
     Others that a recipe names are those of the paper, or go with a number of steps.
     """
-    if options.sampler != "tds":
+    if not get_sampler(options.sampler, **options.sampler_options).needs_likelihood:
         return {"sampler": DEFAULT_SAMPLER}
-    return {"sampler": "tds", **options.independent().sampler_options}
+    return {"sampler": options.sampler, **options.independent().sampler_options}
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:

@@ -12,10 +12,11 @@ from ..observations.information import information_of
 from ..priors.base import Prior
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior
-from .base import Evaluation, Posterior, Statistics
+from .base import Posterior
 from .conditional import Conditional
 from .diffpir import DiffPIR
 from .dps import DPS
+from .evaluation import Evaluation, Statistics
 from .exact import Exact
 from .heuristic import Identity, SigmaT, SigmaX
 from .isotropic import IsotropicInformation

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
@@ -21,13 +20,14 @@ from ..core.modes import differentiable, in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
-from ..linalg import Diagonal, Isotropic, Solution, System
+from ..linalg import Diagonal, Isotropic
 from ..observations import Observations
 from ..observations.scale import smallest_noise
 from ..priors.base import Prior, evaluation_mode
-from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
-from ..samplers.base import Denoise
+from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from ..samplers.schedule import lowest_level
+from .evaluation import Evaluation, Statistics
+from .twisted import Twist
 
 
 class Linearised:
@@ -46,81 +46,6 @@ class Linearised:
         self.vjps += 1
         with self._arithmetic():
             return torch.autograd.grad(self._x_hat, self._x_t, w, retain_graph=True)[0]
-
-
-@dataclass
-class Evaluation:
-    """One evaluation of a posterior denoiser and what it took."""
-
-    x_hat: Tensor  # (n, *event), the estimate of E[x | x_t, y]
-    solution: Solution | None = None
-    forwards: int = 1
-    vjps: int = 0
-    # what a weighted draw needs besides (see `likelihood.py`)
-    prior: Tensor | None = None  # (n, *event), the prior's x̂ = E[x | x_t]
-    system: System | None = None  # M = Σ_y + A V Aᵀ, where the method has one
-    vjps_per_product: int = 0  # vector–Jacobian products in a product with M
-    log_likelihood: Tensor | None = None  # (n,) log q(y | x_t), where the method knows it by itself
-
-
-@dataclass
-class Statistics:
-    """What a draw took, per sample; `(n,)` tensors, or `(draws, n)`."""
-
-    evaluations: Tensor
-    forwards: Tensor
-    vjps: Tensor
-    iterations: Tensor  # solver iterations, summed over evaluations
-    residuals: Tensor  # largest relative residual a solve ended with
-    guards: Tensor  # curvature guards (or eigenvalues refused) and solves that diverged, summed over evaluations
-    effective: Tensor  # smallest effective number of particles on the way; 0 for a sampler without
-    resamplings: Tensor  # how often particles were resampled
-
-    @classmethod
-    def zeros(cls, n: int, device: torch.device) -> Statistics:
-        def count() -> Tensor:
-            return torch.zeros(n, dtype=torch.int64, device=device)
-
-        residuals = torch.zeros(n, dtype=torch.float32, device=device)
-        return cls(count(), count(), count(), count(), residuals, count(), torch.zeros_like(residuals), count())
-
-    def add(self, evaluation: Evaluation) -> None:
-        """In place, so that a captured step counts at every replay."""
-        self.evaluations += 1
-        self.forwards += evaluation.forwards
-        self.vjps += evaluation.vjps
-        if evaluation.solution is not None:
-            self.iterations += evaluation.solution.iterations
-            self.guards += evaluation.solution.guards
-            residual = evaluation.solution.residual.to(self.residuals)
-            torch.maximum(self.residuals, residual, out=self.residuals)
-
-    def counting(self, evaluate: Callable[[Tensor, Tensor], Evaluation]) -> Denoise:
-        """`evaluate` as a denoiser whose evaluations are added to these statistics."""
-
-        def denoise(x_t: Tensor, sigma: Tensor) -> Tensor:
-            evaluation = evaluate(x_t, sigma)
-            self.add(evaluation)
-            return evaluation.x_hat
-
-        return denoise
-
-    def bookmark(self) -> Callable[[], None]:
-        """Remember the counts; the function returned goes back to them, in place."""
-        kept = self.map(torch.clone)
-
-        def back() -> None:
-            for name in self.__dataclass_fields__:
-                getattr(self, name).copy_(getattr(kept, name))
-
-        return back
-
-    @classmethod
-    def concatenate(cls, parts: list[Statistics]) -> Statistics:
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__})
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Statistics:
-        return Statistics(**{name: function(getattr(self, name)) for name in self.__dataclass_fields__})
 
 
 @dataclass
@@ -179,8 +104,13 @@ class Posterior:
 
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler reads nothing back from the device."""
-        # particles are weighed by N(0, Σ_y); factoring a Σ_y that is not diagonal reads back whether it succeeded
-        return not isinstance(sampler, TDS) or isinstance(self.noise, Isotropic | Diagonal)
+        # particles are weighted by N(0, Σ_y); factoring a Σ_y that is not diagonal synchronises to check for failure
+        return not sampler.needs_likelihood or isinstance(self.noise, Isotropic | Diagonal)
+
+    @property
+    def likelihood_iterations(self) -> int:
+        """Products with the system matrix that an estimate of log q(y | x_t) may take."""
+        return 1
 
     def __len__(self) -> int:
         return len(self.obs)
@@ -251,45 +181,48 @@ class Posterior:
             raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
         method, sigmas = get_sampler(sampler, **options), self.sigmas(steps)
         captured = captured and self.capturable(method)
-        if isinstance(method, TDS):
-            from .twisted import sample_twisted
-
-            x, total = sample_twisted(
-                self, method, k, steps, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
-                captured=captured, progress=progress,
-            )  # fmt: skip
-            if draws is not None:
-                x, total = x.reshape(k, n, *x.shape[1:]), total.map(lambda t: t.reshape(k, n))
-            return (x, total) if return_stats else x
-        stream = Stream(seed, "posterior", lap)
-        rows = torch.arange(k * n)
-        parts, statistics = [], []
-        with evaluation_mode(self.prior), Progress("posterior draws", k * n * steps, "sample steps", progress) as bar:
-            for row in rows.split(batch_size or self.prior.batch_for(k * n)):
-                whole = k == 1 and len(row) == n
-                some = (self if whole else self[row % n]).for_draw(method, steps)
-                counted = Statistics.zeros(len(row), self.obs.y.device)
-                x = draw(
-                    counted.counting(some.evaluate),
-                    self.prior.mean,
-                    index[row % n],
-                    sigmas,
-                    method,
-                    stream,
-                    draws=first_draw + row // n,
-                    finish=counted.counting(some.finish),
-                    progress=bar,
-                    captured=captured,
-                    bookmark=counted.bookmark,
+        # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
+        sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
+        at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
+        stream, parts, statistics = Stream(seed, "posterior", lap), [], []
+        total = sets * n * particles * steps
+        with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
+            for row in torch.arange(sets * n).split(at_once):
+                whole = sets == 1 and particles == 1 and len(row) == n
+                some = (self if whole else self[(row % n).repeat_interleave(particles)]).for_draw(method, steps)
+                address, number = index[row % n], first_set + row // n
+                counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
+                target = some.target(method, counted, address, number, Stream(seed, "posterior probe", lap))
+                drawn = method.draw(
+                    target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
                 )
-                parts.append(x)
-                statistics.append(counted)
-        x = torch.cat(parts)
-        total = Statistics.concatenate(statistics)
-        if draws is not None:
-            x = x.reshape(k, n, *x.shape[1:])
-            total = total.map(lambda t: t.reshape(k, n))
-        return (x, total) if return_stats else x
+                parts.append(drawn.x)
+                statistics.append(counted.per_set(particles, drawn))
+        # (sets·n, picks, *event) → (draws, n, *event)
+        x = torch.cat(parts).unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:k]
+        counts = Statistics.concatenate(statistics).per_draw(k, n, method.picks)
+        if draws is None:
+            x, counts = x[0], counts.map(lambda t: t[0])
+        return (x, counts) if return_stats else x
+
+    def target(self, sampler: Sampler, counted: Statistics, index: Tensor, draws: Tensor, probes: Stream) -> Target:
+        """Make the target of a batch whose rows are these observations, repeated for each particle.
+
+        Args:
+            sampler: The sampler of the draw.
+            counted: The statistics that evaluations are added to.
+            index, draws: (n,). Addresses of the draws, for the random signs of likelihood estimates.
+            probes: Source of those signs.
+        """
+        plain = Target(counted.counting(self.evaluate), counted.counting(self.finish), snapshot=counted.snapshot)
+        if not sampler.needs_likelihood:
+            return plain
+        y, device = self.obs.y, self.obs.y.device
+        u = probes.uniform(index.to(device), tuple(y.shape[1:]), draw=draws.to(device))
+        # all particles of a draw share a probe, so the twist is a fixed function of x_t
+        probe = torch.where(u < 0.5, -1, 1).to(self.prior.mean).repeat_interleave(sampler.particles, 0)
+        twist = Twist(self.evaluate, self.prior, self.obs, counted, probe, self.likelihood_iterations)
+        return replace(plain, guide=twist.guide, end=twist.end)
 
 
 def _in_precision_of(prior: Prior, obs: Observations) -> Observations:

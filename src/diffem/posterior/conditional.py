@@ -23,9 +23,10 @@ from ..observations.information import information_of
 from ..observations.krylov import Krylov
 from ..operators.spectrum import Diagonalised, Information
 from ..priors.diffusion import DiffusionPrior
-from ..samplers import TDS, Sampler
-from .base import Evaluation, Posterior
+from ..samplers import Sampler
+from .base import Posterior
 from .correction import Correction
+from .evaluation import Evaluation
 from .pivot import Pivot
 
 
@@ -77,9 +78,9 @@ class Conditional(Posterior):
         return self._pivot, self._information
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
-        if isinstance(sampler, TDS):
+        if sampler.needs_likelihood:
             raise InputError(
-                "method 'conditional' has no likelihood to weigh particles by; use method 'mmps' with sampler 'tds'"
+                f"sampler {sampler.name!r} needs a likelihood, which method 'conditional' does not have; use method 'mmps'"
             )
         self._prepared()  # outside the steps, which may be captured
         return self

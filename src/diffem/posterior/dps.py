@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..core.shapes import per_sample
 from ..linalg import dot
-from .base import Evaluation, Linearised
+from .base import Linearised
+from .evaluation import Evaluation, GuidedEvaluation
 from .stepwise import Stepwise
 
 
@@ -38,4 +39,5 @@ class DPS(Stepwise):
         s = self.prior.scale
         scale = torch.where(norm > 0, self.zeta / norm, 0) * (s**2 + sigma**2) / (s * self.response)
         gradient = prior.vjp(self.obs.A.adjoint(residual))
-        return Evaluation(prior.x_hat + per_sample(scale, x_t) * gradient, vjps=prior.vjps, prior=prior.x_hat)
+        x_hat = prior.x_hat + per_sample(scale, x_t) * gradient
+        return GuidedEvaluation(x_hat=x_hat, vjps=prior.vjps, prior=prior.x_hat)

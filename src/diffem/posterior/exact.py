@@ -17,8 +17,24 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..linalg import Isotropic
+from ..observations import Observations
 from ..priors.mixture import MixturePrior
-from .base import Evaluation, Posterior
+from .base import Posterior
+from .evaluation import Evaluation, GuidedEvaluation
+
+
+@dataclass(kw_only=True)
+class MixtureEvaluation(GuidedEvaluation):
+    """An evaluation that computes the likelihood in closed form.
+
+    Attributes:
+        log_density: (n,). log p(y | x_t).
+    """
+
+    log_density: Tensor
+
+    def log_likelihood(self, obs: Observations, probe: Tensor, iterations: int) -> Tensor:
+        return self.log_density
 
 
 @dataclass
@@ -75,11 +91,8 @@ class Exact(Posterior):
         w = torch.softmax(log_w, -1)
         gain = (w.unsqueeze(-1) * v.unsqueeze(-1) * s.unsqueeze(1) / spread * residual).sum(1)  # (n, q)
         move = (gain.unsqueeze(1) @ wt).squeeze(1).to(x_t.dtype).reshape(x_t.shape)
-        return Evaluation(
-            prior.mix(w, shrink, x_t) + move,
-            prior=prior.mix(log_r.exp(), shrink, x_t),
-            log_likelihood=torch.logsumexp(log_w, -1),
-        )
+        x_hat, of_prior = prior.mix(w, shrink, x_t) + move, prior.mix(log_r.exp(), shrink, x_t)
+        return MixtureEvaluation(x_hat=x_hat, prior=of_prior, log_density=torch.logsumexp(log_w, -1))
 
     @in_own_modes
     def exact_sample(self, draws: int, seed: int = 0) -> Tensor:

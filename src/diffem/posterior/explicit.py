@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Evaluation, Linearised
+from .base import Linearised
+from .evaluation import Evaluation
+from .likelihood import SolvedEvaluation
 from .solving import SolvingPosterior
 
 
@@ -51,4 +53,4 @@ class ExplicitCovariance(SolvingPosterior):
         system = self.system(signal, sigma)
         solution = self.solve(system, self.obs.residual(prior.x_hat))
         x_hat = prior.x_hat + self.correction(prior, solution.pullback, sigma)
-        return Evaluation(x_hat, solution, vjps=prior.vjps, prior=prior.x_hat, system=system)
+        return SolvedEvaluation(x_hat=x_hat, solution=solution, vjps=prior.vjps, prior=prior.x_hat, system=system)

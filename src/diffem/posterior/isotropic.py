@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..samplers import TDS, Sampler
-from .base import Evaluation, Posterior
+from ..samplers import Sampler
+from .base import Posterior
+from .evaluation import Evaluation
 from .pivot import Pivot
 
 
@@ -48,8 +49,10 @@ class IsotropicInformation(Posterior):
         return new
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
-        if isinstance(sampler, TDS):
-            raise InputError("method 'exact' leaves nothing for particles to correct; use another sampler than 'tds'")
+        if sampler.needs_likelihood:
+            raise InputError(
+                f"method 'exact' needs no particles to correct it; use another sampler than {sampler.name!r}"
+            )
         return self
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:

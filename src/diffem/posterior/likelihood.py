@@ -16,40 +16,44 @@ x_t. It only guides: an error in it makes the weights less equal, and the likeli
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..linalg import System, dot
+from ..linalg import Solution, System, dot
 from ..linalg.inner import accumulate_dtype, axpy
 from ..linalg.solvers.direct import direct
 from ..linalg.tiny import eigh
 from ..observations import Observations
-from .base import Evaluation
+from .evaluation import GuidedEvaluation
 
 
-def log_likelihood(evaluation: Evaluation, obs: Observations, probe: Tensor, iterations: int) -> Tensor:
-    """log q(y | x_t) up to a constant per observation, `(n,)`; products with J that the determinant takes are counted.
+@dataclass(kw_only=True)
+class SolvedEvaluation(GuidedEvaluation):
+    """An evaluation that solved M u = y − A x̂, M = Σ_y + A V Aᵀ.
 
-    probe: `(n, *measurement)` of ±1.
+    Attributes:
+        solution: The solution.
+        system: M.
+        vjps_per_product: Vector–Jacobian products in a product with M.
     """
-    if evaluation.log_likelihood is not None:
-        return evaluation.log_likelihood
-    assert evaluation.prior is not None
-    residual = obs.residual(evaluation.prior)
-    solution, system = evaluation.solution, evaluation.system
-    if solution is None or system is None:
-        return -0.5 * obs.noise.mahalanobis(residual)
-    size = residual[0].numel()
-    if solution.logdet is None and size <= iterations:
-        solution = direct(replace(system, scale=None), residual)
-        evaluation.vjps += size * evaluation.vjps_per_product
-    if solution.logdet is not None and solution.energy is not None:
-        return -0.5 * (solution.energy + solution.logdet)
-    logdet = lanczos_logdet(system, probe, obs, iterations)
-    evaluation.vjps += iterations * evaluation.vjps_per_product
-    return -0.5 * (dot(residual, solution.u) + logdet)
+
+    solution: Solution
+    system: System
+    vjps_per_product: int = 0
+
+    def log_likelihood(self, obs: Observations, probe: Tensor, iterations: int) -> Tensor:
+        residual, solution = obs.residual(self.prior), self.solution
+        size = residual[0].numel()
+        if solution.logdet is None and size <= iterations:
+            solution = direct(replace(self.system, scale=None), residual)
+            self.vjps += size * self.vjps_per_product
+        if solution.logdet is not None and solution.energy is not None:
+            return -0.5 * (solution.energy + solution.logdet)
+        logdet = lanczos_logdet(self.system, probe, obs, iterations)
+        self.vjps += iterations * self.vjps_per_product
+        return -0.5 * (dot(residual, solution.u) + logdet)
 
 
 def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations: int) -> Tensor:

@@ -16,7 +16,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Evaluation, Linearised
+from .base import Linearised
+from .evaluation import Evaluation
+from .likelihood import SolvedEvaluation
 from .solving import SolvingPosterior
 
 
@@ -37,9 +39,9 @@ class MMPS(SolvingPosterior):
 
         system = self.system(signal, sigma)
         solution = self.solve(system, self.obs.residual(prior.x_hat))
-        return Evaluation(
-            prior.x_hat + variance * solution.pullback,
-            solution,
+        return SolvedEvaluation(
+            x_hat=prior.x_hat + variance * solution.pullback,
+            solution=solution,
             vjps=prior.vjps,
             prior=prior.x_hat,
             system=system,

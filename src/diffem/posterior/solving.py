@@ -19,7 +19,7 @@ from ..linalg import SOLVERS, Isotropic, Solution, System
 from ..linalg.tiny import CLOSED_FORM
 from ..observations import Observations
 from ..operators.gain import mean_gain
-from ..samplers import TDS, Sampler
+from ..samplers import Sampler
 from .base import Posterior
 
 
@@ -67,11 +67,15 @@ class SolvingPosterior(Posterior):
         )
         return replace(solution, u=system.scaled(solution.u))
 
+    @property
+    def likelihood_iterations(self) -> int:
+        return self.iterations
+
     def capturable(self, sampler: Sampler) -> bool:
         # a tolerance asks how far the solve is; small least squares and larger eigenvalue problems ask whether they succeeded
         measured, decomposed = self.obs.y[0].numel(), 0
         if self.solver == "direct":
             decomposed = measured
-        elif isinstance(sampler, TDS):  # for log |M|
+        elif sampler.needs_likelihood:  # for log |M|
             decomposed = min(measured, self.iterations)
         return self.tolerance is None and self.solver != "gmres" and decomposed <= CLOSED_FORM

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..samplers import PredictorCorrector, Sampler
-from .base import Evaluation, Posterior
+from .base import Posterior
+from .evaluation import Evaluation
 
 
 @dataclass
@@ -38,8 +39,7 @@ class Stepwise(Posterior):
             raise InputError(f"reference_steps must be a positive integer, got {self.reference_steps!r}")
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        x_hat = self.prior(x_t, sigma)
-        return Evaluation(x_hat, prior=x_hat)
+        return Evaluation(self.prior(x_t, sigma))
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
         if isinstance(sampler, PredictorCorrector) and sampler.corrections:

@@ -21,7 +21,7 @@ from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..linalg import Covariance
-from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
+from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
 
 if TYPE_CHECKING:
     from ..observations import Observations
@@ -131,7 +131,7 @@ class Prior(nn.Module):
         with evaluation_mode(self), Progress("prior samples", n * steps, "sample steps", progress) as bar:
             return torch.cat(
                 [
-                    draw(self, self.mean, index, sigmas, method, stream, progress=bar)
+                    method.draw(Target(self, self), self.mean, index, sigmas, stream, progress=bar).x[:, 0]
                     for index in torch.arange(n).split(batch_size or self.batch_for(n))
                 ]
             )

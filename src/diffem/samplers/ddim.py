@@ -31,7 +31,7 @@ from .base import Denoise, Noise, Sampler
 CALIBRATION = (1.0, -0.32, 0.24)  # coefficients of 1, h, h²: within 0.004 of the bisection for 0 < h < 1 and any η
 
 
-class DDIM:
+class DDIM(Sampler):
     name: ClassVar[str] = "ddim"
     evaluations_per_step = 1
 
@@ -42,9 +42,6 @@ class DDIM:
             raise InputError(f"order must be 1 or 2, got {order}")
         self.eta, self.order = float(eta), order
         self.noises_per_step = 1 if eta > 0 else 0
-
-    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
-        return [(self, sigmas)]
 
     def table(self, sigmas: Tensor) -> Tensor:
         sigma_t, sigma_s = sigmas[:-1], sigmas[1:]

@@ -11,13 +11,10 @@ from ..core.cuda_graphs import State
 from .base import Denoise, Noise, Sampler
 
 
-class Heun:
+class Heun(Sampler):
     name: ClassVar[str] = "heun"
     evaluations_per_step = 2
     noises_per_step = 0
-
-    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
-        return [(self, sigmas)]
 
     def table(self, sigmas: Tensor) -> Tensor:
         sigma_t, sigma_s = sigmas[:-1], sigmas[1:]

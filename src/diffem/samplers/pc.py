@@ -21,7 +21,7 @@ from .base import Denoise, Noise, Sampler
 from .ddim import DDIM
 
 
-class PredictorCorrector:
+class PredictorCorrector(Sampler):
     name: ClassVar[str] = "pc"
 
     def __init__(self, corrections: int = 1, tau: float = 0.1, down_to: float = 0.0) -> None:

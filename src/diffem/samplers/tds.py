@@ -33,37 +33,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core.cuda_graphs import Bookmark, State, no_bookmark, walk
+from ..core.cuda_graphs import State, walk
 from ..core.errors import InputError
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..linalg.inner import accumulate_dtype, dot
+from .base import Drawn, Guide, Target, require_levels
 from .ddim import DDIM
-
-
-class Guide(NamedTuple):
-    """The prior and its twist at x_t, one row per particle."""
-
-    prior: Tensor  # (n·P, *event) E[x | x_t]
-    guided: Tensor  # (n·P, *event) E[x | x_t, y] as the posterior method has it
-    log_twist: Tensor  # (n·P,) log q(y | x_t), up to a constant per observation
-
-
-class Ended(NamedTuple):
-    """Where the particles end, one row per particle."""
-
-    x: Tensor  # (n·P, *event) what a draw returns, D(x_t)
-    log_likelihood: Tensor  # (n·P,) log p(y | x), up to a constant per observation
-
-
-Twist: TypeAlias = Callable[[Tensor, Tensor], Guide]  # x_t (n·P, *event), sigma ()
-Finish: TypeAlias = Callable[[Tensor, Tensor], Ended]
 
 
 class TDS(DDIM):
@@ -73,6 +54,7 @@ class TDS(DDIM):
     """
 
     name: ClassVar[str] = "tds"
+    needs_likelihood: ClassVar[bool] = True
 
     def __init__(self, particles: int = 16, threshold: float = 0.5, order: int = 1, picks: int = 1) -> None:
         super().__init__(eta=1.0, order=order)
@@ -85,14 +67,104 @@ class TDS(DDIM):
             raise InputError(f"threshold must lie in [0, 1], got {threshold}")
         self.particles, self.threshold, self.picks = particles, float(threshold), picks
 
+    def draw(
+        self,
+        target: Target,
+        mean: Tensor,
+        index: Tensor,
+        sigmas: Tensor,
+        stream: Stream,
+        *,
+        draws: Tensor | None = None,
+        progress: Progress | None = None,
+        captured: bool = False,
+    ) -> Drawn:
+        """Draw from n sets of P particles; the rows of a set are adjacent. Particle p of draw d has the random numbers of draw dP + p."""
+        if target.guide is None or target.end is None:
+            return super().draw(target, mean, index, sigmas, stream, draws=draws, progress=progress, captured=captured)
+        require_levels(sigmas)
+        device, n = mean.device, len(index)
+        index = index.to(device)
+        draws = torch.zeros_like(index) if draws is None else draws.to(device)
+        sets = ParticleSets(self, target.guide, mean, index, draws, stream)
+        table = self.table(sigmas.double()).to(mean)
+        x = mean + sigmas[0].to(mean) * sets.normal(0)
+        nothing = torch.zeros(n, self.particles, dtype=sets.dtype, device=device)
+        smallest = torch.full((n,), float(self.particles), dtype=sets.dtype, device=device)
+        state: State = (x, torch.zeros_like(x), nothing, nothing, smallest, torch.zeros_like(index))
+        rows = n * self.particles
+        state = walk(sets.step, state, table, rows, captured=captured, progress=progress, snapshot=target.snapshot)
 
-@dataclass
-class Weighted:
-    """What was picked for each observation, and what became of its particles."""
+        end = target.end(state[0], sigmas[-1].to(mean))
+        w = normalised(sets.reweight(state, end.log_likelihood))
+        picked = systematic(w, sets.uniform(len(table)), self.picks)
+        x = end.x[sets.first_row + picked]
+        return Drawn(x, torch.minimum(state[4], 1 / w.square().sum(-1)).float(), state[5])
 
-    x: Tensor  # (n, picks, *event)
-    effective: Tensor  # (n,) the smallest effective number of particles on the way
-    resamplings: Tensor  # (n,)
+
+class ParticleSets:
+    """The step of n sets of P particles, and their random numbers.
+
+    The state of a step holds x_t and the prior's last x̂, `(n·P, *event)`; log w and the log-twist at x_t, `(n, P)`; the smallest effective number of
+    particles and the number of resamplings, `(n,)`.
+    """
+
+    def __init__(
+        self,
+        sampler: TDS,
+        guide: Callable[[Tensor, Tensor], Guide],
+        mean: Tensor,
+        index: Tensor,
+        draws: Tensor,
+        stream: Stream,
+    ) -> None:
+        count, n, device = sampler.particles, len(index), mean.device
+        self._sampler, self._guide, self._mean = sampler, guide, mean
+        self._index, self._draws, self._stream = index, draws, stream
+        self._resampling = Stream(stream.seed, f"{stream.purpose} resampling", stream.lap)
+        self._particle = torch.arange(count, device=device)
+        self._row_index = index.repeat_interleave(count)
+        self._row_draw = (draws.unsqueeze(1) * count + self._particle).flatten()
+        self.first_row = torch.arange(0, n * count, count, device=device).unsqueeze(1)  # (n, 1), of each set
+        self.dtype = accumulate_dtype(device)  # of weights
+
+    def normal(self, step: int | Tensor) -> Tensor:
+        """Standard normal noise of all particles, `(n·P, *event)`."""
+        shape, dtype = tuple(self._mean.shape), self._mean.dtype
+        return self._stream.normal(self._row_index, shape, step=step, draw=self._row_draw, dtype=dtype)
+
+    def uniform(self, step: int | Tensor) -> Tensor:
+        """One uniform number per set, `(n,)`, for systematic resampling."""
+        return self._resampling.uniform(self._index, (), step=step, draw=self._draws, dtype=self.dtype)
+
+    def reweight(self, state: State, log_twist: Tensor) -> Tensor:
+        """Compute log w `(n, P)` from the twist `(n·P,)` at the current x_t."""
+        return state[2] + (log_twist.to(self.dtype).reshape(state[2].shape) - state[3])
+
+    def step(self, state: State, i: int | Tensor, row: Tensor) -> State:
+        """Weight the particles, resample those of poor sets, and move all of them by the guided kernel."""
+        sigma_t, keep, move, fresh, ahead = row
+        x_t, last_prior, log_w, _, smallest, resamplings = state
+        n, count = log_w.shape
+        guide = self._guide(x_t, sigma_t)
+        log_w = self.reweight(state, guide.log_twist)
+        w = normalised(log_w)
+        effective = 1 / w.square().sum(-1)
+        poor = effective < self._sampler.threshold * count
+        ancestor = torch.where(poor.unsqueeze(1), systematic(w, self.uniform(i), count), self._particle)
+        rows = (self.first_row + ancestor).flatten()
+        x_t, prior, guided, last_prior = (part[rows] for part in (x_t, guide.prior, guide.guided, last_prior))
+        log_twist = guide.log_twist.to(self.dtype)[rows].reshape(n, count)
+        log_w = torch.where(poor.unsqueeze(1), 0, log_w)
+
+        target = guided + ahead * (prior - last_prior)
+        z = self.normal(1 + i)
+        # both kernels have the variance `fresh`²: log p − log q depends only on the difference of their means
+        apart = move / fresh * (guided - prior)
+        log_ratio = -(dot(z, apart) + 0.5 * dot(apart, apart)).reshape(n, count)
+        x_s = keep * x_t + move * target + fresh * z
+        smallest = torch.minimum(smallest, effective)
+        return x_s, prior, log_w + log_ratio, log_twist, smallest, resamplings + poor
 
 
 def normalised(log_w: Tensor) -> Tensor:
@@ -106,76 +178,3 @@ def systematic(w: Tensor, u: Tensor, count: int) -> Tensor:
     """Particles `(n, count)`: the i-th appears ⌊count · wᵢ⌋ or ⌈count · wᵢ⌉ times. w: `(n, P)` normalised, u: `(n,)` uniform."""
     points = (torch.arange(count, device=w.device, dtype=w.dtype) + u.to(w).unsqueeze(1)) / count
     return torch.searchsorted(w.cumsum(-1), points).clamp(max=w.shape[1] - 1)
-
-
-@torch.no_grad()
-def draw_weighted(
-    twist: Twist,
-    finish: Finish,
-    mean: Tensor,
-    index: Tensor,
-    sigmas: Tensor,
-    sampler: TDS,
-    stream: Stream,
-    *,
-    draws: Tensor,
-    progress: Progress | None = None,
-    captured: bool = False,
-    bookmark: Bookmark = no_bookmark,
-) -> Weighted:
-    """One micro-batch of n sets of P particles, the rows of a set next to each other.
-
-    twist: the prior and the twist for all n·P rows. finish: the last denoising and the likelihood, likewise. mean, sigmas, stream, progress, captured and bookmark: as in `run.draw`.
-    index, draws: `(n,)` the address of each set; particle p of set d has the normal numbers of draw dP + p.
-    """
-    count, n, shape = sampler.particles, len(index), tuple(mean.shape)
-    index, draws = index.to(mean.device), draws.to(mean.device)
-    particle = torch.arange(count, device=mean.device)
-    row_index, row_draw = index.repeat_interleave(count), (draws.unsqueeze(1) * count + particle).flatten()
-    first_row = torch.arange(0, n * count, count, device=mean.device).unsqueeze(1)
-    chances = Stream(stream.seed, f"{stream.purpose} resampling", stream.lap)
-    dtype = accumulate_dtype(mean.device)
-
-    def normal(step: int | Tensor) -> Tensor:
-        return stream.normal(row_index, shape, step=step, draw=row_draw, dtype=mean.dtype)
-
-    def reweighted(state: State, log_twist: Tensor) -> Tensor:
-        """log w `(n, P)` once the twist `(n·P,)` at the place reached is known."""
-        return state[2] + (log_twist.to(dtype).reshape(n, count) - state[3])
-
-    def step(state: State, i: int | Tensor, row: Tensor) -> State:
-        sigma_t, keep, move, fresh, ahead = row
-        x_t, last_prior, _, _, smallest, resamplings = state
-        guide = twist(x_t, sigma_t)
-        log_w = reweighted(state, guide.log_twist)
-        w = normalised(log_w)
-        effective = 1 / w.square().sum(-1)
-        poor = effective < sampler.threshold * count
-        ancestor = systematic(w, chances.uniform(index, (), step=i, draw=draws, dtype=dtype), count)
-        ancestor = torch.where(poor.unsqueeze(1), ancestor, particle)
-        rows = (first_row + ancestor).flatten()
-        x_t, prior, guided, last_prior = (part[rows] for part in (x_t, guide.prior, guide.guided, last_prior))
-        log_twist = guide.log_twist.to(dtype)[rows].reshape(n, count)
-        log_w = torch.where(poor.unsqueeze(1), 0, log_w)
-
-        target = guided + ahead * (prior - last_prior)
-        z = normal(1 + i)
-        # both kernels have the variance `fresh`²: log p − log q needs only how far apart their means are
-        apart = move / fresh * (guided - prior)
-        log_ratio = -(dot(z, apart) + 0.5 * dot(apart, apart)).reshape(n, count)
-        x_s = keep * x_t + move * target + fresh * z
-        smallest = torch.minimum(smallest, effective)
-        return x_s, prior, log_w + log_ratio, log_twist, smallest, resamplings + poor
-
-    table = sampler.table(sigmas.double()).to(mean)
-    x = mean + sigmas[0].to(mean) * normal(0)
-    nothing = torch.zeros(n, count, dtype=dtype, device=mean.device)
-    smallest = torch.full((n,), float(count), dtype=dtype, device=mean.device)
-    state: State = (x, torch.zeros_like(x), nothing, nothing, smallest, torch.zeros_like(index))
-    state = walk(step, state, table, n * count, captured=captured, progress=progress, bookmark=bookmark)
-
-    ended = finish(state[0], sigmas[-1].to(mean))
-    w = normalised(reweighted(state, ended.log_likelihood))
-    u = chances.uniform(index, (), step=len(table), draw=draws, dtype=dtype)
-    x = ended.x[first_row + systematic(w, u, sampler.picks)]
-    return Weighted(x, torch.minimum(state[4], 1 / w.square().sum(-1)), state[5])
