@@ -22,7 +22,7 @@ import torch
 import diffem
 from diffem.core.interruption import Interruption, Preempted
 from diffem.datasets import cifar10
-from diffem.em.fit import carry_out
+from diffem.em.run import carry_out
 from diffem.files.writing import read_json, write_bytes, write_json
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior

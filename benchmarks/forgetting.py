@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from diffem.em.fit import carry_out
+from diffem.em.run import carry_out
 from diffem.em.watch import split
 from diffem.metrics import mse_unmeasured
 from diffem.observations.problem import Problem

@@ -27,7 +27,7 @@ import diffem
 from diffem import Observations, operators
 from diffem.core.randomness import Stream
 from diffem.datasets import cifar10
-from diffem.em.fit import Run
+from diffem.em.run import Run
 from diffem.metrics import LPIPS, crps, load_lpips, psnr
 from diffem.metrics.calibration import predictive_coverage
 from diffem.metrics.ssim import ssim

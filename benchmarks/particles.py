@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from diffem.em.expectation import condition_like
-from diffem.em.fit import carry_out
+from diffem.em.run import carry_out
 from diffem.em.watch import split
 from diffem.priors import MixturePrior
 from diffem.runs.draws import DrawStore

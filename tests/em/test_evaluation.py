@@ -14,7 +14,7 @@ from diffem.observations.problem import Problem
 from diffem.runs.sources import make_problem
 
 from ..assets import asset
-from ..data.test_cifar10 import pixels, write_batch
+from ..datasets.test_cifar10 import pixels, write_batch
 from ..metrics.extractors import write_extractor
 
 

@@ -21,7 +21,7 @@ from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 from diffem.runs.shown import write_losses, write_shown
 
-from ..data.volumes import write_volume
+from ..mri.volumes import write_volume
 
 EVENT = (4,)
 NETWORK = {"kind": "mlp", "hidden": [8], "embedding": 4}

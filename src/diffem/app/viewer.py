@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..core.errors import InputError
-from ..em.fit import load
+from ..em.run import load
 from ..em.watch import split
 from ..observations import Observations, Problem
 from ..observations.precision import in_float32

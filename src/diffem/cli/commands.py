@@ -91,7 +91,7 @@ def fit(
     Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM, SIGUSR1 and Ctrl-C save
     and end within seconds, with exit code 75 (130 after Ctrl-C); the same command resumes.
     """
-    from .. import fit as learn
+    from ..api import fit as learn
     from ..core.interruption import EXIT_CTRL_C, Interruption, Preempted
     from ..core.processes import ALONE, join
     from ..runs.recipe import parse_change

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from ..core.compile import fast_products
 from ..core.version import __version__
 from ..nn.networks import make_network
 from ..runs.recipe import Recipe, load_recipe, names
@@ -120,8 +121,6 @@ def devices() -> list[Device]:
 
 def matrix_rate(device: torch.device, precision: str = "float32", seconds: float = 0.1) -> float:
     """Floating-point operations per second of large matrix products."""
-    from ..core.compile import fast_products
-
     n = 4096 if device.type == "cuda" else 768
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     a = torch.ones(n, n, dtype=dtype, device=device)

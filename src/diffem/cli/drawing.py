@@ -40,7 +40,7 @@ def sample(
 ) -> None:
     """Draw samples from the learned prior."""
     from ..em.exports import is_export
-    from ..em.fit import load
+    from ..em.run import load
 
     if out is None and (run.is_file() or is_export(run)):
         what = "a file" if run.is_file() else "an exported prior"
@@ -75,7 +75,7 @@ def posterior(
     import torch
 
     from ..em.expectation import condition_like, sampling_like
-    from ..em.fit import load
+    from ..em.run import load
     from ..em.screening import acceptable, largest_plausible
     from ..files.writing import write_bytes
     from ..observations import Observations

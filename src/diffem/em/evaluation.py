@@ -37,7 +37,7 @@ from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
-from .fit import load
+from .run import load
 from .screening import largest_plausible
 from .verdict import Lap, choose_lap, verdict
 

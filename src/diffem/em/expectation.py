@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -209,12 +209,14 @@ def condition_like(prior: Prior, obs: Observations, options: EStep, *, own: bool
     other cases mmps takes its place.
     """
     if options.method == "mmps":
-        return prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
-    if options.method != "conditional":
-        return prior.posterior(obs, method=options.method)
-    return (
-        prior.posterior(obs, method="conditional", check=False) if own and _shown(prior, obs) else prior.posterior(obs)
-    )
+        conditioned = prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
+    elif options.method != "conditional":
+        conditioned = prior.posterior(obs, method=options.method)
+    elif own and _shown(prior, obs):
+        conditioned = prior.posterior(obs, method="conditional", check=False)
+    else:
+        conditioned = prior.posterior(obs)
+    return cast(Posterior, conditioned)
 
 
 def _shown(prior: Prior, obs: Observations) -> bool:

@@ -8,7 +8,7 @@ filters and coil maps. What the physics does not measure (a row of A that is zer
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -312,7 +312,7 @@ class Reconstructor(deepinv.models.Reconstructor):
         obs = observations(
             y, physics, self.prior.event_shape, sigma=self.sigma, range=self.range, **self.physics_options
         )
-        return self.prior.posterior(obs, self.method, **self.options)
+        return cast(Posterior, self.prior.posterior(obs, self.method, **self.options))
 
     def sample(self, y: Any, physics: Any, draws: int | None = None) -> Tensor:
         """Posterior draws `(draws, n, *event)` in the scale of the physics, complex where its images are."""

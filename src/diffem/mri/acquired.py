@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..operators.fourier import centred_ifft2
+from ..operators.centred import centred_ifft2
 from .coils import (
     as_maps,
     corner_samples,

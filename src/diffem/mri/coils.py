@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..files.arrays import read_array, read_arrays
-from ..operators.fourier import centred_fft2, centred_ifft2
+from ..operators.centred import centred_fft2, centred_ifft2
 
 
 def measured_columns(kspace: Tensor, stated: np.ndarray | None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..observations import Problem
-from ..operators.fourier import centred_ifft2
+from ..operators.centred import centred_ifft2
 from .acquired import acquired_slices
 from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps
 from .fastmri_files import RECONSTRUCTIONS, Volume, pair, volumes

@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..core.errors import InputError
+from ..files.writing import write_bytes
 from ..observations import Problem
-from .image_files import ImageSet, read_images
+from .image_files import ImageSet, read_images, to_npz
 from .kspace import Protocol
 from .kspace_cache import Slices, shelve
 
@@ -172,9 +173,6 @@ def fingerprints(images: ImageSet) -> Tensor:
 
 def prepare(path: str, out: Any, size: int | None = None) -> str:
     """Decode a folder or archive of images once, into an `.npz` that needs no image library; returns what is in it."""
-    from ..files.writing import write_bytes
-    from .image_files import to_npz
-
     images = read_images(path, size)
     write_bytes(out, to_npz(images))
     return f"{len(images.pixels)} images of {'×'.join(map(str, images.pixels.shape[-2:]))} in {len(np.unique(images.groups))} groups"

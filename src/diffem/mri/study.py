@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..core.errors import InputError
-from ..em.fit import load
+from ..em.run import load
 from ..files.writing import write_bytes, write_json
 from ..priors import GaussianPrior
 from ..report import pictures

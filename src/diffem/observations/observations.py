@@ -335,5 +335,5 @@ def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
     return y if same or measured is None else torch.where(measured, y, 0)
 
 
-# Tried by `load` before the whole file is read; a function returns None for a file that is not its business. `observations_file.py` adds one.
+# Tried by `load` before it reads the whole file; None means that the function does not apply. `__init__.py` adds `open_large`.
 OPENERS: list[Callable[[Path], Observations | None]] = []

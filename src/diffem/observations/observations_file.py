@@ -20,7 +20,7 @@ from ..operators import Operator
 from ..operators.saved import rebuild_operator
 from .batches import scanned_together
 from .lazy import StoredObservations
-from .observations import FORMAT, OPENERS, Observations, require_affordable
+from .observations import FORMAT, Observations, require_affordable
 
 
 def open_large(path: Path) -> StoredObservations | None:
@@ -98,6 +98,3 @@ class FileShelf:
         A = rebuild_operator(self._structure["A"], "A", tensors)
         cov = rebuild_covariance(self._structure["cov"], tensors)
         return Observations(tensors["y"], A, cov=cov, adaptive=self.adaptive)
-
-
-OPENERS.append(open_large)

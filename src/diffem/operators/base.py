@@ -10,7 +10,8 @@ included) and `A.measured(y)` says which entries those are.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from .spectrum import Spectrum
 
 
 class Operator(Batched):
+    composition: ClassVar[Callable[[Operator, Operator], Operator]]  # what `A2 @ A1` makes; `compose.py` sets it
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
     @in_own_modes
@@ -103,9 +105,7 @@ class Operator(Batched):
                 )
 
     def __matmul__(self, other: Operator) -> Operator:
-        from .compose import Compose
-
-        return Compose(self, other)
+        return type(self).composition(self, other)
 
 
 def image_axes(data: Tensor, name: str, owner: str, axes: int = 2) -> Tensor:

@@ -149,3 +149,6 @@ class Stack(_Composite):
 
     def bound(self, x: Tensor) -> Stack:
         return Stack(*(A.bound(x) for A in self._children), x_shape=self.x_shape)
+
+
+Operator.composition = Compose

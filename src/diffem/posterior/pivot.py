@@ -25,7 +25,7 @@ from ..operators.spectrum import Diagonalised, determined
 
 
 class Pivot:
-    """The pivot of n observations whose information is diagonal in a known basis (`data/information.py`)."""
+    """The pivot of n observations whose information is diagonal in a known basis (`observations/information.py`)."""
 
     def __init__(self, obs: Observations, information: Diagonalised) -> None:
         self.information = information

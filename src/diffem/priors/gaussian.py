@@ -5,8 +5,6 @@ E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -19,11 +17,9 @@ from ..files.memory import working_bytes
 from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import Unconverged
+from ..observations import Observations
 from ..operators import Identity
 from .base import Prior, require_mean, typical_size
-
-if TYPE_CHECKING:
-    from ..observations import Observations
 
 ITERATIONS = 1000  # of a solve, for operators that mix entries
 ACCURATE = 1e-8  # residual that needs no warning even if float64 could reach a smaller one

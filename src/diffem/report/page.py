@@ -14,7 +14,7 @@ import torch
 
 from ..core.errors import InputError
 from ..core.version import __version__
-from ..em.fit import load
+from ..em.run import load
 from ..em.shown import restore_pictures
 from ..em.verdict import verdict
 from ..em.watch import in_pictures

@@ -5,7 +5,7 @@
     laps/KKK/    prior.safetensors  draws/NNNNN.npy (+ .json)  metrics.json  samples.npy  posterior.npy  *.png
 
 A lap is done when its `metrics.json` is there. Everything else is made again if it is missing. Every file of it is inside the folder: links
-that lead out are not followed, neither for reading nor for writing. Every file names the run and lap it belongs to (`origin.py`); in folders
+that lead out are not followed, neither for reading nor for writing. Every file names the run and lap it belongs to (`files/origin.py`); in folders
 of format 2 and earlier none does, and they keep their format when they are continued.
 """
 

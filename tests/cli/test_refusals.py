@@ -17,7 +17,7 @@ from diffem.em.evaluation import _reference
 from diffem.posterior import METHODS
 from diffem.samplers import SAMPLERS
 
-from .hostile.sound import EVENT, RECIPE, write_sound
+from ..hostile.sound import EVENT, RECIPE, write_sound
 
 
 def diffem(*arguments):

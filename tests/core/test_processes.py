@@ -14,7 +14,7 @@ from benchmarks.faults import ReservedPort
 from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED
 from diffem.core.processes import ALONE, BEAT, PATIENCE, Processes, join
 
-from .em.test_resume import contents
+from ..em.test_resume import contents
 
 RECIPE = """
 name: several

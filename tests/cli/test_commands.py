@@ -13,8 +13,8 @@ from diffem.metrics import to_uint8
 from diffem.runs.rundir import RunDir
 from diffem.runs.sources import make_problem
 
-from .command import diffem
-from .metrics.extractors import write_extractor
+from ..command import diffem
+from ..metrics.extractors import write_extractor
 
 SETTINGS = [
     "laps=1", "train.steps=64", "train.first_steps=64", "train.batch=32", "network.hidden=[32]", "e_step.steps=4",

@@ -10,8 +10,8 @@ from diffem import Observations
 from diffem.metrics import mse
 from diffem.metrics.ssim import ssim
 
-from .command import diffem
-from .data.volumes import write_volume
+from ..command import diffem
+from ..mri.volumes import write_volume
 
 RECIPE = """
 name: tiny

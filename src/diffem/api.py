@@ -1,4 +1,4 @@
-"""What users call: learn a prior, and load one that was learned."""
+"""`diffem.fit`: observations in, a run with its report out. The command line calls it too."""
 
 from __future__ import annotations
 
@@ -6,101 +6,27 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ..core.errors import InputError
-from ..core.interruption import Interruption, Preempted
-from ..core.modes import in_own_modes
-from ..core.processes import ALONE, Processes
-from ..files.tensors import tensors_checksum
-from ..observations import Observations
-from ..observations.precision import cast_note, in_float32
-from ..operators import Operator
-from ..priors import DiffusionPrior, Prior
-from ..priors.files import load_prior, pack
-from ..runs.changes import placed
-from ..runs.recipe import Recipe, load_recipe
-from ..runs.rundir import RunDir
-from ..runs.steps import resolve_steps
-from .given import require_linear, suspicions
-from .loop import Loop, Say
-from .table import LapTable, warn
-from .validation import validate
-from .verdict import Lap, Verdict, choose_lap, verdict
-
-if TYPE_CHECKING:
-    from ..observations import Problem
-
-
-@dataclass
-class Run:
-    """A run's folder, and its priors."""
-
-    path: Path
-
-    @property
-    def laps(self) -> list[dict[str, Any]]:
-        """What every finished lap measured, the start first."""
-        return RunDir(self.path).metrics()
-
-    @property
-    def prior(self) -> Prior:
-        """The prior of the last finished lap. `run.load("best")` is that of the best one, which `run.verdict` names."""
-        return self.load()
-
-    def load(self, lap: Lap = None, device: torch.device | str = "cpu", precision: str = "float32") -> Prior:
-        """The prior of a lap: a number, `"best"`, or None for the last; see `diffem.load`."""
-        return load(self.path, lap, device, precision)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Which lap is the best by held-out prediction, in numbers (`.best`, `.last`, `.worse`) and in a sentence (`.text`)."""
-        return verdict(self.laps)
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, laps={RunDir(self.path).laps_done()})"
-
-
-def load(
-    path: str | os.PathLike[str],
-    lap: Lap = None,
-    device: torch.device | str = "cpu",
-    precision: str = "float32",
-) -> Prior:
-    """The prior of a run, of an export, or of a prior's own file; nothing in them is executed.
-
-    Args:
-        path: A run's folder, the folder of an exported prior (`diffem export`), or the file of one prior.
-        lap: The number of a lap, `"best"` for the best one by held-out prediction, None for the last. A `RunWarning` names the
-            best lap if none is given and the last is worse.
-        device: Where the prior computes.
-        precision: What its network computes in: 'float32', 'tf32', 'bf16' or 'fp16'; 'recipe' is what the run drew in, on a GPU.
-    """
-    from .exports import is_export, kept_recipe, read_card
-    from .exports import load as load_export
-
-    path, recipe = Path(path), None
-    if path.is_file():
-        if lap is not None:
-            raise InputError(f"{path} is the file of one prior: it has no lap {lap} to choose")
-        prior = load_prior(path, device)
-    elif is_export(path):
-        if lap is not None:
-            raise InputError(f"{path} is an exported prior: it has no lap {lap} to choose")
-        prior, recipe = load_export(path, device), kept_recipe(read_card(path))
-    else:
-        run = RunDir(path)
-        recipe, chosen = run.recipe(), choose_lap(run, lap)
-        if lap is None and (found := verdict(run.metrics())).worse:
-            warn(f"{path}: {found.text}")
-        prior = load_prior(run.prior_file(chosen), device, run.origin("prior", chosen))
-    if precision == "recipe":
-        precision = recipe.drawing_precision if recipe is not None and prior.mean.is_cuda else "float32"
-    return prior.compute_in(precision) if isinstance(prior, DiffusionPrior) else prior
+from .core.errors import InputError
+from .core.interruption import Interruption, Preempted
+from .core.modes import in_own_modes
+from .core.processes import ALONE, Processes
+from .em.given import require_linear, suspicions
+from .em.loop import Say
+from .em.run import Run, carry_out
+from .em.table import LapTable, warn
+from .observations import Observations, Problem
+from .operators import Operator
+from .priors import Prior
+from .report.loggers import Logging, require_loggers
+from .report.page import write_report
+from .runs.changes import placed
+from .runs.python_source import python_problem, recipe_folder
+from .runs.recipe import Recipe, load_recipe
 
 
 @in_own_modes
@@ -202,9 +128,6 @@ def _observations(obs: Any, A: Operator | None, sigma: Any) -> Observations | No
 
 def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes: dict[str, Any]) -> Problem:
     """What the run learns from; errors of the recipe's own source name the recipe."""
-    from ..observations import Problem
-    from ..runs.python_source import python_problem, recipe_folder
-
     if obs is not None:
         return Problem(obs)
     data = resolved.data
@@ -221,8 +144,6 @@ def _required(loggers: Sequence[str]) -> list[str]:
     """The loggers, if they are installed: asked before anything else is done."""
     if not loggers:
         return []
-    from ..report.loggers import require_loggers
-
     return require_loggers(loggers)
 
 
@@ -232,8 +153,6 @@ def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
     if not names:
         yield lambda: None
         return
-    from ..report.loggers import Logging
-
     log = Logging(folder, names)
     try:
         yield log.write
@@ -267,8 +186,6 @@ def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, 
     """The report, and the verdict."""
     page = None
     if report:
-        from ..report.page import write_report
-
         page = run.path / "report.html"
         if not _shows_all_laps(page):
             page = write_report(run.path, problem.obs, problem.reference, device, problem.range)
@@ -303,34 +220,3 @@ def _heeding(interruption: Interruption | None, table: LapTable | None) -> Itera
         raise  # a handler of the caller's took the signal, and the run is not finished
     if own.signal is not None:
         signal.raise_signal(own.signal)  # the caller's handlers are back in place
-
-
-def carry_out(
-    recipe: Recipe,
-    obs: Observations,
-    out: str | os.PathLike[str],
-    *,
-    start: Prior | None = None,
-    device: torch.device | str | None = None,
-    progress: bool | None = None,
-    say: Say | None = None,
-    processes: Processes = ALONE,
-    interruption: Interruption | None = None,
-) -> Run:
-    """`fit` with the recipe resolved and the observations made."""
-    device = torch.device(device) if device is not None else processes.device()
-    with processes.announcing():
-        recipe = resolve_steps(recipe, len(obs))
-        used = in_float32(obs)  # the run is known by the observations as they were given
-        validate(recipe, used, start)
-        run = RunDir(out)
-        given = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
-        processes.first(lambda: run.open(recipe, obs, given) and None)
-        try:
-            note = cast_note(obs)
-            Loop(run, recipe, used, device, progress, say, processes, interruption, [note] if note else []).run_all(
-                start
-            )
-        finally:
-            run.unlock()
-    return Run(run.path)
