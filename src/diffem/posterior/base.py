@@ -23,7 +23,7 @@ from ..core.shapes import noise_level, require_batch, require_event, require_pre
 from ..linalg import Diagonal, Isotropic
 from ..observations import Observations
 from ..observations.scale import smallest_noise
-from ..priors.base import Prior, evaluation_mode
+from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from ..samplers.schedule import lowest_level
 from .evaluation import Evaluation, Statistics
@@ -130,7 +130,7 @@ class Posterior:
         self,
         draws: int | None = ...,
         steps: int = ...,
-        sampler: str | Sampler = ...,
+        sampler: str | Sampler | None = ...,
         seed: int = ...,
         *,
         return_stats: Literal[False] = ...,
@@ -141,7 +141,7 @@ class Posterior:
         self,
         draws: int | None = ...,
         steps: int = ...,
-        sampler: str | Sampler = ...,
+        sampler: str | Sampler | None = ...,
         seed: int = ...,
         *,
         return_stats: Literal[True],
@@ -153,7 +153,7 @@ class Posterior:
         self,
         draws: int | None = None,
         steps: int = DEFAULT_STEPS,
-        sampler: str | Sampler = DEFAULT_SAMPLER,
+        sampler: str | Sampler | None = None,
         seed: int = 0,
         *,
         lap: int = 0,
@@ -165,21 +165,24 @@ class Posterior:
         progress: bool | None = None,
         **options: Any,
     ) -> Tensor | tuple[Tensor, Statistics]:
-        """One draw per observation, `(n, *event)`; with `draws=k`, k of them, `(k, n, *event)`.
+        """Draw from the posterior: one draw per observation, `(n, *event)`; with `draws=k`, k draws, `(k, n, *event)`.
 
-        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`, `particles`).
-        lap, index: part of the address of the random numbers; `index` `(n,)` names the observations when these are some of
-            a larger set, 0 … n−1 otherwise. first_draw: the number of the first draw, likewise.
-        batch_size: how many are drawn at a time, as many as suit the device when absent; it does not change the random numbers.
-        return_stats: also return `Statistics`. captured: see `samplers.draw`; steps that cannot be captured are not.
+        Args:
+            draws: Draws per observation. Default: one, without a leading axis.
+            steps: Sampling steps.
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
+            seed, lap: Seed of the random numbers and, within a run, the lap.
+            index: (n,). Addresses of the observations in the random stream, if these are part of a larger set. Default: 0 … n−1.
+            batch_size: Number of draws (or particles) per batch; the draws do not depend on it. Default: as many as suit the device.
+            first_draw: Number of the first draw, the third part of its address.
+            return_stats: Also return `Statistics`.
+            captured: Replay a CUDA graph of one step (`Sampler.draw`), if the step can be captured.
+            progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
+            options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
-        if draws is not None and (not isinstance(draws, int) or draws < 1):
-            raise InputError(f"draws must be a positive integer, got {draws!r}")
-        n, k = len(self.obs), draws or 1
-        index = torch.arange(n) if index is None else index.cpu()
-        if index.shape != (n,):
-            raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
-        method, sigmas = get_sampler(sampler, **options), self.sigmas(steps)
+        n, k, index = self._addresses(draws, index)
+        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
+        sigmas = self.sigmas(steps)
         captured = captured and self.capturable(method)
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
         sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
@@ -204,6 +207,16 @@ class Posterior:
         if draws is None:
             x, counts = x[0], counts.map(lambda t: t[0])
         return (x, counts) if return_stats else x
+
+    def _addresses(self, draws: int | None, index: Tensor | None) -> tuple[int, int, Tensor]:
+        """Check the arguments of `sample`; returns the number of observations, of draws, and the index `(n,)` on the CPU."""
+        if draws is not None:
+            require_count(draws, "draws")
+        n = len(self.obs)
+        index = torch.arange(n) if index is None else index.cpu()
+        if index.shape != (n,):
+            raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
+        return n, draws or 1, index
 
     def target(self, sampler: Sampler, counted: Statistics, index: Tensor, draws: Tensor, probes: Stream) -> Target:
         """Make the target of a batch whose rows are these observations, repeated for each particle.

@@ -18,6 +18,7 @@ from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..linalg import Isotropic
 from ..observations import Observations
+from ..priors.base import Prior
 from ..priors.mixture import MixturePrior
 from .base import Posterior
 from .evaluation import Evaluation, GuidedEvaluation
@@ -46,6 +47,10 @@ class Exact(Posterior):
     _svd: tuple[Tensor, Tensor, Tensor] = field(init=False, repr=False)
     _along_means: Tensor = field(init=False, repr=False)  # Wᵀμ_k
     _whitened_y: Tensor = field(init=False, repr=False)  # UᵀΣ_y^-½ y
+
+    @classmethod
+    def applies(cls, prior: Prior, obs: Observations) -> bool:
+        return isinstance(prior, MixturePrior) and isinstance(obs.cov, Isotropic)
 
     def __post_init__(self) -> None:
         super().__post_init__()

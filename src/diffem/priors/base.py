@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from ..core.shapes import noise_level, require_batch, require_event, require_pre
 from ..linalg import Covariance
 from ..observations import Observations
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
-from .methods import CHOOSERS, METHODS, Conditioned
+from .methods import METHODS, Conditioned
 
 logger = logging.getLogger("diffem")
 
@@ -39,6 +39,8 @@ class Prior(nn.Module):
         sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
             by default.
     """
+
+    is_exact: ClassVar[bool] = False  # whether `sample` and `posterior(obs).sample` draw in closed form by default
 
     mean: Tensor
     scale: float
@@ -113,22 +115,27 @@ class Prior(nn.Module):
         self,
         n: int,
         steps: int = DEFAULT_STEPS,
-        sampler: str | Sampler = DEFAULT_SAMPLER,
+        sampler: str | Sampler | None = None,
         seed: int = 0,
         *,
         batch_size: int | None = None,
         progress: bool | None = None,
         **options: Any,
     ) -> Tensor:
-        """n draws from the prior, `(n, *event)`.
+        """Draw n samples of the prior, `(n, *event)`.
 
-        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`).
-        batch_size: how many are drawn at a time, as many as suit the device when absent; it does not change the random numbers.
-        progress: True or False to show a progress bar or not; None shows one on a terminal when it takes a while.
+        Args:
+            n: Number of samples.
+            steps: Sampling steps.
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
+            seed: Seed of the random numbers.
+            batch_size: Number of samples per batch; the samples do not depend on it. Default: as many as suit the device.
+            progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
+            options: Options of the sampler (`eta`, `corrections`, `tau`).
         """
-        if not isinstance(n, int) or n < 1:
-            raise InputError(f"n must be a positive integer, got {n!r}")
-        method, sigmas, stream = get_sampler(sampler, **options), self.sigmas(steps), Stream(seed, "prior")
+        require_count(n, "n")
+        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
+        sigmas, stream = self.sigmas(steps), Stream(seed, "prior")
         with evaluation_mode(self), Progress("prior samples", n * steps, "sample steps", progress) as bar:
             return torch.cat(
                 [
@@ -138,13 +145,19 @@ class Prior(nn.Module):
             )
 
     def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
-        """The prior conditioned on observations: another denoiser, one sample per observation.
+        """Condition the prior on observations. The result is another denoiser, with one sample per observation.
 
-        method: a name of `posterior.METHODS`; `options` go to it (`solver`, `iterations`, `tolerance`, `guard`, ...). When not given, the
-            best one that applies: 'exact' or 'conditional' where one forward pass answers, 'mmps' otherwise. The posterior's `method`
-            tells which, and the logger "diffem" why.
+        Args:
+            obs: The observations.
+            method: A name of `posterior.METHODS`. Default: the best one that applies (`choose_method`), or 'mmps' if options are given. The
+                attribute `method` of the result names it, and the logger "diffem" records the reason.
+            options: Options of the method (`solver`, `iterations`, `tolerance`, `guard`, ...).
         """
         return condition(self, obs, method, **options)
+
+    def choose_method(self, obs: Observations) -> tuple[str, str]:
+        """Choose the best posterior method for these observations; returns its name and the reason."""
+        return "mmps", "it works with every prior"
 
 
 @in_own_modes
@@ -153,7 +166,7 @@ def condition(prior: Prior, obs: Observations, method: str | None = None, **opti
     if not isinstance(obs, Observations):
         raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
     if method is None:
-        method, why = CHOOSERS[-1](prior, obs) if not options else ("mmps", "its options were given")
+        method, why = prior.choose_method(obs) if not options else ("mmps", "its options were given")
         logger.info("posterior method %r: %s", method, why)
     if method not in METHODS:
         raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
@@ -169,6 +182,12 @@ def typical_size(variances: Tensor, mean: Tensor) -> float:
         if (size := float(squares.double().mean().sqrt())) > 0:
             return size
     return 1.0
+
+
+def require_count(value: Any, name: str) -> None:
+    """Raise InputError unless the value is a positive integer."""
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a positive integer, got {value!r}")
 
 
 def require_mean(mean: Tensor, owner: str) -> None:

@@ -18,6 +18,8 @@ from ..core.errors import InputError
 from ..core.shapes import per_sample, require_precision
 from ..linalg import Covariance
 from ..nn.networks import make_network
+from ..observations import Observations
+from ..observations.information import information_of
 from ..operators.spectrum import Information
 from .base import Prior
 from .batching import choose_batch
@@ -107,6 +109,16 @@ class DiffusionPrior(Prior):
     def prepare(self, batch: int, evaluations: int) -> None:
         if self.mean.is_cuda and compiling_pays(evaluations):
             self.accelerate(batch)
+
+    def choose_method(self, obs: Observations) -> tuple[str, str]:
+        information = information_of(obs)
+        if information.isotropic() is not None:
+            return "exact", "every entry is measured equally well, so one denoising is exact"
+        if self.family is None:
+            return "mmps", "the prior has no conditional network"
+        if (why := self.family.outside(information.scaled(self.scale))) is not None:
+            return "mmps", why
+        return "conditional", f"the prior was trained for such operators ({self.family.operator})"
 
     def arithmetic(self) -> AbstractContextManager[None]:
         return fast_products() if self._fast else nullcontext()

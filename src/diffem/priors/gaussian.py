@@ -5,6 +5,8 @@ E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 
@@ -19,17 +21,25 @@ from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import Unconverged
 from ..observations import Observations
 from ..operators import Identity
-from .base import Prior, require_mean, typical_size
+from ..samplers import DEFAULT_STEPS, Sampler
+from .base import Prior, require_count, require_mean, typical_size
 
 ITERATIONS = 1000  # of a solve, for operators that mix entries
 ACCURATE = 1e-8  # residual that needs no warning even if float64 could reach a smaller one
 
 
 class GaussianPrior(Prior):
-    """mean: `(*event)`; cov: a covariance object, or a dense matrix over the flattened event.
+    """N(μ, Σ), with exact samples and exact posteriors.
 
     Its scale is the root mean square of the standard deviations of its entries.
+
+    Args:
+        mean: (*event). μ.
+        cov: Σ as a covariance object, or as a dense matrix over the flattened event.
+        sigma_min, sigma_max: See `Prior`.
     """
+
+    is_exact: ClassVar[bool] = True
 
     @in_own_modes
     def __init__(
@@ -61,9 +71,42 @@ class GaussianPrior(Prior):
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
 
     @in_own_modes
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        steps: int = DEFAULT_STEPS,
+        sampler: str | Sampler | None = None,
+        seed: int = 0,
+        *,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Draw n exact samples, `(n, *event)`, or approximate ones by a diffusion if a sampler is named.
+
+        Args:
+            n: Number of samples.
+            steps: Steps of the sampler. Exact samples take no steps.
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact samples.
+            seed, batch_size, progress, options: See `Prior.sample`. Options without a sampler raise InputError.
+        """
+        if sampler is not None:
+            return super().sample(n, steps, sampler, seed, batch_size=batch_size, progress=progress, **options)
+        require_count(n, "n")
+        require_no_options(options)
+        stream = Stream(seed, "gaussian prior")
+        parts = torch.arange(n, device=self.mean.device).split(batch_size or self.batch_for(n))
+        noise = (stream.normal(index, self.event_shape, dtype=self.mean.dtype) for index in parts)
+        return torch.cat([self.exact_sample(z) for z in noise])
+
+    @in_own_modes
     def exact_sample(self, z: Tensor) -> Tensor:
-        """μ + Σ^½ z for white noise z `(n, *event)`: draws without a diffusion."""
+        """Turn white noise z `(n, *event)` into samples μ + Σ^½ z."""
         return self.mean + self._cov.sqrt(z)
+
+    def choose_method(self, obs: Observations) -> tuple[str, str]:
+        return "exact", "the posterior of a Gaussian prior has a closed form"
 
     @in_own_modes
     def draw_posterior(
@@ -135,3 +178,9 @@ class GaussianPrior(Prior):
 
     def extra_repr(self) -> str:
         return f"event_shape={self.event_shape}, cov={self._cov}"
+
+
+def require_no_options(options: dict[str, Any]) -> None:
+    """Raise InputError if exact draws are given the options of a sampler."""
+    if options:
+        raise InputError(f"exact draws take no options, got {options}; name a sampler to use them")
