@@ -28,7 +28,24 @@ from .inner import accumulate_dtype, dot
 
 
 class Covariance(Batched):
-    powers: ClassVar[dict[str, int]]  # of the units of x that each tensor carries: 2 for variances, 1 for factors
+    """Base of the covariances.
+
+    Attributes:
+        powers: The power of x's unit that each tensor carries: 2 for variances, 1 for factors.
+        axes: The tensors and the number of axes of each per sample; None if that depends on the event.
+        is_diagonal: Whether entries are independent.
+    """
+
+    powers: ClassVar[dict[str, int]]
+    axes: ClassVar[dict[str, int | None]]
+    is_diagonal: ClassVar[bool] = False
+
+    @classmethod
+    def check_tensors(cls, tensors: dict[str, Tensor]) -> None:
+        """Raise InputError if tensors from an untrusted file, finite and floating-point, do not form such a covariance."""
+        for name in ("variance", "variances"):
+            if name in tensors and not (tensors[name] > 0).all():
+                raise InputError(f"cov.{name} must be positive")
 
     def matvec(self, v: Tensor) -> Tensor:
         raise NotImplementedError
@@ -103,6 +120,8 @@ class Isotropic(Covariance):
     """variance · I; variance: `()` or `(n,)`."""
 
     powers: ClassVar[dict[str, int]] = {"variance": 2}
+    axes: ClassVar[dict[str, int | None]] = {"variance": 0}
+    is_diagonal: ClassVar[bool] = True
 
     def __init__(self, variance: Tensor | float) -> None:
         super().__init__()
@@ -145,6 +164,8 @@ class Diagonal(Covariance):
     """Independent entries; variances: `(*event)` or `(n, *event)`."""
 
     powers: ClassVar[dict[str, int]] = {"variances": 2}
+    axes: ClassVar[dict[str, int | None]] = {"variances": None}
+    is_diagonal: ClassVar[bool] = True
 
     def __init__(self, variances: Tensor) -> None:
         super().__init__()
@@ -190,6 +211,7 @@ class LowRank(Covariance):
     """
 
     powers: ClassVar[dict[str, int]] = {"factor": 1, "variances": 2}
+    axes: ClassVar[dict[str, int | None]] = {"factor": None, "variances": None}
 
     def __init__(self, factor: Tensor, variances: Tensor | float) -> None:
         super().__init__()

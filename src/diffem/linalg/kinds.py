@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from .covariance import Covariance, Diagonal, Isotropic, LowRank
-from .dense import Dense
+from .dense import DenseCovariance
 
 COVARIANCES: dict[str, type[Covariance]] = {
     "isotropic": Isotropic,
     "diagonal": Diagonal,
     "low_rank": LowRank,
-    "dense": Dense,
+    "dense": DenseCovariance,
 }
 
 
@@ -25,7 +25,7 @@ def as_covariance(value: Any, event_shape: tuple[int, ...], owner: str) -> Covar
     if isinstance(value, Covariance):
         return value.bind(len(event_shape))
     if isinstance(value, Tensor) and value.shape == (size, size):
-        return Dense(value)
+        return DenseCovariance(value)
     shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
     raise InputError(
         f"{owner}: cov must be a Covariance or a ({size}, {size}) matrix over samples of shape {event_shape}, got {shape}"

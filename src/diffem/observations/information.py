@@ -8,6 +8,7 @@ import torch
 
 from ..operators.spectrum import Information, Rows
 from .krylov import Krylov
+from .matrices import measurement_matrices
 from .observations import Observations
 
 EXPLICIT = 256  # numbers in a sample up to which G is formed and diagonalised
@@ -33,12 +34,11 @@ def explicit_information(obs: Observations) -> Rows:
 
     Rounding would otherwise leave gains of about eps/σ_y² there, which large noise levels σ take for measurements.
     """
-    exact, n, size = obs.to(dtype=torch.float64), len(obs), math.prod(obs.x_shape)
-    noise, columns = exact.noise, []
-    for e in torch.eye(size, dtype=torch.float64, device=obs.y.device):
-        x = e.reshape(1, *obs.x_shape).expand(n, *obs.x_shape)
-        columns.append(exact.A.adjoint(noise.solve(exact.A(x))).flatten(1))
-    gram = torch.stack(columns, -1)
+    exact, size = obs.to(dtype=torch.float64), math.prod(obs.x_shape)
+    noise, columns = exact.noise, measurement_matrices(exact).unbind(-1)
+    gram = torch.stack(
+        [exact.A.adjoint(noise.solve(a.reshape(exact.y.shape).contiguous())).flatten(1) for a in columns], -1
+    )
     gains, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
     rank = min(size, obs.y[0].numel())
     gains, rows = gains[:, -rank:], vectors.mT[:, -rank:]

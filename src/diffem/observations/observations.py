@@ -18,10 +18,9 @@ from ..core.shapes import raised, require_batch, require_precision
 from ..files import memory
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
-from ..linalg import Covariance, Dense, Diagonal, Isotropic
+from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import Identity, Mask, Operator
-from ..operators.implied import implied
 from ..operators.saved import (
     describe_operator,
     gather_tensors,
@@ -95,7 +94,7 @@ class Observations:
         if seen.shape[1:] != y.shape[1:]:
             raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
         self.y = clean.detach()
-        self.A = A.bound(x)
+        self.A = A.resolve_axes(x)
         self.cov = self._covariance(sigma, cov)
 
     @classmethod
@@ -168,13 +167,13 @@ class Observations:
 
     def selection(self) -> Tensor | None:
         """Which entries of x each observation measures, `(n, N)`, if it measures single entries with independent noise."""
-        if not isinstance(self.A, Mask) or not isinstance(self.cov, Isotropic | Diagonal):
+        if not isinstance(self.A, Mask) or not self.cov.is_diagonal:
             return None
         return self.A.measured(self.y).expand_as(self.y).flatten(1)
 
     def information(self) -> Spectrum | None:
         """AᵀΣ_y⁻¹A where it is diagonal in a known basis (see `operators/spectrum.py`); None where it is not."""
-        if not isinstance(self.cov, Isotropic | Diagonal):
+        if not self.cov.is_diagonal:
             return None
         variances, measured = self.cov.diagonal(tuple(self.y.shape[1:])), self.measured
         precision = 1 / variances if measured is None else torch.where(measured, 1 / variances, 0)
@@ -302,7 +301,7 @@ def _represented(cov: Covariance, y: Tensor) -> Covariance:
             f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves ({small:.1e}): "
             "give y in float64, in larger units, or with the noise it has"
         )
-    if isinstance(cov, Dense) and not (cov.eigenvalue_floor() > 0).all():
+    if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
         raise InputError(
             "the noise covariance must be positive definite: in some direction it has no variance "
             f"(in {y.dtype}), which would make that combination of the measured values exact"
@@ -312,7 +311,7 @@ def _represented(cov: Covariance, y: Tensor) -> Covariance:
 
 def require_affordable(A: Operator, y: Tensor) -> None:
     """Refuse an operator whose settings ask for samples out of all proportion to the data."""
-    _, numbers = implied(A, tuple(y.shape))
+    _, numbers = A.implied_shape(tuple(y.shape))
     if numbers > max(SAMPLE, GROWTH * y.numel()):
         raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
     memory.require(numbers * y.element_size(), "the operator")

@@ -81,7 +81,7 @@ class FileShelf:
     def operators(self, rows: Tensor) -> Operator:
         tensors = self._tensors(rows, [name for name in self._rows if name.startswith("A.")])
         A = rebuild_operator(self._structure["A"], "A", tensors)
-        return A.bound(torch.zeros(1, *self.x_shape, dtype=self.dtype))
+        return A.resolve_axes(torch.zeros(1, *self.x_shape, dtype=self.dtype))
 
     def noise(self, rows: Tensor) -> Covariance:
         tensors = self._tensors(rows, [name for name in self._rows if name.startswith("cov.")])

@@ -10,6 +10,7 @@ included) and `A.measured(y)` says which entries those are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -74,9 +75,23 @@ class Operator(Batched):
         """
         return None
 
-    def bound(self, x: Tensor) -> Self:
-        """The operator with undecided parameters settled, for samples like that of `x` `(1, *event)`."""
+    def resolve_axes(self, x: Tensor) -> Self:
+        """Decide which axes of the parameters are per observation, given a sample x `(1, *event)`."""
         return self
+
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Derive the shape of Aᵀy from the settings and the shape of y alone, without computing anything.
+
+        An operator read from an untrusted file may describe "a window of 8×8 in an image of 10⁶×10⁶", so a reader calls this before it
+        allocates memory.
+
+        Args:
+            y: `(n, *measurement)`.
+
+        Returns:
+            The shape of Aᵀy, and the numbers in the largest tensor that computing it needs.
+        """
+        return y, math.prod(y)  # for operators whose x has the size of y, or is a few times smaller
 
     def children(self) -> tuple[Operator, ...]:
         """The operators this one is made of."""

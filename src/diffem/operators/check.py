@@ -72,7 +72,7 @@ def check(
     """
     if not isinstance(A, Operator):
         A = Function(A, x_shape)
-    A = A.to(device=device, dtype=dtype).bound(torch.zeros(1, *x_shape, dtype=dtype, device=device))
+    A = A.to(device=device, dtype=dtype).resolve_axes(torch.zeros(1, *x_shape, dtype=dtype, device=device))
     n = A.batch or 3
     generator = torch.Generator().manual_seed(seed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -73,6 +74,10 @@ class Crop(Operator):
         # a window that differs between observations spreads one precision to each of them
         rows = precision if self.batch is None else precision.expand(self.batch, *precision.shape[1:])
         return Spectrum(self._adjoint(rows))
+
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        x = (*y[:-2], *self.image)
+        return x, math.prod(x)
 
     def keeps(self, measured: Tensor) -> Tensor:
         return self._forward(measured.float()) > 0

@@ -48,6 +48,10 @@ class Dense(Operator):
         matrix = self._tensors["matrix"]
         return {"matrix": torch.view_as_complex(matrix) if self.complex_output else matrix}
 
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        x = (y[0], *self.event_shape)
+        return x, math.prod(x)
+
     def _matrix(self) -> Tensor:
         matrix = self._read("matrix")
         return torch.view_as_complex(matrix) if self.complex_output else matrix

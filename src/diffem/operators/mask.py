@@ -48,5 +48,5 @@ class Mask(Operator):
     def keeps(self, measured: Tensor) -> Tensor:
         return self._mask(measured) & measured
 
-    def bound(self, x: Tensor) -> Mask:
+    def resolve_axes(self, x: Tensor) -> Mask:
         return self._bind(mask=x.ndim - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -50,6 +51,10 @@ class Downsample(Operator):
 
     def gram_diagonal(self, y: Tensor) -> Tensor | None:
         return torch.full_like(y[:1], self.factor**-2) if self.mode == "mean" else None
+
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        x = (*y[:-2], *(size * self.factor for size in y[-2:]))
+        return x, max(math.prod(x), max(x[-2:]) ** 2)  # one axis is reduced by a matrix
 
     def keeps(self, measured: Tensor) -> Tensor | None:
         return None if self.mode == "bicubic" else self._forward(measured.float()) > 0

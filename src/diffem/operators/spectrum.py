@@ -202,17 +202,17 @@ def _extent(gains: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """See `Information.extent`; size: numbers in a sample."""
     gains = gains.flatten(1).double().cpu()
     gains = gains[gains.amax(1) > 0]
-    return (gains / (1 + gains)).sum(1) / size, gains.amax(1).rsqrt()
+    return shrinkage(gains).sum(1) / size, gains.amax(1).rsqrt()
 
 
-def determined(level: Tensor | float) -> Function:
-    """g → 1 − k = σ²g/(1 + σ²g) at the noise level σ: the share of each coordinate that y determines.
+def shrinkage(gains: Tensor) -> Tensor:
+    """g/(1 + g): the share of a coordinate that y determines, for gains in units of the prior's precision."""
+    return gains / (1 + gains)
+
+
+def determined_share(level: Tensor | float) -> Function:
+    """Make the function g → 1 − k = σ²g/(1 + σ²g), the share of each coordinate that y determines at noise level σ.
 
     k are the eigenvalues of K = (I + σ²G)⁻¹, the part of the noise of x_t that remains once y is known.
     """
-
-    def share(gains: Tensor) -> Tensor:
-        variance_times_gain = per_sample(level, gains) ** 2 * gains
-        return variance_times_gain / (1 + variance_times_gain)
-
-    return share
+    return lambda gains: shrinkage(per_sample(level, gains) ** 2 * gains)

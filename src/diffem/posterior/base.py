@@ -20,7 +20,6 @@ from ..core.modes import differentiable, in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
-from ..linalg import Diagonal, Isotropic
 from ..observations import Observations
 from ..observations.scale import smallest_noise
 from ..priors.base import Prior, evaluation_mode, require_count
@@ -105,7 +104,7 @@ class Posterior:
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler reads nothing back from the device."""
         # particles are weighted by N(0, Σ_y); factoring a Σ_y that is not diagonal synchronises to check for failure
-        return not sampler.needs_likelihood or isinstance(self.noise, Isotropic | Diagonal)
+        return not sampler.needs_likelihood or self.noise.is_diagonal
 
     @property
     def likelihood_iterations(self) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..core.shapes import per_sample
 from ..observations import Observations
-from ..operators.spectrum import Diagonalised, determined
+from ..operators.spectrum import Diagonalised, determined_share
 
 
 class Pivot:
@@ -39,7 +39,7 @@ class Pivot:
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """m, `(n, *event)`; sigma: `()` or `(n,)`."""
-        move = determined(sigma)(self.information.gains) * (self._values - self.information.coordinates(x_t))
+        move = determined_share(sigma)(self.information.gains) * (self._values - self.information.coordinates(x_t))
         return x_t + self.information.restore(move, x_t.shape)
 
     def unknown(self, v: Tensor, sigma: Tensor) -> Tensor:

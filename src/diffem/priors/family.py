@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..operators.spectrum import Diagonalised, Information, Spectrum, determined
+from ..operators.spectrum import Diagonalised, Information, Spectrum, determined_share
 
 DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction")
 MATRIX = 16  # numbers in a sample up to which all entries of I − K are shown
@@ -89,9 +89,9 @@ class Family:
     def describe(self, information: Information, x: Tensor, level: Tensor) -> Tensor:
         """What the network is shown beside its input x `(n, *event)`: `(n, *shape)`."""
         if self.description == "part":
-            return information.combine((determined(level), x))
+            return information.combine((determined_share(level), x))
         G = cast(Diagonalised, information)
-        share = determined(level)(G.gains)
+        share = determined_share(level)(G.gains)
         if self.description == "pixels":
             return torch.cat([share[:, :1].expand(len(x), 1, *x.shape[2:]), share * x], 1)
         if self.description == "entries":

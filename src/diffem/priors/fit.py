@@ -23,7 +23,7 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.progress import Progress
 from ..files.memory import working_bytes
-from ..linalg import Covariance, Dense, LowRank
+from ..linalg import Covariance, DenseCovariance, LowRank
 from ..observations import Observations
 from ..observations.batches import Batches
 from ..observations.diagonal import Coordinates, diagonalised, likelihood_factor
@@ -183,11 +183,11 @@ def _into(coordinates: Coordinates | None, mean: Tensor, cov: Covariance) -> tup
     eye = torch.eye(mean.numel(), dtype=mean.dtype, device=mean.device).reshape(-1, *mean.shape)
     half = to_coordinates(coordinates.basis, cov.matvec(eye))  # rows of ΣBᵀ
     matrix = to_coordinates(coordinates.basis, half.T.reshape(-1, *mean.shape))
-    return to_coordinates(coordinates.basis, mean.unsqueeze(0))[0], Dense((matrix + matrix.T) / 2)
+    return to_coordinates(coordinates.basis, mean.unsqueeze(0))[0], DenseCovariance((matrix + matrix.T) / 2)
 
 
 def _out_of(
-    coordinates: Coordinates | None, fitted: tuple[Tensor, Dense | LowRank], event_shape: tuple[int, ...]
+    coordinates: Coordinates | None, fitted: tuple[Tensor, DenseCovariance | LowRank], event_shape: tuple[int, ...]
 ) -> tuple[Tensor, Covariance]:
     """Mean `(*event)` and covariance of x from those of its coordinates."""
     mean, cov = fitted
@@ -202,4 +202,4 @@ def _out_of(
         factor, variance = cov._tensors["factor"], cov._tensors["variances"]
         return mean, LowRank(sample(factor), float(variance.flatten()[0]))
     vectors = sample(cov._tensors["vectors"].T).flatten(1).T
-    return mean, Dense.from_eigen(cov._tensors["values"], vectors)
+    return mean, DenseCovariance.from_eigen(cov._tensors["values"], vectors)

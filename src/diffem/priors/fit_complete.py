@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..linalg import Dense, Isotropic
+from ..linalg import DenseCovariance, Isotropic
 from ..observations.batches import Batches
 from ..operators import Identity
 
@@ -27,7 +27,7 @@ def is_complete(batches: Batches) -> bool:
     return all(bool((part.cov.diagonal(()) == variance).all()) for part in batches)
 
 
-def fit_complete(batches: Batches) -> tuple[Tensor, Dense, float]:
+def fit_complete(batches: Batches) -> tuple[Tensor, DenseCovariance, float]:
     """Mean, covariance, and the log-likelihood per measured value."""
     first = batches.first()
     size, dtype = math.prod(first.x_shape), first.y.dtype
@@ -45,4 +45,8 @@ def fit_complete(batches: Batches) -> tuple[Tensor, Dense, float]:
     signal = (values - noise).clamp(min=0)
     total = signal + noise
     log_likelihood = -0.5 * float((values / total + total.log()).mean() + math.log(2 * math.pi))
-    return mean.reshape(first.x_shape).to(dtype), Dense.from_eigen(signal.to(dtype), vectors.to(dtype)), log_likelihood
+    return (
+        mean.reshape(first.x_shape).to(dtype),
+        DenseCovariance.from_eigen(signal.to(dtype), vectors.to(dtype)),
+        log_likelihood,
+    )

@@ -16,34 +16,13 @@ import torch
 from torch import Tensor
 
 from ..files import memory
-from ..linalg import Covariance, Dense
+from ..linalg import Covariance, DenseCovariance
 from ..linalg.selected import SelectedBlocks
 from ..observations import Observations
 from ..observations.batches import Batches
+from ..observations.matrices import measurement_matrices, noise_matrices
 
 ENOUGH_PAIRS = 30  # pairs of entries seen together, below which their moments are not worth starting from
-
-
-def measurement_matrices(obs: Observations) -> Tensor:
-    """A as dense matrices over the measurement, `(n, m, N)`, in float64."""
-    n, shape, size = len(obs), obs.x_shape, math.prod(obs.x_shape)
-    matrices = torch.empty(n, obs.y[0].numel(), size, dtype=torch.float64, device=obs.y.device)
-    for k in range(size):  # column by column
-        e = torch.zeros(size, dtype=obs.y.dtype, device=obs.y.device)
-        e[k] = 1
-        matrices[..., k] = obs.A(e.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1)
-    return matrices
-
-
-def noise_matrices(obs: Observations) -> tuple[Tensor, Tensor]:
-    """Σ_y as `(n, m, m)`, and which entries are not measured `(n, m)`: those get unit noise, which with a zero residual and a
-    zero row of A leaves them out of everything."""
-    n, shape, noise, measured = len(obs), tuple(obs.y.shape[1:]), obs.to(torch.float64).noise, obs.measured
-    eye = torch.eye(math.prod(shape), dtype=torch.float64, device=obs.y.device)
-    sigma_y = torch.stack([noise.matvec(e.reshape(1, *shape).expand(n, *shape)).flatten(1) for e in eye], -1)
-    measured = torch.ones_like(obs.y, dtype=torch.bool) if measured is None else measured.expand_as(obs.y)
-    outside = ~measured.flatten(1)
-    return sigma_y + torch.diag_embed(outside.double()), outside
 
 
 class Full:
@@ -140,10 +119,10 @@ class Full:
         self.cov = (cov + cov.T) / 2
         self._reset()
 
-    def result(self) -> tuple[Tensor, Dense]:
+    def result(self) -> tuple[Tensor, DenseCovariance]:
         mean = self.mean.reshape(self.x_shape).to(self.dtype)
         values, vectors = torch.linalg.eigh(self.cov)
-        return mean, Dense.from_eigen(values.clamp(min=0).to(mean), vectors.to(mean))
+        return mean, DenseCovariance.from_eigen(values.clamp(min=0).to(mean), vectors.to(mean))
 
 
 class Selected(Full):

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..core.randomness import Stream
 from ..files.memory import working_bytes
-from ..linalg import Diagonal, Isotropic, LowRank, System, cg
+from ..linalg import LowRank, System, cg
 from ..linalg.solvers import Unconverged
 from ..observations import Observations
 from ..observations.batches import Batches, bytes_each
-from .fit_full import measurement_matrices, noise_matrices
+from ..observations.matrices import measurement_matrices, noise_matrices
 
 STARTED_FROM = 1024  # observations
 ACCURATE = 1e-6  # relative residual of a solve that changes the moments by less than sampling does
@@ -173,7 +173,7 @@ class _ObservationNoise:
         self.sigma_y = obs.noise
         shape = tuple(obs.y.shape[1:])
         self.diagonal = self.sigma_y.diagonal(shape).expand(obs.y.shape).flatten(1)
-        self.exact = self.gram is not None and isinstance(self.sigma_y, Isotropic | Diagonal)
+        self.exact = self.gram is not None and self.sigma_y.is_diagonal
         if not self.exact:
             index = torch.arange(first, first + len(obs), device=obs.y.device)
             signs = stream.uniform(index, obs.x_shape, dtype=torch.float64) < 0.5

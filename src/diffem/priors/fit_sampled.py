@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..linalg import Covariance, Dense, System, cg
+from ..linalg import Covariance, DenseCovariance, System, cg
 from ..observations import Observations
 from ..operators.gain import mean_gain
 from .fit_full import Full, Selected
@@ -110,5 +110,5 @@ class Sampled:
         """The exact model with these parameters; None where its likelihood costs too much."""
         return self.exact.scorer() if isinstance(self.exact, Selected) else None
 
-    def result(self) -> tuple[Tensor, Dense]:
+    def result(self) -> tuple[Tensor, DenseCovariance]:
         return self.exact.result()

@@ -16,7 +16,7 @@ from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..core.shapes import require_same_dtype
 from ..files.memory import working_bytes
-from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
+from ..linalg import Covariance, DenseCovariance, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import Unconverged
 from ..observations import Observations
@@ -137,7 +137,7 @@ class GaussianPrior(Prior):
 
     def _gain(self, obs: Observations, residual: Tensor) -> Tensor:
         """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual, in float64."""
-        selected = obs.selection() if isinstance(self._cov, Dense) else None
+        selected = obs.selection() if isinstance(self._cov, DenseCovariance) else None
         if selected is not None:
             return self._selected_gain(obs, selected, residual)
         cov = self._cov.to(torch.float64)
@@ -160,7 +160,7 @@ class GaussianPrior(Prior):
 
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
         """The same for operators that measure single entries, solved directly: with little noise, iterations would be many."""
-        assert isinstance(self._cov, Dense)
+        assert isinstance(self._cov, DenseCovariance)
         matrix, gain = self._cov.to(torch.float64).matrix()[0], []
         variances = obs.noise.diagonal(self.event_shape).expand(residual.shape).flatten(1)
         # a block of the covariance, its inverse and their addresses

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..files.memory import working_bytes
-from ..linalg import Dense, Diagonal, Isotropic
+from ..linalg import DenseCovariance
 from ..observations import Observations
 from .gaussian import GaussianPrior
 
@@ -100,7 +100,7 @@ class ObservationLaw:
 def observation_laws(prior: GaussianPrior, obs: Observations, chosen: Chosen) -> Iterator[tuple[slice, ObservationLaw]]:
     """The laws of the chosen values in float64, part by part: which observations, and their laws."""
     size, width = math.prod(prior.event_shape), chosen.index.shape[1]
-    selects = isinstance(prior.covariance(), Dense) and obs[:1].selection() is not None
+    selects = isinstance(prior.covariance(), DenseCovariance) and obs[:1].selection() is not None
     each = width * max(width, 1 if selects else size)
     batch = max(1, min(NUMBERS, working_bytes(obs.y.device) // (8 * TENSORS)) // each)
     matrix = prior.covariance().to(torch.float64).matrix()[0] if selects else None  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def _through(prior: GaussianPrior, obs: Observations, chosen: Chosen) -> Tensor:
 
 def _noise(obs: Observations, chosen: Chosen) -> Tensor:
     """The chosen block of Σ_y."""
-    if isinstance(obs.cov, Isotropic | Diagonal):
+    if obs.cov.is_diagonal:
         return torch.diag_embed(chosen.take(obs.cov.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape)))
     columns = [chosen.take(obs.cov.matvec(_unit(obs, chosen, a))) for a in range(chosen.index.shape[1])]
     return torch.stack(columns, -1)

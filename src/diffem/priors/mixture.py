@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import noise_level
-from ..linalg import Covariance, Dense
+from ..linalg import Covariance, DenseCovariance
 from ..linalg.inner import accumulate_dtype
 from .base import Prior, typical_size
 
@@ -96,7 +96,7 @@ class MixturePrior(Prior):
 
     def covariance(self) -> Covariance:
         total = _mixture_covariance(self.weights[None], self.means.flatten(1)[None], self.stds[None] ** 2)
-        return Dense(total[0])
+        return DenseCovariance(total[0])
 
     @in_own_modes
     def log_prob(self, x: Tensor, sigma: float = 0.0) -> Tensor:
