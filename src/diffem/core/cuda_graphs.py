@@ -1,4 +1,4 @@
-"""A step captured once as a CUDA graph and replayed: no Python and no launch gaps between its kernels."""
+"""CUDA graphs: a step is captured once and replayed, without Python or launch gaps between its kernels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from .interruption import poll
 from .progress import Progress
 
-State: TypeAlias = tuple[Tensor, ...]  # what a step changes: x first, then whatever a sampler remembers
-# Capturing runs extra steps. A snapshot saves the statistics before them and returns a function that restores the statistics afterwards.
+State: TypeAlias = tuple[Tensor, ...]  # tensors that a step updates: x first, then the memory of the sampler
+# Capturing runs extra steps. A snapshot saves the statistics before them and returns a function that restores the
+# statistics afterwards.
 Snapshot: TypeAlias = Callable[[], Callable[[], None]]
 
 
@@ -22,7 +23,10 @@ def no_snapshot() -> Callable[[], None]:
 
 
 def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGraph:
-    """Run `function` a few times, as capturing requires, then capture it. It must work in place on tensors it closes over."""
+    """Run `function` a few times, as capturing requires, then capture it.
+
+    It must work in place on tensors it closes over.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -45,7 +49,7 @@ def walk(
     progress: Progress | None,
     snapshot: Snapshot,
 ) -> State:
-    """All steps of a table `(steps, c)` on a state of `rows` rows: one by one, or captured and replayed."""
+    """Run all steps of a table `(steps, c)` on a state of `rows` rows, eagerly or by replaying a CUDA graph."""
     if captured:
         return replay(step, state, table, progress, snapshot)
     for i in range(len(table)):
@@ -62,7 +66,7 @@ def replay(
     progress: Progress | None,
     snapshot: Snapshot,
 ) -> State:
-    """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`."""
+    """Run all steps of a table `(steps, c)` by capturing one `step(state, i, row)` and replaying it."""
     static = tuple(part.clone() for part in state)
     i = torch.zeros(1, dtype=torch.int64, device=table.device)
 
@@ -83,6 +87,6 @@ def replay(
         graph.replay()
         poll()
         if progress is not None and progress.show and k % 64 == 0:
-            torch.cuda.synchronize()  # launches run far ahead of the work; only a bar needs to know
+            torch.cuda.synchronize()  # launches run far ahead of the GPU; only a progress bar must wait for it
             progress.advance(64 * n)
     return static
