@@ -1,8 +1,8 @@
 r"""Full covariance matrices, and their blocks on the measured entries.
 
-With M the projection onto the measured entries, their marginal covariance is MΣM. Its products MΣ(Mv) and its square root
-MΣ^½ need only the eigenvectors of Σ, which observations may share; solving and log|MΣM| need the Cholesky factor of a
-different block for every mask.
+With M the projection onto the measured entries, their marginal covariance is MΣM. Its products MΣ(Mv) and its square
+root MΣ^½ need only the eigenvectors of Σ, which observations may share; solving and log|MΣM| need the Cholesky factor
+of a different block for every mask.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DenseCovariance(Covariance):
         floor = -1e-4 if matrix.dtype == torch.float32 else -1e-8
         if not values.min() >= floor * scale:
             raise InputError(f"a covariance must be positive; its smallest eigenvalue is {values.min():.2e}")
-        # in the order a file keeps them: products round differently when the memory is laid out differently
+        # contiguous, as in a file: products round differently for another memory layout
         self._store("vectors", vectors.contiguous(), 2)
         self._store("values", values.clamp(min=0), 1)
 
@@ -132,7 +132,7 @@ class DenseCovariance(Covariance):
 
 
 class DenseBlock(Covariance):
-    """A dense Σ on the measured entries, acting as zero on the others; made by `DenseCovariance.restrict`.
+    """A dense Σ restricted to the measured entries, zero on the others. Made by `DenseCovariance.restrict`.
 
     measured: bool, broadcastable to the event, shared or one mask per observation.
     """
@@ -173,9 +173,9 @@ class DenseBlock(Covariance):
         return 2 * torch.cat(diagonals).log().sum(-1)
 
     def _factors(self, event_shape: tuple[int, ...]) -> Iterator[tuple[slice | None, Tensor]]:
-        """Cholesky factors `(b, N, N)` of some observations at a time, and which (None: one block for all).
+        """Iterate over Cholesky factors `(b, N, N)` and the observations they belong to (None: one factor for all).
 
-        Entries outside have unit rows, so they add nothing to log|Σ| and stay 0 in a solution.
+        Unmeasured entries have unit rows, so they add nothing to log|Σ| and stay 0 in a solution.
         """
         inside = self._inside(event_shape).flatten(1)
         matrix = self._whole().to(accumulate_dtype(inside.device)).matrix()

@@ -1,4 +1,7 @@
-"""Covariances in files: kind and axes as JSON values, tensors by name. Rebuilding checks everything, as files are untrusted."""
+"""Covariances in files: kind and axes as JSON values, tensors by name.
+
+Rebuilding checks everything, as files are untrusted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ def describe_covariance(cov: Covariance) -> tuple[dict[str, Any], dict[str, Tens
 
 
 def rebuild_covariance(entry: Any, tensors: dict[str, Tensor]) -> Covariance:
-    """Rebuild a covariance from its description and tensors. Raises InputError for what its constructor would reject."""
+    """Rebuild a covariance from its description and tensors.
+
+    Raises InputError for what its constructor would reject.
+    """
     if not isinstance(entry, dict) or not isinstance(entry.get("axes"), dict):
         raise InputError("the covariance is not described by a kind and axes")
     kind, axes = entry.get("kind"), entry["axes"]
