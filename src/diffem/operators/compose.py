@@ -1,4 +1,4 @@
-"""Operators made of operators: one after the other, or side by side."""
+"""Composite operators: composition and stacking."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Compose(_Composite):
         return y
 
     def measured(self, y: Tensor) -> Tensor | None:
-        # walk back through the intermediate results, then carry what is measured forward
+        # compute the shapes of intermediate results backwards, then propagate the mask of measured entries forwards
         data = [torch.zeros_like(y)]
         for A in self._children[:-1]:
             data.append(A.adjoint(data[-1]))
@@ -103,8 +103,8 @@ class Compose(_Composite):
 class Stack(_Composite):
     """Several measurements of the same x.
 
-    When all have the same shape, y is `(n, k, *measurement)`, one entry of the second axis per operator. When they differ,
-    `x_shape` (the shape of a sample) is needed to know how to take y apart, and y is flat, `(n, m1 + m2 + ...)`.
+    When all have the same shape, y is `(n, k, *measurement)`, one entry of the second axis per operator. When they
+    differ, `x_shape` (the shape of a sample) is needed to split y, and y is flat, `(n, m1 + m2 + ...)`.
     """
 
     def __init__(self, *operators: Operator, x_shape: tuple[int, ...] | None = None) -> None:

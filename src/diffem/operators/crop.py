@@ -1,4 +1,4 @@
-"""A window of the image is measured: small detectors, fields of view."""
+"""Observations of a window of the image: small detectors, limited fields of view."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from .spectrum import Spectrum
 class Crop(Operator):
     """y = the window of `size` whose upper left corner is (top, left).
 
-    size: (height, width) of the window; image: (height, width) of the images.
-    top, left: an int shared by all, or an integer tensor `(n,)`; None centres the window.
+    Args:
+        size: (height, width) of the window.
+        image: (height, width) of the images.
+        top, left: An int shared by all, or an integer tensor `(n,)`; None centres the window.
     """
 
     def __init__(

@@ -18,10 +18,11 @@ MODES = ("bicubic", "mean")
 class Downsample(Operator):
     """Reduce height and width by an integer factor.
 
-    mode: 'bicubic', antialiased (the filter of `torch.nn.functional.interpolate(..., antialias=True)`), or 'mean' over
-        blocks of factor×factor.
-
     x: `(n, ..., H, W)` with H and W multiples of the factor.
+
+    Args:
+        mode: 'bicubic', antialiased (the filter of `torch.nn.functional.interpolate(..., antialias=True)`), or
+            'mean' over blocks of factor×factor.
     """
 
     def __init__(self, factor: int, mode: str = "bicubic") -> None:
@@ -70,7 +71,7 @@ def reduction(size: int, factor: int, mode: str, dtype: torch.dtype, device: tor
     if mode == "mean":
         matrix = eye.reshape(size // factor, factor, size).mean(1)
     else:
-        # what torch's own filter does to each unit vector are the matrix's columns
+        # the columns are torch's filter applied to unit vectors
         matrix = torch.nn.functional.interpolate(
             eye[None, None], size=(size // factor, size), mode="bicubic", antialias=True, align_corners=False
         )[0, 0]
