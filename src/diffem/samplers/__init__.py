@@ -1,4 +1,4 @@
-"""Samplers: any of them takes any denoiser; a new one is a file and a line in `run.SAMPLERS`."""
+"""Samplers. Every sampler works with every denoiser; a new sampler is a file and a line in `run.SAMPLERS`."""
 
 from .base import Sampler, Target
 from .ddim import DDIM

@@ -1,12 +1,13 @@
 r"""What a sampler is: a table of coefficients, a step, and the loop that draws with them.
 
-A sampler turns noise x₁ ~ N(μ, σ₁²I) into a draw by calling a denoiser D(x_t, σ_t) = E[x | x_t] along decreasing noise levels. A draw takes
-`steps` steps from σ_max to σ_min and ends with one more denoising at σ_min, so a sampler with e evaluations per step makes e·steps + 1 evaluations.
-That last denoising is not a step: corrections that are scaled to the effect of a step must not be applied in it, so a posterior method
-chooses its own (`Posterior.finish`).
+A sampler turns noise x₁ ~ N(μ, σ₁²I) into a draw by calling a denoiser D(x_t, σ_t) = E[x | x_t] along decreasing noise
+levels. A draw takes `steps` steps from σ_max to σ_min and ends with one more denoising at σ_min, so a sampler with e
+evaluations per step makes e·steps + 1 evaluations. That last denoising is not a step: corrections that are scaled to
+the effect of a step must not be applied in it, so a posterior method chooses its own (`Posterior.finish`).
 
-All coefficients of a step are computed once, in float64, as one row of a table. The step itself only multiplies and adds tensors, does not
-synchronise with the device, and keeps its memory in a tuple of tensors, so it can run eagerly or be captured as a CUDA graph.
+All coefficients of a step are computed once, in float64, as one row of a table. The step itself only multiplies and
+adds tensors, does not synchronise with the device, and keeps its memory in a tuple of tensors, so it can run eagerly or
+be captured as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Drawn:
 
 
 class Sampler(ABC):
-    """Base of the samplers. A subclass implements `table`, `start` and `step`; one with a loop of its own overrides `draw`.
+    """Base of the samplers.
+
+    A subclass implements `table`, `start` and `step`; one with a loop of its own overrides `draw`.
 
     Attributes:
         evaluations_per_step: Denoiser calls in a step.
@@ -90,12 +93,15 @@ class Sampler(ABC):
     needs_likelihood: ClassVar[bool] = False
 
     def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
-        """Split the noise levels `(steps + 1,)` into segments and name the sampler of each. All must use the same state layout."""
+        """Split the noise levels `(steps + 1,)` into segments and name the sampler of each.
+
+        All must use the same state layout.
+        """
         return [(self, sigmas)]
 
     @abstractmethod
     def table(self, sigmas: Tensor) -> Tensor:
-        """Compute the coefficients of all steps, `(steps, c)` in float64, for decreasing noise levels `(steps + 1,)`."""
+        """Compute the coefficients `(steps, c)` in float64 for decreasing noise levels `(steps + 1,)`."""
 
     @abstractmethod
     def start(self, x: Tensor) -> State:
@@ -127,8 +133,8 @@ class Sampler(ABC):
             stream: Source of the random numbers.
             draws: (n,). Draw numbers, the second part of the address. Default: 0.
             progress: Progress bar, advanced by the rows of the batch at each step.
-            captured: On a GPU, capture one step as a CUDA graph and replay it. This is faster for small networks, whose kernels are shorter
-                than their launches.
+            captured: On a GPU, capture one step as a CUDA graph and replay it. This is faster for small networks, whose
+                kernels are shorter than their launches.
         """
         require_levels(sigmas)
         index = index.to(mean.device)

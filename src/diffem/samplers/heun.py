@@ -1,4 +1,7 @@
-r"""Heun's method on the probability-flow ODE dx/dσ = (x − D(x, σ))/σ, second order (Karras et al. 2022, Algorithm 1)."""
+r"""Heun's method on the probability-flow ODE dx/dσ = (x − D(x, σ))/σ, second order (Karras et al.
+
+2022, Algorithm 1).
+"""
 
 from __future__ import annotations
 

@@ -1,32 +1,39 @@
-r"""Twisted diffusion sampling (Wu et al. 2023): many particles per draw, weighted so that the guide's error is paid back.
+r"""Twisted diffusion sampling (Wu et al.
 
-A posterior method guides x_t by an approximation q(y | x_t) of the likelihood, the *twist*. Guiding alone inherits its error. Here
-P particles start at x₁ and move by the guided DDPM kernel q(x_s | x_t, y) instead of the prior's p(x_s | x_t); each carries
+2023): many particles per draw, with weights that correct the error of the guide.
+
+A posterior method guides x_t by an approximation q(y | x_t) of the likelihood, the *twist*. Guiding alone inherits its
+error. Here P particles start at x₁ and move by the guided DDPM kernel q(x_s | x_t, y) instead of the prior's p(x_s |
+x_t); each carries
 
     w ← w · p(x_s | x_t) q(y | x_s) / (q(x_s | x_t, y) q(y | x_t)),
 
-which makes the weighted particles follow p(x_s) q(y | x_s) whatever the twist was before: the twists of a path cancel, except the
-last. When the effective number of particles 1/Σw² falls below `threshold`·P, they are resampled (systematically) and start again with
-equal weights.
+so that the weighted particles follow p(x_s) q(y | x_s) for any earlier twist: the twists along a path cancel, except
+the last. When the effective number of particles 1/Σw² falls below `threshold`·P, they are resampled (systematically)
+and get equal weights.
 
-The last factor is therefore the only one that must be right. A path of the prior ends at x_t ~ p(x_t), t = σ_min, and its draw is
-x = D(x_t), D being the prior's denoiser. Let π be the law of that x, the law `prior.sample` draws from, which differs from the prior's by
-less than σ_min. With the likelihood of *the point that is returned* in the place of the last twist, the mean of any f over the particles tends to
+The last factor is therefore the only one that must be right. A path of the prior ends at x_t ~ p(x_t), t = σ_min, and
+its draw is x = D(x_t), D being the prior's denoiser. Let π be the law of that x, the law `prior.sample` draws from,
+which differs from the prior's by less than σ_min. With the likelihood of *the point that is returned* in the place of
+the last twist, the mean of any f over the particles tends to
 
     ∫ f(D(x_t)) p(y | D(x_t)) p(x_t) dx_t / ∫ p(y | D(x_t)) p(x_t) dx_t = ∫ f(x) p(y | x) π(dx) / ∫ p(y | x) π(dx),
 
-which is the posterior of π, for every noise level and every twist. So −½ (y − A x)ᵀ Σ_y⁻¹ (y − A x) is computed at x = D(x_t), without
-any solve, and x is what a draw returns. (With E[x | x_t, y] in the place of D(x_t), y would count twice.) Before that, a twist may be any
-positive function: the better it is, the more equal the weights; a solve that has not converged, an inexact determinant or a wrong
-factor costs particles. So does noise below σ_min: the last weights then select particles from a spread of σ_min with a likelihood of
-width σ_y, and m values cost about a factor (1 + σ_min²/σ_y²)^{m/2}.
+which is the posterior of π, for every noise level and every twist. Therefore −½ (y − A x)ᵀ Σ_y⁻¹ (y − A x) is computed
+at x = D(x_t), without any solve, and the draw returns x. (With E[x | x_t, y] instead of D(x_t), y would count twice.)
+Earlier twists may be any positive functions. A good twist keeps the weights equal; an unconverged solve, an inexact
+determinant or a wrong factor reduces the effective number of particles. So does noise below σ_min: the last weights
+then select particles from a spread of σ_min with a likelihood of width σ_y, and m values cost about a factor (1 +
+σ_min²/σ_y²)^{m/2}.
 
-A draw is **one** particle, picked by its final weight. Particles share ancestors and are not independent draws, so one is all that is taken,
-unless `picks` says otherwise: EM, which averages over draws, gets more out of the same particles.
+A draw is **one** particle, picked by its final weight. Particles share ancestors, so several picks from one set are not
+independent draws. With `picks` a set yields several draws nevertheless, which is efficient for EM, since EM averages
+over draws.
 
-Second order extrapolates the prior's kernel as in `ddim.py` and moves the guided one by as much, so the weights correct towards the law
-of `ddpm2`. That kernel remembers the step before, which the twist does not know of: it loses less variance in few steps but takes
-more particles (about three times as many on one of the 25-Gaussian problems), so first order is the default.
+Second order extrapolates the prior's kernel as in `ddim.py` and moves the guided one by as much, so the weights correct
+towards the law of `ddpm2`. That kernel depends on the previous step and the twist does not, so it loses less variance
+in few steps but needs more particles (about three times as many on one of the 25-Gaussian problems), so first order is
+the default.
 """
 
 from __future__ import annotations
@@ -48,9 +55,15 @@ from .ddim import DDIM
 
 
 class TDS(DDIM):
-    """particles: P; threshold: resample below this fraction of P; order: 1 or 2, of the DDPM step; picks: draws from one set of particles.
+    """Twisted diffusion sampling.
 
-    It needs observations. Without them there is nothing to weigh, and a prior's draw is that of `ddpm` (`ddpm2`).
+    Without observations all weights are equal, and a sample of the prior is that of `ddpm` (`ddpm2`).
+
+    Args:
+        particles: P, the number of particles per set.
+        threshold: Resample if the effective number of particles falls below this fraction of P.
+        order: Order of the DDPM step, 1 or 2.
+        picks: Draws that are picked from one set of particles.
     """
 
     name: ClassVar[str] = "tds"
@@ -79,7 +92,10 @@ class TDS(DDIM):
         progress: Progress | None = None,
         captured: bool = False,
     ) -> Drawn:
-        """Draw from n sets of P particles; the rows of a set are adjacent. Particle p of draw d has the random numbers of draw dP + p."""
+        """Draw from n sets of P particles; the rows of a set are adjacent.
+
+        Particle p of draw d has the random numbers of draw dP + p.
+        """
         if target.guide is None or target.end is None:
             return super().draw(target, mean, index, sigmas, stream, draws=draws, progress=progress, captured=captured)
         require_levels(sigmas)
@@ -105,8 +121,8 @@ class TDS(DDIM):
 class ParticleSets:
     """The step of n sets of P particles, and their random numbers.
 
-    The state of a step holds x_t and the prior's last x̂, `(n·P, *event)`; log w and the log-twist at x_t, `(n, P)`; the smallest effective number of
-    particles and the number of resamplings, `(n,)`.
+    The state of a step holds x_t and the prior's last x̂, `(n·P, *event)`; log w and the log-twist at x_t, `(n, P)`;
+    the smallest effective number of particles and the number of resamplings, `(n,)`.
     """
 
     def __init__(
@@ -168,13 +184,25 @@ class ParticleSets:
 
 
 def normalised(log_w: Tensor) -> Tensor:
-    """Weights `(n, P)` that sum to 1. A particle whose weight is not a number gets none; if all are lost they count alike."""
+    """Normalise weights `(n, P)`.
+
+    A particle whose weight is not finite gets weight 0; if that is so for all, the weights are equal.
+    """
     log_w = torch.nan_to_num(log_w, nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
     lost = (log_w == -math.inf).all(-1, keepdim=True)
     return torch.softmax(torch.where(lost, 0, log_w), -1)
 
 
 def systematic(w: Tensor, u: Tensor, count: int) -> Tensor:
-    """Particles `(n, count)`: the i-th appears ⌊count · wᵢ⌋ or ⌈count · wᵢ⌉ times. w: `(n, P)` normalised, u: `(n,)` uniform."""
+    """Resample systematically: particle i appears ⌊count · wᵢ⌋ or ⌈count · wᵢ⌉ times.
+
+    Args:
+        w: (n, P). Normalised weights.
+        u: (n,). Uniform numbers.
+        count: Number of particles to select.
+
+    Returns:
+        Indices of particles, `(n, count)`.
+    """
     points = (torch.arange(count, device=w.device, dtype=w.dtype) + u.to(w).unsqueeze(1)) / count
     return torch.searchsorted(w.cumsum(-1), points).clamp(max=w.shape[1] - 1)
