@@ -1,8 +1,8 @@
 r"""A prior is a denoiser: `prior(x_t, sigma) = E[x | x_t]`, with x_t = x + sigma·z.
 
-That one function is all a sampler needs to draw from the prior, and all a posterior method needs to condition it. It works on
-batches `(n, *event)` with sigma a scalar or one per sample, treats samples independently, and is never clipped: the Jacobian of
-a clipped denoiser is not a covariance.
+That one function is all a sampler needs to draw from the prior, and all a posterior method needs to condition it. It
+works on batches `(n, *event)` with sigma a scalar or one per sample, treats samples independently, and is never
+clipped: the Jacobian of a clipped denoiser is not a covariance.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Prior(nn.Module):
         return tuple(self.mean.shape)
 
     def covariance(self) -> Covariance | None:
-        """Σ_x of the prior where it is known; the heuristic `sigma_x` uses it."""
+        """Σ_x of the prior if it is known, otherwise None. The heuristic `sigma_x` uses it."""
         return self._cov
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        # nn.Module moves its buffers through here; the covariance is a value beside them and moves along
+        # nn.Module moves its buffers through here; the covariance is not a buffer and must be moved too
         super()._apply(fn, recurse)
         if self._cov is not None:
             self._cov = self._cov.to(self.mean)
@@ -82,15 +82,15 @@ class Prior(nn.Module):
         raise NotImplementedError
 
     def arithmetic(self) -> AbstractContextManager[None]:
-        """How the denoiser and its vector–Jacobian products are to be computed."""
+        """Context in which the denoiser and its vector–Jacobian products are computed."""
         return nullcontext()
 
     def batch_for(self, most: int) -> int:
-        """How many samples to evaluate at a time, of `most`, when no batch size is given: as many as memory allows."""
+        """Default batch size, at most `most`: as many samples as memory allows."""
         return most
 
     def prepare(self, batch: int, evaluations: int) -> None:
-        """Before so many evaluations of batches, with their products: whatever makes them faster by more than it takes."""
+        """Prepare for evaluations with VJPs, for instance by compiling, if that saves time in total."""
 
     @in_own_modes
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
@@ -100,13 +100,14 @@ class Prior(nn.Module):
         return self.denoise(x_t, noise_level(sigma, x_t))
 
     def sigmas(self, steps: int, sigma_min: float | None = None) -> Tensor:
-        """`(steps + 1,)` decreasing noise levels in float64, in the units of the data.
+        """Compute the decreasing noise levels `(steps + 1,)` in float64, in the units of the data.
 
         Args:
-            sigma_min: The last level; the prior's own when not given.
+            steps: Number of steps.
+            sigma_min: The last level. Default: `sigma_min` of the prior.
         """
         low = self.sigma_min if sigma_min is None else sigma_min
-        # spaced in units of the scale: logarithms of numbers with other units would round differently
+        # computed in units of the scale, so that the rounding does not depend on the units of the data
         return self.scale * schedule(steps, low / self.scale, self.sigma_max / self.scale)
 
     @in_own_modes
@@ -129,7 +130,8 @@ class Prior(nn.Module):
             steps: Sampling steps.
             sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
             seed: Seed of the random numbers.
-            batch_size: Number of samples per batch; the samples do not depend on it. Default: as many as suit the device.
+            batch_size: Number of samples per batch; the samples do not depend on it. Default: as many as suit the
+                device.
             progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
             options: Options of the sampler (`eta`, `corrections`, `tau`).
         """
@@ -149,8 +151,9 @@ class Prior(nn.Module):
 
         Args:
             obs: The observations.
-            method: A name of `posterior.METHODS`. Default: the best one that applies (`choose_method`), or 'mmps' if options are given. The
-                attribute `method` of the result names it, and the logger "diffem" records the reason.
+            method: A name of `posterior.METHODS`. Default: the best one that applies (`choose_method`), or 'mmps' if
+                options are given. The attribute `method` of the result names it, and the logger "diffem" records the
+                reason.
             options: Options of the method (`solver`, `iterations`, `tolerance`, `guard`, ...).
         """
         return condition(self, obs, method, **options)
@@ -162,7 +165,7 @@ class Prior(nn.Module):
 
 @in_own_modes
 def condition(prior: Prior, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
-    """The posterior of `prior` given `obs` by a method's name, or by the best one that applies; `options` are the method's."""
+    """Condition `prior` on `obs` by a method, or by the best one that applies; see `Prior.posterior`."""
     if not isinstance(obs, Observations):
         raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
     if method is None:
@@ -177,7 +180,7 @@ def condition(prior: Prior, obs: Observations, method: str | None = None, **opti
 
 
 def typical_size(variances: Tensor, mean: Tensor) -> float:
-    """The root mean square of standard deviations; of the mean's entries where nothing varies, and 1 where all are 0."""
+    """Root mean square of the standard deviations, or of the mean if all variances are 0, or else 1."""
     for squares in (variances, mean.square()):
         if (size := float(squares.double().mean().sqrt())) > 0:
             return size
@@ -191,7 +194,7 @@ def require_count(value: Any, name: str) -> None:
 
 
 def require_mean(mean: Tensor, owner: str) -> None:
-    """Refuse a mean that no prior can have."""
+    """Raise InputError unless the mean is finite, floating point, and has at least one axis."""
     if not mean.is_floating_point() or not torch.isfinite(mean).all():
         raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
     require_precision(mean.dtype, f"the mean of a {owner}")
@@ -201,7 +204,7 @@ def require_mean(mean: Tensor, owner: str) -> None:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Dropout off while drawing, and every part of the module as it was afterwards."""
+    """Put a module into evaluation mode inside this context, and restore the mode of every part afterwards."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -1,7 +1,7 @@
-r"""Observations of everything, all with the same white noise: the Gaussian of maximum likelihood in closed form.
+r"""The Gaussian of maximum likelihood in closed form, for complete observations with equal white noise.
 
-With ȳ and S = QΛQᵀ the mean and covariance of the observations, Σ + σ_y²I equals S in the directions that vary more than the noise; the
-others have no variance of their own (Tipping & Bishop 1999):
+With ȳ and S = QΛQᵀ the mean and covariance of the observations, Σ + σ_y²I equals S in the directions that vary more
+than the noise; the other directions have variance 0 (Tipping & Bishop 1999):
 
     μ = ȳ,      Σ = Q max(Λ − σ_y², 0) Qᵀ.
 """
@@ -19,7 +19,7 @@ from ..operators import Identity
 
 
 def is_complete(batches: Batches) -> bool:
-    """Whether every entry is measured as it is, with one noise level."""
+    """Whether all entries are observed directly, with one noise level."""
     first = batches.first()
     if not isinstance(first.A, Identity) or not isinstance(first.cov, Isotropic):
         return False
@@ -28,7 +28,7 @@ def is_complete(batches: Batches) -> bool:
 
 
 def fit_complete(batches: Batches) -> tuple[Tensor, DenseCovariance, float]:
-    """Mean, covariance, and the log-likelihood per measured value."""
+    """Fit mean and covariance; returns them and the log-likelihood per measured value."""
     first = batches.first()
     size, dtype = math.prod(first.x_shape), first.y.dtype
     mean = torch.zeros(size, dtype=torch.float64, device=batches.device)

@@ -1,4 +1,4 @@
-r"""The Gaussian prior N(μ, Σ): the start of expectation–maximisation, and an exact answer to test against.
+r"""The Gaussian prior N(μ, Σ): the start of expectation–maximisation, and an exact reference for tests.
 
 E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 """
@@ -24,8 +24,8 @@ from ..operators import Identity
 from ..samplers import DEFAULT_STEPS, Sampler
 from .base import Prior, require_count, require_mean, typical_size
 
-ITERATIONS = 1000  # of a solve, for operators that mix entries
-ACCURATE = 1e-8  # residual that needs no warning even if float64 could reach a smaller one
+ITERATIONS = 1000  # largest number of iterations of a solve, for operators that mix entries
+ACCURATE = 1e-8  # largest relative residual that causes no warning
 
 
 class GaussianPrior(Prior):
@@ -64,7 +64,7 @@ class GaussianPrior(Prior):
         return self._cov
 
     def batch_for(self, most: int) -> int:
-        """Of `most`, as many samples as an exact posterior draw can hold at once: about 24 vectors in float64 for each."""
+        """Default batch size, at most `most`: an exact posterior draw needs about 24 vectors in float64 per sample."""
         return min(most, max(1, working_bytes(self.mean.device) // (24 * 8 * self.mean.numel())))
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
@@ -94,6 +94,7 @@ class GaussianPrior(Prior):
         if sampler is not None:
             return super().sample(n, steps, sampler, seed, batch_size=batch_size, progress=progress, **options)
         require_count(n, "n")
+        require_count(steps, "steps")
         require_no_options(options)
         stream = Stream(seed, "gaussian prior")
         parts = torch.arange(n, device=self.mean.device).split(batch_size or self.batch_for(n))
@@ -112,14 +113,18 @@ class GaussianPrior(Prior):
     def draw_posterior(
         self, obs: Observations, *, seed: int = 0, lap: int = 0, index: Tensor | None = None, draw: int = 0
     ) -> Tensor:
-        r"""One exact draw of q(x | y, A) per observation, `(n, *event)`, without a diffusion (Matheron's rule):
+        r"""Draw exactly from q(x | y, A), one draw per observation, `(n, *event)`, by Matheron's rule:
 
-        x + ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ (y − Ax − e),  x ~ N(μ, Σ),  e ~ N(0, Σ_y).
+            x + ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ (y − Ax − e),  x ~ N(μ, Σ),  e ~ N(0, Σ_y).
+
+        Args:
+            obs: The n observations.
+            seed, lap, index, draw: The address of the random numbers, see `posterior.Posterior.sample`.
         """
         poll()
         index = torch.arange(len(obs)) if index is None else index
         index = index.to(self.mean.device)
-        # In float64: the directions with the least variance decide whether a draw explains a precise measurement.
+        # in float64: for precise measurements the fit of a draw depends on the directions with the least variance
         obs = obs.to(torch.float64).reduced()
         stream = Stream(seed, "gaussian posterior", lap)
         number = torch.full_like(index, draw)
@@ -142,7 +147,7 @@ class GaussianPrior(Prior):
             return self._selected_gain(obs, selected, residual)
         cov = self._cov.to(torch.float64)
         if isinstance(obs.A, Identity) and isinstance(obs.cov, Isotropic):
-            # Σ(Σ + s)⁻¹r as r − s(Σ + s)⁻¹r: one factor, so that eigenvectors in float32 need not be orthogonal to more than that
+            # Σ(Σ + s)⁻¹r = r − s(Σ + s)⁻¹r has one factor only, so it is less sensitive to float32 eigenvectors
             variance = obs.cov.diagonal(())
             shifted = cov.plus(variance if obs.cov.batch else variance[0])
             return residual - obs.cov.matvec(shifted.solve(residual))
@@ -159,11 +164,14 @@ class GaussianPrior(Prior):
         return solution.pullback
 
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
-        """The same for operators that measure single entries, solved directly: with little noise, iterations would be many."""
+        """The same by a direct solve, for operators that measure single entries.
+
+        With little noise CG would need many iterations.
+        """
         assert isinstance(self._cov, DenseCovariance)
         matrix, gain = self._cov.to(torch.float64).matrix()[0], []
         variances = obs.noise.diagonal(self.event_shape).expand(residual.shape).flatten(1)
-        # a block of the covariance, its inverse and their addresses
+        # memory: a block of the covariance, its inverse and their indices
         together = working_bytes(residual.device) // (8 * 8 * max(1, int(selected.sum(1).max())) ** 2)
         for rows in torch.arange(len(obs), device=residual.device).split(max(1, together)):
             blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])

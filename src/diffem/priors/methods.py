@@ -1,4 +1,7 @@
-"""The posterior methods by name, as `Prior.posterior` finds them. The package `posterior` adds its methods when diffem is imported."""
+"""The posterior methods by name, as `Prior.posterior` finds them.
+
+The package `posterior` adds its methods when diffem is imported.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from ..observations import Observations
 
 
 class Conditioned(Protocol):
-    """A prior conditioned on n observations: a denoiser whose sample i belongs to observation i; `posterior.Posterior` is the class.
+    """A prior conditioned on n observations: a denoiser whose sample i belongs to observation i.
+
+    See `posterior.Posterior`.
 
     Attributes:
         method: The name of the posterior method.
