@@ -1,4 +1,4 @@
-"""Posterior methods: prior × observations → denoiser; a new one is a file and a line in `METHODS`."""
+"""Posterior methods: prior × observations → denoiser. A new method is a file and a line in `METHODS`."""
 
 from ..observations import Observations
 from ..priors.base import Prior, condition
@@ -22,7 +22,7 @@ CLOSED_FORMS: tuple[type[GaussianPosterior | Exact], ...] = (GaussianPosterior, 
 
 
 def exact(prior: Prior, obs: Observations) -> Posterior:
-    """Make the exact posterior: in closed form for Gaussian and mixture priors, by one denoising if AᵀΣ_y⁻¹A is proportional to I."""
+    """Make the exact posterior: in closed form, or by one denoising if AᵀΣ_y⁻¹A is proportional to I."""
     return next((kind for kind in CLOSED_FORMS if kind.applies(prior, obs)), IsotropicInformation)(prior, obs)
 
 

@@ -1,8 +1,8 @@
 r"""Prior × observations → denoiser.
 
-A posterior method estimates E[x | x_t, y] = x̂ + σ_t² ∇ log q(y | x_t) from the prior's x̂ = E[x | x_t] and, for most methods, its
-Jacobian J = ∂x̂/∂x_t through vector–Jacobian products. What it returns is again a denoiser, one sample per observation, so
-every sampler works with every method.
+A posterior method estimates E[x | x_t, y] = x̂ + σ_t² ∇ log q(y | x_t) from the prior's x̂ = E[x | x_t] and, for most
+methods, its Jacobian J = ∂x̂/∂x_t through vector–Jacobian products. The result is again a denoiser, with one sample per
+observation, so every sampler works with every method.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .twisted import Twist
 
 
 class Linearised:
-    """The prior at x_t: one forward pass, then as many vector–Jacobian products as are asked for, counted."""
+    """The prior's denoiser linearised at x_t: one forward pass, then any number of VJPs, which are counted."""
 
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
         with torch.enable_grad():
@@ -49,7 +49,7 @@ class Linearised:
 
 @dataclass
 class Posterior:
-    """Base of the methods: a subclass is a dataclass of its options and implements `evaluate`."""
+    """Base of the posterior methods. A subclass is a dataclass of its options and implements `evaluate`."""
 
     method: ClassVar[str]
 
@@ -67,18 +67,19 @@ class Posterior:
         tensors = [*self.prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]
         if any(t.is_inference() for t in tensors):
             raise InputError(
-                f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot be computed; "
+                f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot "
+                "be computed; "
                 "make or load it outside"
             )
         self.observe(self.obs)
         self.sigma_min = lowest_level(self.prior.sigma_min, smallest_noise(self.obs))
 
     def sigmas(self, steps: int) -> Tensor:
-        """The noise levels of a draw, `(steps + 1,)`: the prior's, down to noise that lies far below them."""
+        """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`lowest_level`)."""
         return self.prior.sigmas(steps, self.sigma_min)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        """E[x | x_t, y] and what it took; x_t `(n, *event)`, one sample per observation."""
+        """Estimate E[x | x_t, y] for x_t `(n, *event)`, one sample per observation, and record the cost."""
         raise NotImplementedError
 
     @in_own_modes
@@ -91,18 +92,22 @@ class Posterior:
         return self.evaluate(x_t, noise_level(sigma, x_t)).x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        """The last denoising of a draw, at σ_min; its `x_hat` is what the draw returns for the state x_t `(n, *event)`.
+        """Make the last denoising of a draw, at σ_min. The draw returns its `x_hat` for the state x_t `(n, *event)`.
 
-        By default E[x | x_t, y], within about σ_min of x_t. A method whose estimate moves x_t further than that overrides this.
+        Default: E[x | x_t, y], which is within about σ_min of x_t. Methods whose estimate moves x_t further override
+            this.
         """
         return self.evaluate(x_t, sigma)
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
-        """The method as a draw of `steps` steps by this sampler uses it; the same unless its strength depends on the step."""
+        """Adapt the method to a sampler and its number of steps.
+
+        Raises InputError if the method does not support the sampler.
+        """
         return self
 
     def capturable(self, sampler: Sampler) -> bool:
-        """Whether a step of this sampler reads nothing back from the device."""
+        """Whether a step of this sampler can be captured: it must not synchronise with the device."""
         # particles are weighted by N(0, Σ_y); factoring a Σ_y that is not diagonal synchronises to check for failure
         return not sampler.needs_likelihood or self.noise.is_diagonal
 
@@ -115,13 +120,13 @@ class Posterior:
         return len(self.obs)
 
     def __getitem__(self, index: Any) -> Self:
-        """The same method for some of the observations."""
+        """Select observations; the method stays the same."""
         new = copy.copy(self)
         new.observe(self.obs[index])
         return new
 
     def observe(self, obs: Observations) -> None:
-        """Set the observations and what is derived from them."""
+        """Set the observations and everything derived from them."""
         self.obs, self.noise = obs, obs.noise
 
     @overload
@@ -171,8 +176,10 @@ class Posterior:
             steps: Sampling steps.
             sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
             seed, lap: Seed of the random numbers and, within a run, the lap.
-            index: (n,). Addresses of the observations in the random stream, if these are part of a larger set. Default: 0 … n−1.
-            batch_size: Number of draws (or particles) per batch; the draws do not depend on it. Default: as many as suit the device.
+            index: (n,). Addresses of the observations in the random stream, if these are part of a larger set. Default:
+                0 … n−1.
+            batch_size: Number of draws (or particles) per batch; the draws do not depend on it. Default: as many as
+                suit the device.
             first_draw: Number of the first draw, the third part of its address.
             return_stats: Also return `Statistics`.
             captured: Replay a CUDA graph of one step (`Sampler.draw`), if the step can be captured.
@@ -208,7 +215,7 @@ class Posterior:
         return (x, counts) if return_stats else x
 
     def _addresses(self, draws: int | None, index: Tensor | None) -> tuple[int, int, Tensor]:
-        """Check the arguments of `sample`; returns the number of observations, of draws, and the index `(n,)` on the CPU."""
+        """Check arguments of `sample`; returns the numbers of observations and draws, and the index `(n,)`."""
         if draws is not None:
             require_count(draws, "draws")
         n = len(self.obs)
@@ -238,11 +245,12 @@ class Posterior:
 
 
 def _in_precision_of(prior: Prior, obs: Observations) -> Observations:
-    """float64 observations, NumPy's default, in the float32 of a prior; the others as they are."""
+    """Convert float64 observations (the default of NumPy) for a float32 prior; return others unchanged."""
     if (obs.y.dtype, prior.mean.dtype) != (torch.float64, torch.float32):
         return obs
     warnings.warn(
-        "the observations are in float64, the prior in float32: they are converted (obs.to(torch.float32) does so silently)",
+        "the observations are in float64, the prior in float32: they are converted (obs.to(torch.float32) does "
+        "so silently)",
         CastWarning,
         stacklevel=5,
     )

@@ -32,7 +32,9 @@ class Evaluation:
 
 @dataclass(kw_only=True)
 class GuidedEvaluation(Evaluation):
-    """An evaluation with a likelihood of x_t, as samplers with `needs_likelihood` use it. Without a covariance it is N(y | A x̂, Σ_y).
+    """An evaluation with a likelihood of x_t, as samplers with `needs_likelihood` use it.
+
+    Without a covariance it is N(y | A x̂, Σ_y).
 
     Attributes:
         prior: (n, *event). The prior's x̂ = E[x | x_t].
@@ -61,7 +63,8 @@ class Statistics:
         vjps: Vector–Jacobian products.
         iterations: Solver iterations, summed over evaluations.
         residuals: Largest relative residual at which a solve ended.
-        guards: Solves that were stopped by the curvature guard, had eigenvalues clamped, or diverged; summed over evaluations.
+        guards: Solves that were stopped by the curvature guard, had eigenvalues clamped, or diverged; summed over
+            evaluations.
         effective: Smallest effective number of particles of any step; 0 for a sampler without particles.
         resamplings: Number of times that the particles were resampled.
     """
@@ -126,7 +129,8 @@ class Statistics:
     def per_draw(self, draws: int, n: int, picks: int) -> Statistics:
         """Distribute the statistics of sets, `(sets · n,)`, over draws, `(draws, n)`.
 
-        The cost of a set is counted at its first draw; residuals and the history of the particles belong to each of its draws.
+        The cost of a set is counted at its first draw; residuals and the history of the particles belong to each of its
+        draws.
         """
 
         def first(t: Tensor) -> Tensor:

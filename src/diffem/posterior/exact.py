@@ -1,7 +1,8 @@
-r"""The exact E[x | x_t, y] of a mixture prior, by dense algebra: the reference the approximations are measured against.
+r"""The exact E[x | x_t, y] of a mixture prior, by dense algebra: the reference for approximate methods.
 
-Given x_t, component k is N(m_k, v_k I) with weight r_k (see `priors/mixture.py`); y then reweights it by N(y | A m_k, S_k),
-S_k = Σ_y + v_k A Aᵀ, and moves its mean to m_k + v_k Aᵀ S_k⁻¹ (y − A m_k). With B = Σ_y^-½ A = U diag(s) Wᵀ, all S_k share U.
+Given x_t, component k is N(m_k, v_k I) with weight r_k (see `priors/mixture.py`); y then reweights it by N(y | A m_k,
+S_k), S_k = Σ_y + v_k A Aᵀ, and moves its mean to m_k + v_k Aᵀ S_k⁻¹ (y − A m_k). With B = Σ_y^-½ A = U diag(s) Wᵀ, all
+S_k share U.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class MixtureEvaluation(GuidedEvaluation):
 
 @dataclass
 class Exact(Posterior):
-    """For `MixturePrior` and isotropic noise."""
+    """The exact posterior of a `MixturePrior`, for isotropic noise."""
 
     method: ClassVar[str] = "exact"
 
@@ -70,7 +71,7 @@ class Exact(Posterior):
         return type(self)(self.prior, self.obs[index])
 
     def components(self, log_r: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The mixture after y: log weights `(n, K)`, means `(n, K, N)`, and v as given."""
+        """Condition the mixture on y; returns log weights `(n, K)`, means `(n, K, N)`, and v."""
         _, s, wt = self._svd
         projected = torch.einsum("nqi,nki->nkq", wt, m) * s.unsqueeze(1)
         residual = self._whitened_y.unsqueeze(1) - projected
@@ -86,7 +87,7 @@ class Exact(Posterior):
         dtype = log_r.dtype
         _, s, wt = (part.to(dtype) for part in self._svd)
         x, variance = x_t.flatten(1).to(dtype), sigma.to(dtype).reshape(-1, 1) ** 2
-        # everything y says, it says in the q measured directions: m_k there, and its distance to y
+        # y only depends on the q measured directions: compute m_k and the residual along them
         along_x = (wt @ x.unsqueeze(-1)).mT  # (n, 1, q)
         along = torch.lerp(self._along_means.to(dtype), along_x, shrink.unsqueeze(-1))  # (n, K, q)
         residual = self._whitened_y.to(dtype).unsqueeze(1) - s.unsqueeze(1) * along
@@ -101,7 +102,7 @@ class Exact(Posterior):
 
     @in_own_modes
     def exact_sample(self, draws: int, seed: int = 0) -> Tensor:
-        """Draws of the posterior itself, without a diffusion: `(draws, n, *event)`."""
+        """Draw exactly from the posterior, without a diffusion: `(draws, n, *event)`."""
         prior, n = self.prior, len(self.obs)
         assert isinstance(prior, MixturePrior)
         log_r = prior.weights.log().expand(n, -1)

@@ -19,7 +19,7 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import per_sample
 from ..observations import Observations
-from ..priors.base import Prior
+from ..priors.base import Prior, require_count
 from ..priors.gaussian import GaussianPrior, require_no_options
 from ..samplers import DEFAULT_STEPS, Sampler
 from .base import Linearised, Posterior
@@ -102,9 +102,10 @@ class GaussianPosterior(Posterior):
         """Draw exactly from the posterior, or by a diffusion if a sampler is named.
 
         Args:
-            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact draws, for which `steps`, `captured` and `progress`
-                have no meaning, and options raise InputError.
-            draws, steps, seed, lap, index, batch_size, first_draw, return_stats, captured, progress, options: See `Posterior.sample`.
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact draws, for which `steps`,
+                `captured` and `progress` have no meaning, and options raise InputError.
+            draws, steps, seed, lap, index, batch_size, first_draw, return_stats, captured, progress, options: See
+                `Posterior.sample`.
         """
         if sampler is not None:
             diffuse: Any = super().sample
@@ -112,6 +113,7 @@ class GaussianPosterior(Posterior):
                 draws, steps, sampler, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
                 return_stats=return_stats, captured=captured, progress=progress, **options,
             )  # fmt: skip
+        require_count(steps, "steps")
         require_no_options(options)
         n, k, index = self._addresses(draws, index)
         prior = self.prior

@@ -42,7 +42,7 @@ class Twist:
         return Guide(evaluation.prior, evaluation.x_hat, log_twist)
 
     def end(self, x_t: Tensor, sigma: Tensor) -> Ending:
-        """Denoise by the prior and compute the likelihood of the result; `samplers/tds.py` explains why the prior is used here."""
+        """Denoise by the prior, for the reason given in `samplers/tds.py`, and compute the likelihood."""
         x = self.prior(x_t, sigma)
         self.counted.add(Evaluation(x))
         return Ending(x, -0.5 * self.obs.noise.mahalanobis(self.obs.residual(x)))
