@@ -34,10 +34,8 @@ from .noise import independent_noise
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
-SAMPLE, GROWTH = (
-    1 << 24,
-    1024,
-)  # limits on the size of samples that a file may imply: absolute, and relative to the size of the file
+# limits on the size of samples that a file may imply: absolute, and relative to the size of the file
+SAMPLE, GROWTH = 1 << 24, 1024
 
 
 class Observations:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -85,7 +86,30 @@ def fit_gaussian(
             fit.
         device: Device of the computation. Default: that of the observations.
     """
-    size, event_shape = math.prod(obs.x_shape), obs.x_shape
+    _check_rank(rank, math.prod(obs.x_shape))
+    history = FitHistory() if history is None else history
+    informative = stored(obs).informative()  # observations without measured values add nothing to the likelihood
+    if informative is None:
+        raise InputError(
+            f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
+        )
+    dtype, scale = informative[:1].y.dtype, signal_scale(informative)
+    # scaled when used, without a copy; a density in the units of x is 1/scale of that in units of the scale
+    obs, per_value = stored(informative).scaled(1 / scale), math.log(scale)
+    batches = Batches(obs, device=device)
+    cov: Covariance
+    if rank is None and is_complete(batches):
+        mean, cov, log_likelihood = fit_complete(batches)
+        history.log_likelihood.append(log_likelihood - per_value)
+    else:
+        unseen = None if held_out is None else held_out.scaled(1 / scale)
+        fit = Rounds(rounds, tolerance, per_value, history, progress, checkpoint, resume)
+        mean, cov = _iterate(obs, batches, rank, moments, seed, start, scale, unseen, batch_size, device, fit)
+        mean, cov = mean.to(dtype), cov.to(dtype)
+    return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
+
+
+def _check_rank(rank: int | None, size: int) -> None:
     if rank is None and size > MAX_DENSE:
         raise InputError(
             f"a full covariance over {size} numbers would take {size**2 * 8 / 2**30:.1f} GiB and a long time; "
@@ -93,25 +117,36 @@ def fit_gaussian(
         )
     if rank is not None and not 1 <= rank < size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
-    history = FitHistory() if history is None else history
-    informative = stored(obs).informative()  # observations without measured values add nothing to the likelihood
-    if informative is None:
-        raise InputError(
-            f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
-        )
-    obs = informative
-    dtype, scale = obs[:1].y.dtype, signal_scale(obs)
-    # scaled when used, without a copy; a density in the units of x is 1/scale of that in units of the scale
-    obs, per_value = stored(obs).scaled(1 / scale), math.log(scale)
 
-    def prior(mean: Tensor, cov: Covariance) -> GaussianPrior:
-        return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
 
-    batches = Batches(obs, device=device)
-    if rank is None and is_complete(batches):
-        mean, cov, log_likelihood = fit_complete(batches)
-        history.log_likelihood.append(log_likelihood - per_value)
-        return prior(mean, cov)
+@dataclass
+class Rounds:
+    """The options of `fit_gaussian` that concern its rounds; per_value: log-scale that is subtracted per value."""
+
+    rounds: int
+    tolerance: float
+    per_value: float
+    history: FitHistory
+    progress: bool | None
+    checkpoint: Callable[[FitState], None] | None
+    resume: FitState | None
+
+
+def _iterate(
+    obs: Observations,
+    batches: Batches,
+    rank: int | None,
+    moments: Moments,
+    seed: int,
+    start: GaussianPrior | None,
+    scale: float,
+    held_out: Observations | None,
+    batch_size: int | None,
+    device: torch.device | None,
+    fit: Rounds,
+) -> tuple[Tensor, Covariance]:
+    """Run the rounds on observations in units of `scale`; returns mean and covariance in these units."""
+    event_shape = obs.x_shape
     counts = counts_of(batches, len(obs))
     total, coordinates, factor = int(counts.sum()), diagonalised(obs), 0.0
     if coordinates is not None:
@@ -119,8 +154,7 @@ def fit_gaussian(
         obs = coordinates.obs
         batches = Batches(obs, device=device)
         counts = counts_of(batches, len(obs))
-    first = batches.first()
-    selected = rank is None and first.selection() is not None
+    selected = rank is None and batches.first().selection() is not None
     model: Model
     if rank is not None:
         model = LowRankModel(batches, rank, seed, amplified=coordinates is not None)
@@ -142,11 +176,11 @@ def fit_gaussian(
     # blocks of one batch are padded to the largest one: batches of similar size waste least
     order = counts.argsort(stable=True) if selected else None
     batches = Batches(obs, batch_size, device, order)
-    unseen = None if held_out is None else _unseen(held_out.scaled(1 / scale), model, batch_size, device)
-    history.held_out.clear()
+    unseen = None if held_out is None else _unseen(held_out, model, batch_size, device)
+    fit.history.held_out.clear()
     if unseen is not None:
-        unseen.scores = history.held_out
-    with Progress("Gaussian fit", rounds * len(obs), "observations", progress) as bar:
+        unseen.scores = fit.history.held_out
+    with Progress("Gaussian fit", fit.rounds * len(obs), "observations", fit.progress) as bar:
 
         def expect(model: Model) -> float:
             log_likelihood = factor
@@ -155,20 +189,26 @@ def fit_gaussian(
                 bar.advance(len(part))
             return log_likelihood / total
 
-        model = run_rounds(
-            model,
-            expect,
-            rounds=rounds,
-            tolerance=tolerance,
-            extrapolates=rank is not None or size <= MAX_EXTRAPOLATED,
-            history=history,
-            keep=lambda value: history.log_likelihood.append(value - per_value),
-            held_out=unseen,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-    fitted = _out_of(coordinates, model.result(), event_shape)
-    return prior(fitted[0].to(dtype), fitted[1].to(dtype))
+        extrapolates = rank is not None or math.prod(event_shape) <= MAX_EXTRAPOLATED
+        model = _run(model, expect, extrapolates, unseen, fit)
+    return _out_of(coordinates, model.result(), event_shape)
+
+
+def _run(
+    model: Model, expect: Callable[[Model], float], extrapolates: bool, held_out: HeldOut | None, fit: Rounds
+) -> Model:
+    return run_rounds(
+        model,
+        expect,
+        rounds=fit.rounds,
+        tolerance=fit.tolerance,
+        extrapolates=extrapolates,
+        history=fit.history,
+        keep=lambda value: fit.history.log_likelihood.append(value - fit.per_value),
+        held_out=held_out,
+        checkpoint=fit.checkpoint,
+        resume=fit.resume,
+    )
 
 
 def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOut | None:
