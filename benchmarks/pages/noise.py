@@ -19,7 +19,13 @@ def noise(result: dict[str, Any]) -> str:
         ]
         for row in compared
     ]
-    header = ["true level", "estimate (95 % interval)", "error", "draw's error, level given", "draw's error, level learned"]
+    header = [
+        "true level",
+        "estimate (95 % interval)",
+        "error",
+        "draw's error, level given",
+        "draw's error, level learned",
+    ]
     groups = next(row for row in result["rows"] if row.get("case") == "groups")
     pairs = zip(groups["levels"], groups["estimates"], strict=True)
     listed = ", ".join(f"{estimate:.4g} for {level:g}" for level, estimate in pairs)

@@ -28,21 +28,21 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Preempted(Exception):  # noqa: N818 (nothing went wrong)
-    """A run stopped because it was asked to; the same command resumes it."""
+    """A run was stopped by a signal. The same command resumes it."""
 
     exit_code = EXIT_PREEMPTED  # of the command line
     reason = "as asked"  # completes "stopped …" in messages
 
 
 class Lost(Exception):  # noqa: N818 (the error is another process's)
-    """Another process of the run failed or is gone; the same command resumes."""
+    """Another process of the run failed or was killed. The same command resumes the run."""
 
 
 _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
 def poll() -> None:
-    """Let the surrounding `polled` block stop the work here. Without one this does nothing."""
+    """Allow the surrounding `polled` block to stop the work here. Without such a block this does nothing."""
     check = _check.get()
     if check is not None:
         check()
@@ -50,7 +50,7 @@ def poll() -> None:
 
 @contextmanager
 def polled(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` at every `poll()` of the work inside; what it raises ends the work."""
+    """Call `check` at every `poll()` inside this context; an exception that it raises ends the work."""
     token = _check.set(check)
     try:
         yield
@@ -109,7 +109,7 @@ class Interruption:
 
         Args:
             patience: Seconds from a signal until the process is ended if this block has not been left by then.
-                None waits for ever.
+                None: wait indefinitely.
             signals: The signals that count as requests.
         """
         if threading.current_thread() is not threading.main_thread():
@@ -121,7 +121,7 @@ class Interruption:
                 raise KeyboardInterrupt
             self.requested, self.signal = True, number
 
-        # SIGTERM and SIGUSR1 are heard in any case: batch scripts that ignore them for themselves hand that down.
+        # SIGTERM and SIGUSR1 are always handled: batch scripts that ignore them pass that on to their children
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         heard = [number for number in signals if not (ignored and number == signal.SIGINT)]
         before = {number: signal.signal(number, ask) for number in heard}
@@ -140,8 +140,8 @@ class Interruption:
 def _watchdog(patience: float) -> Iterator[None]:
     """End the process `patience` seconds after a signal.
 
-    Python runs signal handlers between bytecodes of the main thread, which a long call into a library delays. The number
-    of a signal is therefore also written to a pipe, at once, that a thread of its own reads.
+    Python runs signal handlers between bytecodes of the main thread, which a long call into a library delays. The
+    number of a signal is therefore also written to a pipe, at once, that a thread of its own reads.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)

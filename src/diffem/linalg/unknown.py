@@ -25,6 +25,7 @@ class UnknownNoise(Covariance):
     """
 
     powers: ClassVar[dict[str, int]] = {}
+    axes: ClassVar[dict[str, int | None]] = {"groups": None, "count": 0}
 
     def __init__(self, groups: Tensor, count: int | None = None, *, per_value: bool = False) -> None:
         super().__init__()
@@ -32,6 +33,13 @@ class UnknownNoise(Covariance):
         self._store("groups", groups.double(), groups.ndim if per_value else 0)
         levels = int(groups.max()) + 1 if count is None else count
         self._store("count", torch.tensor(float(levels), dtype=torch.float64, device=groups.device), 0)
+
+    @classmethod
+    def check_tensors(cls, tensors: dict[str, Tensor]) -> None:
+        """Raise InputError if the groups from an untrusted file are not whole numbers below their count."""
+        groups, levels = tensors["groups"], tensors["count"]
+        if levels.ndim or not (groups == groups.floor()).all() or not ((groups >= 0) & (groups < levels)).all():
+            raise InputError("cov.groups must be whole numbers from 0 to cov.count − 1")
 
     @property
     def count(self) -> int:

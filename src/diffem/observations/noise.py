@@ -1,4 +1,4 @@
-"""The covariance of the noise from its standard deviations: one, one per observation, or one per measured value."""
+"""The covariance of the noise, from a covariance, from standard deviations, or with levels that are unknown."""
 
 from __future__ import annotations
 
@@ -8,17 +8,64 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..linalg import Covariance, Diagonal, Isotropic, UnknownNoise
+from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, UnknownNoise
 from .arrays import as_tensor
 
 
+def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor) -> Covariance:
+    """Make the covariance of the noise of observations y `(n, *measurement)`; see `Observations`.
+
+    Raises:
+        InputError: If the arguments contradict each other or do not fit y.
+    """
+    if (sigma is None) == (cov is None):
+        raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
+    if isinstance(sigma, str):
+        cov = unknown_noise(sigma, groups, y)
+    elif groups is not None:
+        raise InputError("groups name the values that share an unknown noise level: they go with sigma='learn'")
+    elif sigma is not None:
+        cov = independent_noise(sigma, y)
+    if not isinstance(cov, Covariance):
+        raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
+    cov = cov.bind(y.ndim - 1)
+    if cov.batch is not None and cov.batch != len(y):
+        raise InputError(f"y holds {len(y)} observations, the noise covariance {cov.batch}")
+    if isinstance(cov, UnknownNoise):
+        return cov
+    try:
+        cov.matvec(y[:1]) if cov.batch is None else cov[:1].matvec(y[:1])
+    except RuntimeError as error:
+        raise InputError(f"the noise covariance {cov} does not fit y of shape {tuple(y.shape)}: {error}") from None
+    return represented(cov, y)
+
+
+def represented(cov: Covariance, y: Tensor) -> Covariance:
+    """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
+    small = torch.finfo(y.dtype).tiny
+    lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
+    cov = cov.to(y)
+    if not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
+        raise InputError(
+            f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "
+            f"({small:.1e}): "
+            "give y in float64, in larger units, or with the noise it has"
+        )
+    if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
+        raise InputError(
+            "the noise covariance must be positive definite: in some direction it has no variance "
+            f"(in {y.dtype}), which would make that combination of the measured values exact"
+        )
+    return cov
+
+
 def independent_noise(sigma: Any, y: Tensor) -> Covariance:
-    """The covariance of independent noise.
+    """Make the covariance of independent noise.
 
     Args:
-        sigma: A number; `(n,)`, one per observation; or what broadcasts to one measurement, `(*measurement)` (one per column of a table),
-            or to all, `(n, *measurement)`. If there are as many observations as columns, `(n,)` is one per observation: give `(1, n)` for
-            one per column.
+        sigma: A number; `(n,)`, one per observation; or a tensor that broadcasts to one measurement, `(*measurement)`
+            (one per column of a table), or to all, `(n, *measurement)`. If there are as many observations as columns,
+            `(n,)` is one per observation; pass `(1, n)` for one per column.
         y: The observations, `(n, *measurement)`.
     """
     value = as_tensor(sigma, "sigma")
@@ -34,7 +81,8 @@ def independent_noise(sigma: Any, y: Tensor) -> Covariance:
     padded = (1,) * (y.ndim - value.ndim) + shape
     if value.ndim > y.ndim or any(s not in (1, size) for s, size in zip(padded, y.shape, strict=True)):
         raise InputError(
-            f"sigma must be one number or {len(y)} of them, got shape {shape}, which does not broadcast to a measurement "
+            f"sigma must be one number or {len(y)} of them, got shape {shape}, which does not broadcast to a "
+            "measurement "
             f"{tuple(y.shape[1:])} or to all of them {tuple(y.shape)} either"
         )
     variances = value.reshape(padded).square()

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linalg import Dense, LowRank
+from ..linalg import DenseCovariance, LowRank
 from ..observations import Observations
 from ..operators import Identity, Mask
 from .gaussian import GaussianPrior
@@ -65,7 +65,7 @@ def split_noise(
     cov = prior.covariance()
     if isinstance(cov, LowRank):
         return _isotropic_part(prior, cov, obs)
-    assert isinstance(cov, Dense)
+    assert isinstance(cov, DenseCovariance)
     matrix, size = cov.to(torch.float64).matrix()[0], prior.mean.numel()
     some = obs[: min(len(obs), EVALUATED)].to(torch.float64)
     count = int(groups.max()) + 1
@@ -162,7 +162,7 @@ def _isotropic_part(prior: GaussianPrior, cov: LowRank, obs: Observations) -> tu
 
 def _with_covariance(prior: GaussianPrior, matrix: Tensor) -> GaussianPrior:
     values, vectors = torch.linalg.eigh(matrix)
-    cov = Dense.from_eigen(values.clamp(min=0).to(prior.mean), vectors.to(prior.mean))
+    cov = DenseCovariance.from_eigen(values.clamp(min=0).to(prior.mean), vectors.to(prior.mean))
     return GaussianPrior(prior.mean, cov, sigma_min=prior.sigma_min, sigma_max=prior.sigma_max)
 
 
