@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..core.processes import ALONE, Processes
 from ..core.randomness import Stream
+from ..observations.lazy import StoredObservations
+from ..runs.draws import DrawStore
 from ..runs.lap_draws import StoredDraws
 from .augment import Augment
 from .noise_law import NoiseLaw
@@ -19,6 +21,7 @@ class Examples:
 
     law: of the noise levels. Of several processes each takes its part of every batch, `[first, last)`.
     conditioned: the share of the examples that is shown with one of so many `observations`' operators.
+    repeats: `(draws,)`, how often an epoch uses each draw. Default: once.
     """
 
     def __init__(
@@ -31,15 +34,20 @@ class Examples:
         processes: Processes = ALONE,
         conditioned: float = 0.0,
         observations: int = 0,
+        repeats: Tensor | None = None,
     ) -> None:
         self.conditioned, self.observations = conditioned, observations
         self.draws, self.batch, self.law, self.augment, self.stream = draws, batch, law, augment, stream
         self.first, self.last = (batch * r // processes.count for r in (processes.rank, processes.rank + 1))
         self._orders: dict[int, Tensor] = {}
+        # the draws of an epoch, each as often as its weight
+        self.epoch = (
+            None if repeats is None else torch.arange(len(draws)).repeat_interleave(repeats.cpu()).to(draws.device)
+        )
 
     def rows(self, position: Tensor) -> Tensor:
         """The draw at each position of an endless walk through reshuffled epochs: none is ever left out."""
-        n = len(self.draws)
+        n = len(self.draws) if self.epoch is None else len(self.epoch)
         epoch = position // n
         first, last = int(position[0]) // n, int(position[-1]) // n
         self._orders = {
@@ -47,7 +55,8 @@ class Examples:
             for e in range(first, last + 1)
         }
         orders = torch.stack([self._orders[e] for e in range(first, last + 1)])
-        return orders[epoch - first, position % n]
+        rows = orders[epoch - first, position % n]
+        return rows if self.epoch is None else self.epoch[rows]
 
     def block(self, start: int, count: int) -> tuple[Tensor, ...]:
         """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, augmentation uniforms,
@@ -83,3 +92,16 @@ class Examples:
         """The augmented draws of one step, `(B, *event)`; read: the draws, where `block` has read them from disk."""
         x = read[0] if isinstance(self.draws, StoredDraws) else self.draws[rows]
         return self.augment(x, u)
+
+
+def draw_repeats(obs: StoredObservations, store: DrawStore, draws: int) -> Tensor | None:
+    """How often an epoch uses each of `draws` draws, `(draws,)`; None if the observations have no weights.
+
+    Args:
+        obs: The training observations.
+        store: Their draws.
+    """
+    if obs[:1].read().repeats is None:
+        return None
+    repeats = torch.cat([part.repeats for part in obs.parts() if part.repeats is not None])
+    return repeats[store.owners(draws // len(obs))]

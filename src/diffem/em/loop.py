@@ -42,6 +42,7 @@ from .conditioning import Instruments
 from .denoising import denoising_measures
 from .diagnosis import notes as lap_notes
 from .diagnosis import warnings
+from .examples import draw_repeats
 from .expectation import Shard, draw_shard, fresh_count, given_shard, summary
 from .maximization import TrainingRecord, maximization
 from .measured_loss import usable_share
@@ -375,6 +376,7 @@ class Loop:
             )
             if share
             else None,
+            repeats=draw_repeats(self.train_obs, store, len(draws)),
             precision=self.recipe.precision,
             resume=read_checkpoint(state_file, state_origin),
             checkpoint=checkpoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class Observations:
     """
 
     adaptive: bool = False
+    repeats: Tensor | None = None  # (n,) how often an epoch of training uses the draws of each observation; None: once
 
     @in_own_modes
     def __init__(
@@ -119,6 +120,11 @@ class Observations:
             sigma = 1e-3 * (float(x.double().std(correction=0)) or 1.0)
         return cls(x, Identity(), sigma=sigma)
 
+    @staticmethod
+    def concatenate(sets: Sequence[Observations], weights: Sequence[int] | None = None) -> Observations:
+        """Join observations of different kinds, for example clean samples, masks and blurs; see `combined.py`."""
+        return COMBINERS[-1](sets, weights)
+
     def __len__(self) -> int:
         return len(self.y)
 
@@ -129,6 +135,8 @@ class Observations:
         if len(new.y) == 0:
             raise InputError(f"no observations left: {index} of {len(self)}")
         new.A, new.cov = self.A[index], self.cov[index]
+        if self.repeats is not None:
+            new.repeats = self.repeats[index if isinstance(index, slice) else index.to(self.repeats.device)]
         return new
 
     def to(self, *args: Any, **kwargs: Any) -> Observations:
@@ -238,19 +246,22 @@ class Observations:
         structure: dict[str, Any] = {"format": FORMAT, "A": describe_operator(self.A, "A", tensors), "cov": cov}
         if self.adaptive:
             structure["adaptive"] = True
-        tensors |= parts
+        tensors |= parts | ({} if self.repeats is None else {"repeats": self.repeats})
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_tensors(Path(path), tensors, structure)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name: y, the parameters of the operators, the noise, and a marker if adaptive."""
         tensors = {"y": self.y} | ({"adaptive": torch.ones((), dtype=torch.bool)} if self.adaptive else {})
+        if self.repeats is not None:
+            tensors["repeats"] = self.repeats
         gather_tensors(self.A, "A", tensors)
         return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
 
     def per_observation(self) -> set[str]:
         """The names among `tensors` that hold one entry per observation."""
-        return {"y", *per_observation(self.A, "A"), *(f"cov.{name}" for name in self.cov.per_observation())}
+        own = {"y"} if self.repeats is None else {"y", "repeats"}
+        return {*own, *per_observation(self.A, "A"), *(f"cov.{name}" for name in self.cov.per_observation())}
 
     def structure(self) -> dict[str, Any]:
         """Kinds and settings of operator and noise as JSON values: what the tensors do not contain."""
@@ -278,11 +289,21 @@ class Observations:
             y, A = require_batch(tensors["y"], "y"), rebuild_operator(structure["A"], "A", tensors)
             require_affordable(A, y)
             cov = rebuild_covariance(structure["cov"], tensors)
-            return cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
+            obs = cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
+            obs.repeats = require_repeats(tensors, len(obs))
+            return obs
         except Exception as error:  # any error from an untrusted description is an error of the file
             raise InputError(
                 f"{path} is not an observations file of this library, or is damaged: {explain(error)}"
             ) from error
+
+
+def require_repeats(tensors: dict[str, Tensor], n: int) -> Tensor | None:
+    """The weights of n observations in a file, `(n,)`; None if it has none. Raises InputError if they are not counts."""
+    repeats = tensors.get("repeats")
+    if repeats is not None and (repeats.dtype != torch.int64 or repeats.shape != (n,) or not (repeats > 0).all()):
+        raise InputError(f"repeats must be {n} positive whole numbers")
+    return repeats
 
 
 def require_affordable(A: Operator, y: Tensor) -> None:
@@ -312,4 +333,5 @@ def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
 
 # `load` calls these before it reads the whole file; None means that the function does not apply. `__init__.py` adds
 # `open_large`
+COMBINERS: list[Callable[[Sequence[Observations], Sequence[int] | None], Observations]] = []  # `concatenate`
 OPENERS: list[Callable[[Path], Observations | None]] = []
