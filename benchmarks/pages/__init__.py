@@ -19,6 +19,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": learning.digits,
     "covariances": learning.covariances,
     "noise": noise.noise,
+    "few-clean": noise.few_clean,
     "samplers": sampling.samplers,
     "manifold": curve.manifold,
     "chance": curve.chance,

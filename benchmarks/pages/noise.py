@@ -1,4 +1,4 @@
-"""Block for the estimates of unknown noise levels."""
+"""Blocks for unknown noise levels and for a few clean samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from .parts import source, table
 
 
 def noise(result: dict[str, Any]) -> str:
-    compared = [row for row in result["rows"] if "sigma" in row]
     rows = [
         [
             f"{row['sigma']:g}",
@@ -17,17 +16,36 @@ def noise(result: dict[str, Any]) -> str:
             f"{row['mse_draw_given']:.3f}",
             f"{row['mse_draw_learned']:.3f}",
         ]
-        for row in compared
+        for row in result["rows"]
+        if "sigma" in row
     ]
-    header = [
-        "true level",
-        "estimate (95 % interval)",
-        "error",
-        "draw's error, level given",
-        "draw's error, level learned",
-    ]
+    header = ["true level", "estimate (95 % interval)", "error", "draw, level given", "draw, level learned"]
     groups = next(row for row in result["rows"] if row.get("case") == "groups")
     pairs = zip(groups["levels"], groups["estimates"], strict=True)
     listed = ", ".join(f"{estimate:.4g} for {level:g}" for level, estimate in pairs)
-    apart = f"Four groups of observations, each with a level of its own, in one run: {listed}."
+    apart = f"Estimates for four groups of observations, each with a level of its own, in one run: {listed}."
     return "\n\n".join([table(header, rows), apart, source(result)])
+
+
+def few_clean(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{row['missing']:.0%}",
+            *(
+                f"{row[f'mse_draw_{kind}_{name}']:.3f}"
+                for kind in ("gaussian", "learned")
+                for name in ("without", "with")
+            ),
+            f"{row['gain']:+.1%}".replace("-", "−"),
+        ]
+        for row in result["rows"]
+    ]
+    header = [
+        "missing",
+        "Gaussian start, corrupted only",
+        "Gaussian start, with 50 clean",
+        "learned prior, corrupted only",
+        "learned prior, with 50 clean",
+        "gain of the learned prior",
+    ]
+    return "\n\n".join([table(header, rows), source(result)])
