@@ -39,7 +39,7 @@ def test_a_run_estimates_the_noise_level_with_an_interval(run):
         assert lap["noise_sigma"] == pytest.approx(0.1, rel=0.06)
         assert lap["noise_low"][0] < lap["noise_levels"][0] < lap["noise_high"][0]
     assert run.laps[0]["noise_determined"]
-    assert any("noise level is estimated as" in note for note in run.laps[-1]["notes"])
+    assert any("the noise level is 0.0" in note for note in run.laps[-1]["notes"])
 
 
 def test_the_prior_carries_the_level_and_conditions_with_it(run):

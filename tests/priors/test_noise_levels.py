@@ -101,6 +101,12 @@ def test_constant_entries_give_the_level_of_every_group_of_observations():
     assert found.sigma == pytest.approx(levels.tolist(), rel=0.1)
 
 
+def test_levels_that_are_not_determined_are_bounded_from_above_only():
+    levels = priors.levels.NoiseLevels((0.1,), (0.05,), is_determined=False)
+    assert levels.interval() == ((0.0,), pytest.approx((0.1 * 1.103,), rel=1e-3))  # exp(1.96 · 0.05)
+    assert str(levels) == "at most 0.11"
+
+
 def test_columns_of_equal_variance_that_are_correlated_are_not_constant():
     z = torch.randn(400, 1, generator=generator())
     y = z + 0.5 * torch.randn(400, 6, generator=generator(1))

@@ -70,7 +70,8 @@ class NoiseLearner:
         levels = prior.noise
         low, high = levels.interval()
         mean = math.exp(sum(map(math.log, levels.sigma)) / len(levels.sigma))
-        notes = [f"the noise level is estimated as {levels} (95 % interval)"]
+        name = "the noise level is" if len(levels.sigma) == 1 else "the noise levels are"
+        notes = [f"{name} {levels}, with a confidence of 95 %"]
         if not levels.is_determined and lap == 0:
             notes.append(UNDETERMINED)
         lists = {"noise_levels": list(levels.sigma), "noise_low": list(low), "noise_high": list(high)}

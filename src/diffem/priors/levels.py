@@ -40,11 +40,12 @@ class NoiseLevels:
         return torch.tensor(self.sigma, dtype=torch.float64)
 
     def interval(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The ends of 95 % intervals."""
-        ends = []
-        for sign in (-1, 1):
-            ends.append(tuple(s * math.exp(sign * NORMAL95 * e) for s, e in zip(self.sigma, self.error, strict=True)))
-        return ends[0], ends[1]
+        """The ends of 95 % intervals. Levels that the data do not determine are bounded from above only."""
+        low, high = (
+            tuple(s * math.exp(sign * NORMAL95 * e) for s, e in zip(self.sigma, self.error, strict=True))
+            for sign in (-1, 1)
+        )
+        return (low if self.is_determined else (0.0,) * len(low)), high
 
     def note(self) -> dict[str, Any]:
         """The levels as JSON values."""
@@ -71,6 +72,8 @@ class NoiseLevels:
 
     def __str__(self) -> str:
         low, high = self.interval()
+        if not self.is_determined:
+            return "at most " + ", ".join(f"{b:.3g}" for b in high)
         return ", ".join(f"{s:.3g} ({a:.3g} to {b:.3g})" for s, a, b in zip(self.sigma, low, high, strict=True))
 
 
