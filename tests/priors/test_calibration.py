@@ -11,7 +11,7 @@ from diffem.priors.calibration import calibrate
 GAIN, OFFSET = torch.tensor([1.0, 0.7, 1.5]), torch.tensor([0.0, 0.4, -0.6])
 
 
-def instrument(n: int = 1500, size: int = 6) -> tuple[Observations, torch.Tensor, torch.Tensor]:
+def instrument(n: int = 2400, size: int = 6) -> tuple[Observations, torch.Tensor, torch.Tensor]:
     """Masked samples seen by three instruments, the labels of these, and y without gain and offset."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(n, size, generator=g) @ torch.randn(size, size, generator=g) + torch.linspace(-2, 2, size)
