@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.randomness import Stream
 from ..em.expectation import condition_like, sampling_like
 from ..observations import Observations
 from ..operators import Identity, Mask
-from ..priors import GaussianPrior
 from ..report import pictures
 from .asked import LIMITS, whole
 from .observing import Observed
@@ -25,9 +23,6 @@ def prior_samples(viewer: Viewer, lap: Any, n: Any = 36, steps: Any = 64, seed: 
     n, steps = whole(n, "samples", 1, LIMITS["samples"]), whole(steps, "steps", 1, LIMITS["steps"])
     seed = whole(seed, "seed", 0, LIMITS["seed"])
     prior = viewer.prior(viewer.check_lap(lap))
-    if isinstance(prior, GaussianPrior):
-        z = Stream(seed, "app gaussian").normal(torch.arange(n), prior.event_shape, dtype=prior.mean.dtype)
-        return prior.exact_sample(z.to(prior.mean)).cpu()
     return prior.sample(n, steps=steps, seed=seed, progress=False).cpu()
 
 
@@ -65,12 +60,9 @@ def condition(
     obs = observed.obs.to(prior.mean)
     if obs.x_shape != prior.event_shape:
         raise InputError(f"the observation is of {obs.x_shape}, the samples of this run have shape {prior.event_shape}")
-    if isinstance(prior, GaussianPrior):
-        x = torch.stack([prior.draw_posterior(obs, seed=seed, draw=d) for d in range(draws)])
-    else:
-        options = viewer.recipe.drawing
-        posterior = condition_like(prior, obs, options)
-        x = posterior.sample(draws, steps=steps, seed=seed, progress=False, **sampling_like(options))
+    options = viewer.recipe.drawing
+    sampling = {} if prior.is_exact else sampling_like(options)
+    x = condition_like(prior, obs, options).sample(draws, steps=steps, seed=seed, progress=False, **sampling)
     chi2 = torch.cat([obs.chi2(d) for d in x])
     scale = obs.cov.diagonal(tuple(obs.y.shape[1:])).sqrt()
     residual = (obs.residual(x.mean(0)) / scale)[0]

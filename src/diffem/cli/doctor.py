@@ -227,7 +227,7 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
         sampler = get_sampler(options.sampler, **options.sampler_options)
         phases = sampler.phases(schedule(options.steps, recipe.sigma_min, recipe.sigma_max))
         evaluations = sum(who.evaluations_per_step * (len(sigmas) - 1) for who, sigmas in phases) + 1
-        paths = getattr(sampler, "particles", 1) / options.together
+        paths = sampler.particles / options.together
         draw = paths * evaluations * (1 + options.iterations)
         # the first lap draws from the Gaussian start, without the network
         laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))

@@ -96,8 +96,9 @@ def posterior(
     if iterations is not None and (method or e_step.method) != "mmps":
         raise InputError(f"--iterations is for the method mmps, the method here is {method or e_step.method}")
     changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
-    conditioned = condition_like(prior, obs, e_step.model_copy(update=changes))
-    drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
+    exact = prior.is_exact and method is None and iterations is None
+    conditioned = condition_like(prior, obs, e_step.model_copy(update=changes), exact=exact)
+    drawing = {"sampler": sampler} if sampler is not None else {} if exact else sampling_like(e_step)
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
     bound = largest_plausible(prior, e_step.bound)

@@ -13,7 +13,7 @@ import typer
 
 from ..core.errors import CastWarning, InputError, RunWarning, StorageError
 from ..posterior import METHODS
-from ..samplers import SAMPLERS
+from ..samplers import SAMPLERS, get_sampler
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ LapOption = Annotated[
 ]
 StepsOption = Annotated[int, typer.Option("--steps", min=1, max=1_000_000, help="sampling steps")]
 # Weighted particles are for posteriors: without an observation all weights are equal.
-PRIOR_SAMPLERS = [name for name in SAMPLERS if name != "tds"]
+PRIOR_SAMPLERS = [name for name in SAMPLERS if not get_sampler(name).needs_likelihood]
 SamplerOption = Annotated[str, typer.Option("--sampler", help=", ".join(PRIOR_SAMPLERS))]
 PosteriorSamplerOption = Annotated[
     str | None,

@@ -32,7 +32,7 @@ from ..metrics import (
 from ..metrics.inception import VARIABLE as EXTRACTOR_VARIABLE
 from ..observations import Observations, Problem
 from ..observations.precision import in_float32
-from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..priors import DiffusionPrior, Prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
@@ -141,17 +141,10 @@ def evaluate(
 
 def _samples(prior: Prior, n: int, steps: int, sampler: str, batch: int | None) -> Tensor:
     """n prior samples on the prior's device."""
-    if isinstance(prior, GaussianPrior):
-        return _gaussian_samples(prior, n)
     size = batch or max(64, BATCH_NUMBERS // math.prod(prior.event_shape))
     if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda and compiling_pays(math.ceil(n / size) * steps):
         compile_network(prior.network)
-    return prior.sample(n, steps=steps, sampler=sampler, batch_size=min(n, size))
-
-
-def _gaussian_samples(prior: GaussianPrior, n: int) -> Tensor:
-    z = torch.randn(n, *prior.event_shape, generator=torch.Generator().manual_seed(0))
-    return prior.exact_sample(z.to(prior.mean))
+    return prior.sample(n, steps=steps, sampler=None if prior.is_exact else sampler, batch_size=min(n, size))
 
 
 def _extractor(

@@ -22,7 +22,7 @@ from ..observations.information import information_of
 from ..posterior import Posterior
 from ..priors import DiffusionPrior, GaussianPrior, Prior
 from ..runs.recipe import EStep
-from ..samplers import DEFAULT_SAMPLER
+from ..samplers import DEFAULT_SAMPLER, get_sampler
 from .plausibility import denoising_error
 from .screening import Screening, screen, total_chi2
 
@@ -62,39 +62,33 @@ def draw_shard(
     index: `(n,)` addresses of the observations. last: gives the previous lap's draws of this shard, kept where every try failed.
     fresh: the fraction of observations that are drawn for; the others keep the last lap's draws, if there are any.
     """
-    posterior = None if isinstance(prior, GaussianPrior) else condition_like(prior, obs, options, own=True)
-    sampler_options: dict[str, Any] = dict(options.sampler_options)
+    posterior = condition_like(prior, obs, options, own=True)
+    sampling = recipe_sampling(prior, options)
     totals = {"guards": 0.0, "evaluations": 0.0, "vjps": 0.0}
     causes = dict.fromkeys(CAUSES, 0)
-    together = options.together if posterior is not None else 1
+    together = 1 if prior.is_exact else options.together
 
     def attempt(rows: Tensor, first: int, counted: bool) -> Tensor:
         """Draws number `first` and those that come with it for some observations of the shard, `(together, rows, *event)`."""
         draws, done = torch.empty(0), 0  # made with the first batch, so that nothing is copied together in the end
         for part in rows.split(batch_size or len(rows)):
             whole = len(part) == len(obs)
-            if posterior is None:
-                assert isinstance(prior, GaussianPrior)
-                some = obs if whole else obs[part]
-                x = prior.draw_posterior(some, seed=seed, lap=lap, index=index[part], draw=first).unsqueeze(0)
-            else:
-                x, statistics = (posterior if whole else posterior[part]).sample(
-                    together,
-                    steps=options.steps,
-                    sampler=options.sampler,
-                    seed=seed,
-                    lap=lap,
-                    index=index[part],
-                    batch_size=batch_size,
-                    first_draw=first,
-                    return_stats=True,
-                    captured=captured,
-                    progress=False,
-                    **sampler_options,
-                )
-                totals["guards"] += float(statistics.guards.sum())
-                totals["evaluations"] += float(statistics.evaluations.sum())
-                totals["vjps"] += float(statistics.vjps.sum())
+            x, statistics = (posterior if whole else posterior[part]).sample(
+                together,
+                steps=options.steps,
+                seed=seed,
+                lap=lap,
+                index=index[part],
+                batch_size=batch_size,
+                first_draw=first,
+                return_stats=True,
+                captured=captured,
+                progress=False,
+                **sampling,
+            )
+            totals["guards"] += float(statistics.guards.sum())
+            totals["evaluations"] += float(statistics.evaluations.sum())
+            totals["vjps"] += float(statistics.vjps.sum())
             if len(part) == len(rows):
                 draws = x
             else:
@@ -105,7 +99,7 @@ def draw_shard(
                 progress.advance(together * len(part))
         return draws
 
-    plausible = options.plausible if posterior is not None else None  # the Gaussian start is drawn from exactly
+    plausible = None if prior.is_exact else options.plausible
 
     def screened(x: Tensor, rows: Tensor, limit: float | None = None) -> tuple[Tensor, Screening, float]:
         """Which of the draws `(together, rows, *event)` will do, `(together, rows)`, what they were screened for, and the limit of denoising errors.
@@ -135,7 +129,7 @@ def draw_shard(
         rejected += int((~good).sum())
         for name, number in (("not_finite", ~found.finite), ("misfit", found.misfit), ("outside", found.only_outside)):
             causes[name] += int(number.sum())
-        for again in range(options.redraws if posterior is not None else GAUSSIAN_REDRAWS):
+        for again in range(GAUSSIAN_REDRAWS if prior.is_exact else options.redraws):
             bad = (~good).any(0).nonzero().flatten()
             if len(bad) == 0:
                 break
@@ -202,13 +196,17 @@ def given_shard(obs: Observations) -> Shard:
     return Shard(obs.y.unsqueeze(0), {"observations": len(obs), "draws": len(obs), "informed": len(obs), **none})
 
 
-def condition_like(prior: Prior, obs: Observations, options: EStep, *, own: bool = False) -> Posterior:
+def condition_like(
+    prior: Prior, obs: Observations, options: EStep, *, own: bool = False, exact: bool = True
+) -> Posterior:
     """The posterior as a recipe's E-step conditions; the solver's settings are those of mmps, the others have their own.
 
     A conditional network is used for operators like those it was trained with, and for the run's `own` observations wherever that is possible; in
-    other cases mmps takes its place.
+    other cases mmps takes its place. A prior with a closed form is conditioned exactly, unless `exact` is False.
     """
-    if options.method == "mmps":
+    if exact and prior.is_exact:
+        conditioned = prior.posterior(obs)
+    elif options.method == "mmps":
         conditioned = prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
     elif options.method != "conditional":
         conditioned = prior.posterior(obs, method=options.method)
@@ -228,22 +226,24 @@ def _shown(prior: Prior, obs: Observations) -> bool:
     return family is not None and family.impossible(information_of(obs)) is None
 
 
+def recipe_sampling(prior: Prior, options: EStep) -> dict[str, Any]:
+    """The sampler of a recipe and its options, as arguments of `sample`; none for a prior that is drawn from exactly."""
+    return {} if prior.is_exact else {"sampler": options.sampler, **options.sampler_options}
+
+
 def sampling_like(options: EStep) -> dict[str, Any]:
     """What to draw with for somebody who does not say: the run's weighed particles where it has them, or the default sampler.
 
     Others that a recipe names are those of the paper, or go with a number of steps.
     """
-    if options.sampler != "tds":
+    if not get_sampler(options.sampler, **options.sampler_options).needs_likelihood:
         return {"sampler": DEFAULT_SAMPLER}
-    return {"sampler": "tds", **options.independent().sampler_options}
+    return {"sampler": options.sampler, **options.independent().sampler_options}
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:
     """With no earlier draw to keep: the posterior mean under the Gaussian start, or the prior's mean where there is none."""
     cov = prior.covariance()
-    gaussian = prior if isinstance(prior, GaussianPrior) else None
-    if gaussian is None and cov is not None:
-        gaussian = GaussianPrior(prior.mean, cov)
-    if gaussian is None:
+    if cov is None:
         return prior.mean.expand(len(obs), *prior.event_shape).clone()
-    return gaussian.posterior_mean(obs)
+    return GaussianPrior(prior.mean, cov).posterior_mean(obs)

@@ -32,8 +32,8 @@ def measure_held_out(
         draw: Posterior draws `(k, n, *event)` given observations.
         hidden_share: The share of the measured values that is hidden and predicted.
     """
-    # a Gaussian is drawn from exactly; other draws end with a denoising
-    last_level = 0.0 if isinstance(prior, GaussianPrior) else lowest_level(prior.sigma_min, smallest_noise(obs))
+    # exact draws have no diffusion noise; other draws end with a denoising
+    last_level = 0.0 if prior.is_exact else lowest_level(prior.sigma_min, smallest_noise(obs))
     metrics: dict[str, Any] = explained(draw(obs), obs, last_level)
     shown, hidden = hide(obs, hidden_share, seed)
     if not bool(hidden.any()):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..em.expectation import condition_like
+from ..em.expectation import condition_like, recipe_sampling
 from ..em.screening import acceptable, largest_plausible
 from ..metrics import coverage, psnr
 from ..metrics.ssim import ssim
@@ -112,24 +112,18 @@ def reconstruct(
     The Gaussian prior is the one the run started from, N(μ, Σ) as every later prior carries it.
     """
     options = recipe.drawing.independent(draws)
-    sampler_options: dict[str, Any] = dict(options.sampler_options)
     there = obs.to(prior.mean.device)
     batch = batch or options.batch or prior.batch_for(draws * len(there))
-    if isinstance(prior, GaussianPrior):
-        parts = [prior.draw_posterior(there, seed=recipe.seed, lap=RECONSTRUCTION_LAP, draw=d) for d in range(draws)]
-        x = torch.stack(parts).cpu()
-    else:
-        x = condition_like(prior, there, options).sample(
-            draws,
-            steps=steps or options.steps,
-            sampler=options.sampler,
-            seed=recipe.seed,
-            lap=RECONSTRUCTION_LAP,
-            batch_size=batch,
-            captured=captured,
-            **sampler_options,
-        )
-        x = x.cpu()
+    x = condition_like(prior, there, options).sample(
+        draws,
+        steps=steps or options.steps,
+        seed=recipe.seed,
+        lap=RECONSTRUCTION_LAP,
+        batch_size=batch,
+        captured=captured,
+        **recipe_sampling(prior, options),
+    )
+    x = x.cpu()
     cov, gaussian = prior.covariance(), None
     if cov is not None:
         start = GaussianPrior(prior.mean, cov)

@@ -135,7 +135,7 @@ class EStep(Section):
     @property
     def together(self) -> int:
         """Draws that are made in one: picks from one set of particles."""
-        return max(1, int(self.sampler_options.get("picks", 1))) if self.sampler == "tds" else 1
+        return max(1, int(self.sampler_options.get("picks", 1)))
 
     def independent(self, draws: int = 1) -> EStep:
         """The same for so many draws that know nothing of each other: picks from one set of particles would seem too sure."""
