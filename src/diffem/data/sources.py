@@ -1,6 +1,6 @@
-"""Where observations come from: a source makes them from its settings and a seed; a new one is a function and a line in `SOURCES`.
+"""Data sources: functions that make observations from settings and a seed. A new source needs a line in `SOURCES`.
 
-Sources that simulate measurements of known data also return that data, for evaluation only: nothing in a run ever looks at it.
+Sources that simulate measurements also return the true x. It is used for evaluation only, never for training.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from .observations import Observations
 
 @dataclass
 class Problem:
-    """Observations, and where it is known the truth behind them, one x per observation.
+    """Observations, and the true x if they are known.
 
-    range: where x are images, the two values that are pixel 0 and pixel 255; how evaluation turns samples into pictures.
+    Attributes:
+        obs: The observations.
+        reference: `(n, *event)`. The true x of each observation, if known.
+        range: For images, the values of x that are pixel 0 and pixel 255.
+        about: One line that describes the data and the quantities that were estimated from them.
     """
 
     obs: Observations
     reference: Tensor | None = None
     range: tuple[float, float] | None = None
-    about: str = ""  # what the data are, in a line, with what was estimated from them
+    about: str = ""
 
 
 def digits(seed: int, **options: Any) -> Problem:
@@ -62,7 +66,7 @@ def mri_images(seed: int, **options: Any) -> Problem:
 def file(seed: int, path: str = "") -> Problem:
     """Observations saved with `Observations.save`."""
     if not Path(path).is_file():
-        raise InputError(f"data.path: no observations file at {path!r}")
+        raise InputError(f"data.path: observations file {path!r} does not exist")
     return Problem(Observations.load(path))
 
 
@@ -77,16 +81,27 @@ SOURCES: dict[str, Callable[..., Problem]] = {
 
 
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
-    """The problem of one of this library's own sources; `python_source.py` has those of users, which execute code."""
+    """Make the observations of one of the library's data sources; `python_source.py` calls functions of the user.
+
+    Args:
+        source: A name in `SOURCES`.
+        seed: Seed of all random numbers.
+        options: The other keys of the recipe's section `data`.
+
+    Raises:
+        InputError: If the source is unknown, or does not accept the options.
+    """
     if source == "given":
         raise InputError(
-            "data.source is 'given': the observations come from Python, diffem.fit(obs, ...). From the command line name a file of "
-            "Observations.save, --set data='{source: file, path: obs.safetensors}', or a function, --set data.source=my_module:problem"
+            "data.source is 'given', which means that the observations come from Python: diffem.fit(obs, ...). On the "
+            "command line, name a file of Observations.save, --set data='{source: file, path: obs.safetensors}', or a "
+            "function, --set data.source=my_module:problem"
         )
     if ":" in source:
         raise InputError(
-            f"the observations are made by Python code, {source}, which is not executed because a file names it. Name it yourself "
-            f"(fit: --set data.source={source}; evaluate, report, export: --source {source}), or call the function from Python"
+            f"the observations are made by Python code, {source}, which is not executed only because a file names it. "
+            f"Name it yourself (fit: --set data.source={source}; evaluate, report, export: --source {source}), or call "
+            "the function from Python"
         )
     if source not in SOURCES:
         raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")
@@ -95,7 +110,7 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        # settings may be a stranger's: a negative size fails deep inside, and is still a setting that is not taken
+        # settings may be untrusted: a negative size, for example, fails deep inside the source
         raise InputError(
-            f"data source {source!r} does not take these settings: {str(options)[:400]} ({error})"
+            f"data source {source!r} does not accept these settings: {str(options)[:400]} ({error})"
         ) from error

@@ -11,7 +11,6 @@ Features are computed once and serve all of them. Those of the reference are kep
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..modes import in_own_modes
 from ..randomness import Stream
-from ..runs.files import read_tensors, write_tensors
+from ..runs.files import cache_folder, read_tensors, write_tensors
 from ..runs.tensors import explain, require_finite
 from .inception import Extractor, as_images, outputs
 
@@ -84,12 +83,6 @@ class Reference:
             return cls(str(description["key"]), int(description["count"]), total, outer, kept)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} does not hold the statistics of a reference: {explain(error)}") from None
-
-
-def cache_folder() -> Path:
-    """Where references are kept: DIFFEM_CACHE, or `diffem` in the user's folder for such things."""
-    own = os.environ.get("DIFFEM_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
 
 
 @in_own_modes
