@@ -225,7 +225,11 @@ class TestWrongFiles:
                 "differ in their number of slices",
                 {},
             ),
-            (lambda f: f.__setitem__("mask", np.ones(3)), "mask must have 16 columns like kspace, got 3", {"mode": "acquired", "complex": True}),
+            (
+                lambda f: f.__setitem__("mask", np.ones(3)),
+                "mask must have 16 columns like kspace, got 3",
+                {"mode": "acquired", "complex": True},
+            ),
             (
                 lambda f: f["kspace"].__setitem__(..., 0),
                 "zero everywhere",
