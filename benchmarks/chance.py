@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from diffem.data.manifold import truth
+from diffem.core.randomness import Stream
+from diffem.datasets.manifold import truth
 from diffem.em.expectation import fresh_count
-from diffem.randomness import Stream
 from diffem.runs.recipe import load_recipe, parse_change
 
 from .curve import LINE, even_truth, exact_places, lengths_of, moved, on_curve, worst_rise

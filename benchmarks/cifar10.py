@@ -20,13 +20,14 @@ import numpy as np
 import torch
 
 import diffem
-from diffem.data import DrawStore, cifar10
-from diffem.em.fit import carry_out
-from diffem.interruption import Interruption, Preempted
+from diffem.core.interruption import Interruption, Preempted
+from diffem.datasets import cifar10
+from diffem.em.run import carry_out
+from diffem.files.writing import read_json, write_bytes, write_json
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
 from diffem.report.pictures import grid
-from diffem.runs.files import read_json, write_bytes, write_json
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import load_recipe, parse_change
 from diffem.runs.rundir import RunDir
 

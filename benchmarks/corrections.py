@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from diffem.data.manifold import truth
+from diffem.datasets.manifold import truth
 from diffem.em.maximization import maximization
 from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior

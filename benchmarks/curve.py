@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from diffem.data.manifold import curve
+from diffem.core.randomness import Stream
+from diffem.datasets.manifold import curve
 from diffem.metrics.distances import sliced_wasserstein
 from diffem.metrics.transport import entropic_cost
-from diffem.randomness import Stream
 
 REG = 1e-3  # of Sinkhorn divergences, as in the paper
 LINE = 1 << 13  # points that stand for the curve where places on it are looked for

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import diffem
-from diffem.data import DrawStore
 from diffem.em.watch import split
+from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
 
 from .curve import without_floor

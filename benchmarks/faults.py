@@ -28,10 +28,11 @@ import numpy as np
 import torch
 
 import diffem
-from diffem import Observations, operators, processes
+from diffem import Observations, operators
+from diffem.core import processes
+from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
 from diffem.em import loop, trainer
-from diffem.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
-from diffem.runs import files
+from diffem.files import writing as files
 
 from . import file_faults, rank_faults
 from .outcomes import compare, contents, differs

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.metrics import Reference, features, frechet_distance, kernel_distance, load_extractor
 
 from .record import record

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from diffem import priors
-from diffem.data.manifold import curve
+from diffem.core.randomness import Stream
+from diffem.datasets.manifold import curve
+from diffem.files.writing import read_json, write_json
 from diffem.metrics.transport import entropic_cost
-from diffem.randomness import Stream
 from diffem.report.pictures import ACCENT, INK, MUTED
-from diffem.runs.files import read_json, write_json
 
 from .record import RESULTS, ROOT, record
 from .workers import shared_out

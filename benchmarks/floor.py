@@ -24,17 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffem.data import cifar10
+from diffem.core.compile import compile_network
+from diffem.core.interruption import Interruption, Preempted
+from diffem.core.randomness import Stream
+from diffem.datasets import cifar10
 from diffem.em.checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from diffem.em.maximization import TrainingRecord, maximization
-from diffem.fusion import compile_network
-from diffem.interruption import Interruption, Preempted
 from diffem.metrics.fid import Reference, frechet_distance, kernel_distance, make_reference
 from diffem.metrics.inception import Extractor, features, load_extractor
 from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior
 from diffem.priors.files import save_prior
-from diffem.randomness import Stream
 from diffem.runs.recipe import Recipe, load_recipe, parse_change
 
 from .record import RESULTS, earlier, record

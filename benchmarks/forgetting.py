@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from diffem.data import DrawStore
-from diffem.data.sources import Problem
-from diffem.em.fit import carry_out
+from diffem.em.run import carry_out
 from diffem.em.watch import split
 from diffem.metrics import mse_unmeasured
+from diffem.observations.problem import Problem
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import Recipe, load_recipe
 from diffem.runs.rundir import RunDir
 

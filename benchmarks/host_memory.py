@@ -92,7 +92,7 @@ def write_page(n: int, folder: str) -> None:
 
 
 def write_export(n: int, folder: str) -> None:
-    from diffem.interop import hub
+    from diffem.em import exports as hub
 
     torch.set_num_threads(1)
     peaks = Peaks()

@@ -25,13 +25,13 @@ from torch import Tensor
 
 import diffem
 from diffem import Observations, operators
-from diffem.data import cifar10
-from diffem.em.fit import Run
+from diffem.core.randomness import Stream
+from diffem.datasets import cifar10
+from diffem.em.run import Run
 from diffem.metrics import LPIPS, crps, load_lpips, psnr
 from diffem.metrics.calibration import predictive_coverage
 from diffem.metrics.ssim import ssim
 from diffem.priors import DiffusionPrior
-from diffem.randomness import Stream
 
 from .record import RESULTS, ROOT, earlier, record
 

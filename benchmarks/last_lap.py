@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from diffem.data import DrawStore
-from diffem.data.manifold import truth
+from diffem.datasets.manifold import truth
 from diffem.em.maximization import maximization
 from diffem.em.watch import split
 from diffem.priors import DiffusionPrior
 from diffem.priors.files import load_prior
+from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
 
 from .curve import along_truth

@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 
 import diffem
-from diffem.data import DrawStore
-from diffem.data.manifold import truth
+from diffem.datasets.manifold import truth
 from diffem.em.watch import split
 from diffem.metrics.distances import sliced_wasserstein
 from diffem.metrics.transport import entropic_cost
 from diffem.report.pictures import marginals
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import parse_change
 from diffem.runs.rundir import RunDir
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from diffem import Observations, operators, priors
+from diffem.core.randomness import Stream
 from diffem.metrics import sliced_wasserstein
 from diffem.posterior import Exact
-from diffem.randomness import Stream
 from diffem.samplers import DEFAULT_SAMPLER, SAMPLERS
 
 from .record import RESULTS, commit, earlier, machine, record

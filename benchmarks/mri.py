@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from diffem.report.study import write_study
+from diffem.mri.study import write_study
 from diffem.runs.recipe import parse_change
 from diffem.runs.rundir import RunDir
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from diffem import InputError
-from diffem.data import DrawStore
 from diffem.priors.files import load_with_description
+from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
 from diffem.runs.shown import AXES, read_losses, read_shown
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from diffem.data import DrawStore
 from diffem.em.expectation import condition_like
-from diffem.em.fit import carry_out
+from diffem.em.run import carry_out
 from diffem.em.watch import split
 from diffem.priors import MixturePrior
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import Recipe, load_recipe
 from diffem.runs.rundir import RunDir
 

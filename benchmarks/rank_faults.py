@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
+from diffem.core.processes import Processes
 from diffem.em import loop
 from diffem.em.trainer import Trainer
 from diffem.priors.fit_full import Selected
-from diffem.processes import Processes
 
 # The function called in each phase, and how often an undisturbed run of `benchmarks.faults` calls it.
 PHASES: dict[str, tuple[Any, str, int]] = {

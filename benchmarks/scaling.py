@@ -25,10 +25,11 @@ import numpy as np
 import torch
 
 import diffem
-from diffem import Observations, operators, priors, processes
-from diffem.data.stored import StoredObservations
+from diffem import Observations, operators, priors
+from diffem.core import processes
+from diffem.files import writing as files
 from diffem.nn import MLP
-from diffem.runs import files
+from diffem.observations.lazy import StoredObservations
 
 from .record import RESULTS, record
 

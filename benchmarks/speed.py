@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.data.stored import stored
 from diffem.em.conditioning import Instruments
 from diffem.em.maximization import maximization
 from diffem.em.start import shown_inputs
 from diffem.nn.networks import make_network
+from diffem.observations.lazy import stored
 from diffem.runs.recipe import load_recipe
 
 from .record import RESULTS, record

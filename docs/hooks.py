@@ -67,7 +67,7 @@ def recipe_keys() -> str:
 def commands() -> str:
     import typer
 
-    from diffem.cli import app
+    from diffem.cli.commands import app
 
     group: Any = typer.main.get_command(app)
     parts = []

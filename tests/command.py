@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 from unittest import mock
 
-from diffem.cli import main
+from diffem.cli.commands import main
 
 
 def diffem(*arguments: object) -> SimpleNamespace:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from diffem import Observations, operators, priors
+from diffem.core.randomness import Stream
 from diffem.nn.networks import make_network
-from diffem.randomness import Stream
 from diffem.samplers import DDIM
 
 from .counting import Counted, Step

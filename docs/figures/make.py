@@ -19,9 +19,9 @@ from torch import Tensor
 
 import diffem
 from diffem import Observations, linalg, operators, priors
-from diffem.data.information import information_of
+from diffem.core.randomness import Stream
+from diffem.observations.information import information_of
 from diffem.posterior import Pivot
-from diffem.randomness import Stream
 
 HERE = Path(__file__).parent
 INK, ACCENT, MUTED = "#1b3a4b", "#c8553d", "#8d99ae"

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 from . import linalg, metrics, nn, operators, posterior, priors, samplers
-from .data import Observations
-from .errors import CastWarning, InputError, RunWarning
+from .core.errors import CastWarning, InputError, RunWarning
+from .core.version import __version__
+from .observations import Observations
 
 if TYPE_CHECKING:
-    from .em.fit import Run, fit, load
+    from .api import fit
+    from .em.run import Run, load
 
 __all__ = [
     "CastWarning",
@@ -32,8 +32,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # the loop brings pydantic along; only those who learn need it
-    if name in ("Run", "fit", "load"):
-        from .em import fit as module
+    if name == "fit":
+        from .api import fit
 
-        return getattr(module, name)
+        return fit
+    if name in ("Run", "load"):
+        from .em import run
+
+        return getattr(run, name)
     raise AttributeError(f"module 'diffem' has no attribute {name!r}")

@@ -8,7 +8,7 @@ from PIL import Image
 
 import diffem
 from diffem.app.viewer import Viewer
-from diffem.data.digits import images
+from diffem.datasets.digits import images
 
 CHANGES = {
     "laps": 2, "train.steps": 60, "train.first_steps": 120, "train.batch": 32, "network.hidden": [64], "e_step.steps": 4,

@@ -69,7 +69,7 @@ class Child:
             code = 99
             try:
                 prepare()
-                from diffem.cli import main
+                from diffem.cli.commands import main
 
                 with mock.patch.object(sys, "argv", arguments), mock.patch("tempfile.tempdir", str(self.temporary)):
                     main()

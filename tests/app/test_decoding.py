@@ -11,8 +11,8 @@ from PIL import Image, ImageFile
 
 from diffem import InputError
 from diffem.app.upload import decode, read_upload
-from diffem.data.decoding import opened_picture, picture_format
-from diffem.data.image_files import read_images
+from diffem.files.decoding import opened_picture, picture_format
+from diffem.mri.image_files import read_images
 
 LEVELS = (-2.0, 2.0)
 COLOURS = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)

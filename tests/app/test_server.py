@@ -12,7 +12,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from diffem.cli import app
+from diffem.cli.commands import app
 
 from .serving import served
 

@@ -21,7 +21,7 @@ from benchmarks.curve import (
     without_floor,
     worst_rise,
 )
-from diffem.data.manifold import curve, truth
+from diffem.datasets.manifold import curve, truth
 from diffem.metrics import sinkhorn
 from diffem.metrics.transport import entropic_cost
 

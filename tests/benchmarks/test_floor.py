@@ -9,7 +9,7 @@ from benchmarks import floor, pages
 from diffem.priors.files import load_prior
 from diffem.runs.recipe import load_recipe
 
-from ..data.test_cifar10 import pixels, write_batch
+from ..datasets.test_cifar10 import pixels, write_batch
 from ..metrics.extractors import write_extractor
 
 NETWORK = ["network.hidden=[8,8]", "network.blocks=1", "network.heads=[0,0]", "network.embedding=8"]

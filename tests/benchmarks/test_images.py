@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from benchmarks import images, pages
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.metrics import load_lpips
 from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior
 from diffem.priors.files import save_prior
 
-from ..data.test_cifar10 import pixels, write_batch
+from ..datasets.test_cifar10 import pixels, write_batch
 from ..metrics.weights import write_lpips
 
 

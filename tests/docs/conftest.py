@@ -2,7 +2,7 @@
 
 import pytest
 
-import diffem.em.fit as fitting
+import diffem.api as fitting
 from diffem.runs.recipe import load_recipe
 
 TINY = {

@@ -19,8 +19,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from diffem.cli import app
-from diffem.data.digits import images
+from diffem.cli.commands import app
+from diffem.datasets.digits import images
 from diffem.runs.recipe import load_recipe
 
 from ..metrics.extractors import write_extractor

@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
-from diffem.data.digits import images
+from diffem.datasets.digits import images
 
 FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
 NOTEBOOKS = ["own-images", "table"]
@@ -28,7 +28,7 @@ def test_notebooks_run(name, tiny, tmp_path, monkeypatch):
         pytest.skip("the extra data is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
-    monkeypatch.setattr("diffem.data.digits.images", lambda: images()[:300])
+    monkeypatch.setattr("diffem.datasets.digits.images", lambda: images()[:300])
     names = {"__name__": "notebook"}
     for i, cell in enumerate(cells(name)):
         source = "".join(cell["source"]).replace("draws=16", "draws=5")

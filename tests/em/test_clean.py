@@ -6,11 +6,11 @@ import torch
 
 import diffem
 from diffem import Observations, operators
-from diffem.data.digits import images
-from diffem.data.sources import make_problem
+from diffem.core.interruption import Interruption, Preempted
+from diffem.datasets.digits import images
 from diffem.em.watch import split
-from diffem.interruption import Interruption, Preempted
 from diffem.runs.recipe import load_recipe
+from diffem.runs.sources import make_problem
 
 from .small import RECIPE, observations
 from .test_resume import contents, same

@@ -12,13 +12,13 @@ import torch
 
 import diffem
 from diffem import InputError, Observations, operators, priors
-from diffem.data.information import information_of
-from diffem.data.stored import stored
 from diffem.em.conditioning import Instruments
 from diffem.em.maximization import maximization
 from diffem.em.start import denoiser_to_train, shown_inputs
 from diffem.metrics import coverage
 from diffem.nn.networks import make_network
+from diffem.observations.information import information_of
+from diffem.observations.lazy import stored
 from diffem.priors.diffusion import DiffusionPrior
 from diffem.priors.family import Family
 from diffem.priors.preconditioning import Preconditioning
@@ -169,10 +169,10 @@ def test_a_trained_network_is_the_posterior_of_a_gaussian(draws: int, steps: int
 
 def test_examples_are_shown_with_operators_of_other_observations() -> None:
     """Every observation's operator comes up, in the share of the examples that the recipe names; the others are shown nothing."""
+    from diffem.core.randomness import Stream
     from diffem.em.augment import Augment
     from diffem.em.examples import Examples
     from diffem.em.noise_law import noise_law
-    from diffem.randomness import Stream
     from diffem.runs.recipe import Noise
 
     law, stream = noise_law(Noise(), 0.01, 10.0), Stream(0, "training", 1)
@@ -262,7 +262,7 @@ def test_a_prior_without_a_conditional_network_is_refused() -> None:
 
 
 def test_files_keep_the_family(run: diffem.Run, tmp_path) -> None:
-    from diffem.interop import hub
+    from diffem.em import exports as hub
 
     prior = run.prior
     assert isinstance(prior, DiffusionPrior)

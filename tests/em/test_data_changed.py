@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 import diffem
 from diffem import InputError, Observations, operators
 from diffem.app.viewer import Viewer
-from diffem.cli import app
+from diffem.cli.commands import app
 from diffem.em.evaluation import evaluate
+from diffem.observations.fingerprint import data_fingerprint
 from diffem.report.page import write_report
-from diffem.runs.origin import data_fingerprint
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 

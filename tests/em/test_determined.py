@@ -102,7 +102,7 @@ def test_a_polynomial_of_the_information_does_not_depend_on_the_error(make, monk
     """Linear, symmetric, with eigenvalues from 0 to 1 up to the ripple of Chebyshev's polynomials; with many iterations it is D."""
     A, cov, x_shape = make(N_OBSERVATIONS, 0.3)
     y = A(torch.zeros(N_OBSERVATIONS, *x_shape, dtype=DOUBLE))
-    monkeypatch.setattr("diffem.memory.RESIDENT_BYTES", 0)
+    monkeypatch.setattr("diffem.files.memory.RESIDENT_BYTES", 0)
     few = determined(A, cov, N_OBSERVATIONS, x_shape, 1.0)
     assert isinstance(few, Polynomial)
     matrices = weighed(few, x_shape)

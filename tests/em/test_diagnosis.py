@@ -7,12 +7,12 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.data import DrawStore
 from diffem.em.denoising import denoising_losses, denoising_measures, loss_fall, noise_levels
 from diffem.em.diagnosis import notes, warnings
 from diffem.em.noise_law import noise_law
 from diffem.em.screening import screen
 from diffem.em.verdict import verdict
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import Noise, load_recipe
 
 from ..exact import random_covariance

@@ -12,14 +12,15 @@ import diffem
 from diffem import Observations, operators, priors
 from diffem.app import drawing, panels
 from diffem.app.observing import Observed
-from diffem.cli import app
-from diffem.data.sources import SOURCES, Problem
+from diffem.cli.commands import app
 from diffem.em import evaluation
 from diffem.em.expectation import draw_shard
 from diffem.em.screening import acceptable
 from diffem.metrics import coverage, mse_unmeasured
+from diffem.observations.problem import Problem
 from diffem.runs.recipe import EStep
 from diffem.runs.rundir import RunDir
+from diffem.runs.sources import SOURCES
 
 from .small import RECIPE, observations
 

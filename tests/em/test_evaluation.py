@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import diffem
-from diffem.data import cifar10
-from diffem.data.sources import Problem, make_problem
+from diffem.datasets import cifar10
 from diffem.em import evaluation
 from diffem.em.evaluation import evaluate
+from diffem.observations.problem import Problem
+from diffem.runs.sources import make_problem
 
 from ..assets import asset
-from ..data.test_cifar10 import pixels, write_batch
+from ..datasets.test_cifar10 import pixels, write_batch
 from ..metrics.extractors import write_extractor
 
 

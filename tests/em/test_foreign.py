@@ -9,13 +9,13 @@ import torch
 
 import diffem
 from diffem import InputError
+from diffem.core.errors import ForeignFileError
+from diffem.em import exports as hub
 from diffem.em.checkpoint import write_checkpoint
 from diffem.em.evaluation import evaluate
-from diffem.errors import ForeignFileError
-from diffem.interop import hub
+from diffem.files.writing import write_json
+from diffem.observations.fingerprint import fingerprint
 from diffem.report.page import write_report
-from diffem.runs.files import write_json
-from diffem.runs.origin import fingerprint
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 

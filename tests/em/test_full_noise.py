@@ -7,10 +7,10 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.data.scale import smallest_noise
 from diffem.em.held_out import expected_chi2
 from diffem.linalg import Dense, LowRank
 from diffem.metrics.evidence import exact_predictive_log_likelihood, hide, predictive_log_likelihood, simulate
+from diffem.observations.scale import smallest_noise
 
 from ..exact import matrix_of, random_covariance
 from .small import RECIPE

@@ -6,11 +6,11 @@ import torch
 
 import diffem
 from diffem import CastWarning, InputError, Observations, metrics, operators, priors
-from diffem.data.precision import in_float32
-from diffem.data.stored import MemoryShelf, StoredObservations
 from diffem.em import given
 from diffem.em.evaluation import evaluate
 from diffem.em.given import suspicions
+from diffem.observations.lazy import MemoryShelf, StoredObservations
+from diffem.observations.precision import in_float32
 
 from .small import RECIPE, observations
 from .test_resume import contents, same

@@ -10,10 +10,11 @@ import torch
 
 import diffem
 from benchmarks import rank_faults
-from diffem import cli, priors
+from diffem import priors
+from diffem.cli import commands as cli
+from diffem.core.interruption import EXIT_CTRL_C, EXIT_PREEMPTED, Interruption, Preempted, poll, polled
 from diffem.em.loop import Loop
 from diffem.em.model_check.noise import noise_evidence
-from diffem.interruption import EXIT_CTRL_C, EXIT_PREEMPTED, Interruption, Preempted, poll, polled
 from diffem.nn import MLP
 from diffem.priors.fit_full import Selected
 from diffem.runs.recipe import load_recipe
@@ -168,7 +169,7 @@ def test_ctrl_c(phase, tmp_path, monkeypatch, capsys):
 BLOCKED = """
 import sys
 from torch.distributed import TCPStore
-from diffem.interruption import Interruption
+from diffem.core.interruption import Interruption
 store = TCPStore("127.0.0.1", 0, 1, True)
 with Interruption().listening(patience=0.2):
     print("ready", flush=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from diffem import priors
+from diffem.core.randomness import Stream
 from diffem.em.augment import AUGMENTATIONS, Augment
 from diffem.em.checkpoint import read_checkpoint, write_checkpoint
 from diffem.em.examples import Examples
@@ -14,7 +15,6 @@ from diffem.em.noise_law import noise_law
 from diffem.em.trainer import Trainer, learning_rates
 from diffem.nn import MLP
 from diffem.nn.networks import make_network
-from diffem.randomness import Stream
 from diffem.runs.recipe import Noise, Train
 
 OPTIONS = Train(steps=10, batch=8, lr=1e-3)

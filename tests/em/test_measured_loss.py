@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.data.store import DrawStore
+from diffem.core.errors import InputError
 from diffem.em.augment import Augment
 from diffem.em.determined import determined
 from diffem.em.maximization import maximization
 from diffem.em.measured_loss import MeasuredLoss, mean_gain
-from diffem.errors import InputError
 from diffem.linalg import Isotropic
 from diffem.nn import MLP
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import Train
 
 SMALL = Isotropic(torch.tensor(1e-8))  # a noise that a mask's weights do not show in float32

@@ -11,7 +11,7 @@ from diffem.em.augment import Augment
 from diffem.em.determined import determined
 from diffem.em.measured_loss import MeasuredLoss, mean_gain, one_operator, usable_share
 from diffem.linalg import Isotropic
-from diffem.runs.origin import fingerprint
+from diffem.observations.fingerprint import fingerprint
 
 from .small import RECIPE, observations
 

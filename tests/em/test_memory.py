@@ -13,11 +13,12 @@ SCRIPT = """
 import sys
 import torch
 import diffem
-from diffem import Observations, memory
-from diffem.data import batches
+from diffem import Observations
+from diffem.files import memory
+from diffem.observations import batches
 from diffem.em import model_check
 from diffem.em.model_check import pairing
-from diffem.interop import hub
+from diffem.em import exports as hub
 from diffem.priors import fit_low_rank
 from diffem.report.page import write_report
 

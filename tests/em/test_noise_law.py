@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
+from diffem.core.errors import InputError
+from diffem.core.randomness import Stream
 from diffem.em.augment import Augment
 from diffem.em.examples import Examples
 from diffem.em.noise_law import noise_law
-from diffem.errors import InputError
-from diffem.randomness import Stream
 from diffem.runs.recipe import Noise, load_recipe
 
 BETA, LOGNORMAL = Noise(), Noise(law="lognormal", mean=-0.5, std=1.2)

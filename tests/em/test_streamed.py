@@ -5,14 +5,15 @@ import pytest
 import torch
 
 import diffem
-from diffem import Observations, memory, priors
-from diffem.data import DrawStore
-from diffem.data.draws import StoredDraws, lap_draws
-from diffem.data.stored import StoredObservations
+from diffem import Observations, priors
+from diffem.core.errors import InputError
 from diffem.em.maximization import maximization
-from diffem.errors import InputError
+from diffem.files import memory
+from diffem.files.arrays import array_rows
 from diffem.nn import MLP
-from diffem.runs.arrays import array_rows
+from diffem.observations.lazy import StoredObservations
+from diffem.runs.draws import DrawStore
+from diffem.runs.lap_draws import StoredDraws, lap_draws
 from diffem.runs.recipe import Train
 from diffem.runs.rundir import RunDir
 
@@ -93,7 +94,7 @@ def test_a_run_over_files_is_the_run_in_memory_bit_for_bit(tmp_path, monkeypatch
     monkeypatch.setattr(
         memory, "WORKING_BYTES", 40 * 8 * (8 * 4**2 + 8 * 4)
     )  # of 40 observations in the Gaussian start
-    monkeypatch.setattr("diffem.data.batches.SCANNED_BYTES", 40 * 24)
+    monkeypatch.setattr("diffem.observations.batches.SCANNED_BYTES", 40 * 24)
     monkeypatch.setattr("diffem.em.measured_loss.PROBES", 16)
     monkeypatch.setattr("diffem.em.model_check.CHECKED", 32)
     obs = observations()

@@ -11,10 +11,10 @@ import yaml
 
 import diffem
 from diffem import Observations, RunWarning
+from diffem.core.interruption import Interruption, Preempted
 from diffem.em.loop import Loop
 from diffem.em.table import COLUMNS, LapTable
 from diffem.em.trainer import Trainer
-from diffem.interruption import Interruption, Preempted
 from diffem.runs.rundir import RunDir
 
 from ..command import diffem as command

@@ -9,10 +9,10 @@ import torch
 
 import diffem
 from diffem import priors
+from diffem.core.interruption import Interruption, Preempted
 from diffem.em import loop
 from diffem.em.maximization import maximization
 from diffem.em.trainer import Trainer
-from diffem.interruption import Interruption, Preempted
 from diffem.nn import MLP
 from diffem.runs.recipe import Train
 

@@ -12,8 +12,8 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.data.digits import digits
-from diffem.data.manifold import manifold
+from diffem.datasets.digits import digits
+from diffem.datasets.manifold import manifold
 from diffem.priors import FitHistory
 
 FACTORS = (2.0**-20, 2.0**-10, 2.0**10, 2.0**20)
@@ -136,8 +136,8 @@ def test_noise_is_compared_in_the_units_of_x() -> None:
 
 
 def test_a_prior_of_the_first_format_has_unit_scale(tmp_path: Path) -> None:
+    from diffem.files.writing import write_tensors
     from diffem.priors.files import load_prior, pack
-    from diffem.runs.files import write_tensors
 
     network = diffem.nn.networks.make_network("mlp", (3,), {"hidden": [8]})  # type: ignore[attr-defined]
     prior = priors.DiffusionPrior(network, (3,), settings={"kind": "mlp", "hidden": [8]})

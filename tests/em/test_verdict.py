@@ -13,8 +13,8 @@ import diffem
 from diffem import InputError, RunWarning
 from diffem.app import panels, standing
 from diffem.app.viewer import Viewer
+from diffem.em import exports as hub
 from diffem.em.verdict import choose_lap, verdict
-from diffem.interop import hub
 from diffem.report.page import write_report
 from diffem.runs.rundir import RunDir
 

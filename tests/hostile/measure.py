@@ -49,7 +49,7 @@ def status(key: str) -> int:
 
 def run(arguments: list[str]) -> int:
     """The command line, a reader, or a visit to the app, in this process; its exit code, 1 for a traceback as Python has it."""
-    from diffem.cli import main
+    from diffem.cli.commands import main
 
     try:
         if arguments[0] in ("upload", "request"):

@@ -9,8 +9,8 @@ from pathlib import Path
 from diffem import InputError
 from diffem.app import standing
 from diffem.app.viewer import Viewer
-from diffem.data import DrawStore
-from diffem.interop import hub
+from diffem.em import exports as hub
+from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
 
 from .sound import SHARD, TRAINED

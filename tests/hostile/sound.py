@@ -11,17 +11,17 @@ import torch
 from PIL import Image
 
 from diffem import Observations, operators, priors
-from diffem.data import DrawStore
-from diffem.interop import hub
+from diffem.em import exports as hub
+from diffem.files.writing import write_array, write_json
 from diffem.linalg import Isotropic
 from diffem.nn.networks import make_network
 from diffem.priors.files import pack, save_prior
-from diffem.runs.files import write_array, write_json
+from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 from diffem.runs.shown import write_losses, write_shown
 
-from ..data.volumes import write_volume
+from ..mri.volumes import write_volume
 
 EVENT = (4,)
 NETWORK = {"kind": "mlp", "hidden": [8], "embedding": 4}

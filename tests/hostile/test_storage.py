@@ -20,9 +20,9 @@ import torch
 
 import diffem
 from benchmarks.faults import Child
-from diffem.cli import main
-from diffem.errors import StorageError
-from diffem.runs import files
+from diffem.cli.commands import main
+from diffem.core.errors import StorageError
+from diffem.files import writing as files
 from diffem.runs.rundir import RunDir
 
 from ..em.small import RECIPE, observations

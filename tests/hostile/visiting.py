@@ -12,7 +12,7 @@ from typing import Any
 from diffem.app.guard import Guard, own_names
 from diffem.app.incoming import Incoming
 from diffem.app.upload import decode
-from diffem.errors import InputError
+from diffem.core.errors import InputError
 
 SHAPE = (8, 8)  # of a sample
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import diffem
-from diffem import InputError, Observations, operators, progress
+from diffem import InputError, Observations, operators
 from diffem.app import drawing, observing, panels, standing
 from diffem.app.exported import ExportedViewer
-from diffem.interop import hub
+from diffem.core import progress
+from diffem.em import exports as hub
 from diffem.runs.recipe import load_recipe
 
 from ..app.serving import served

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from diffem import InputError, Observations, operators, priors
-from diffem.interop import hub
+from diffem.em import exports as hub
+from diffem.files.writing import file_digest
 from diffem.linalg import LowRank
 from diffem.nn.networks import make_network
-from diffem.runs.files import file_digest
 
 EVENT = (2, 3)
 SETTINGS = {"kind": "mlp", "hidden": [16, 16], "embedding": 8}

@@ -211,7 +211,7 @@ def test_without_torchmetrics(extractor, monkeypatch):
 
 def test_real_images_with_the_real_network():
     """Real images are close to real ones and far from noise; 16 of each, so FID is mostly bias and only its order is asked for."""
-    from diffem.data import cifar10
+    from diffem.datasets import cifar10
 
     extractor = metrics.load_extractor(asset("fid/inception-2015-12-05.pt"))
     x = cifar10.images(asset("cifar10"))[:32]

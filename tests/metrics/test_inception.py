@@ -162,7 +162,7 @@ class TestExtractors:
 
 
 def test_the_real_network():
-    from diffem.data import cifar10
+    from diffem.datasets import cifar10
 
     extractor = metrics.load_extractor(asset("fid/inception-2015-12-05.pt"))
     assert extractor.key.startswith("7ff4a85c3a6378f0")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffem.data import cifar10
+from diffem.datasets import cifar10
 from diffem.metrics import load_lpips
 
 from ..assets import asset

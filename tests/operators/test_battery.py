@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from diffem import Observations, memory, operators
-from diffem.data.stored import StoredObservations
-from diffem.runs.origin import data_fingerprint
+from diffem import Observations, operators
+from diffem.files import memory
+from diffem.observations.fingerprint import data_fingerprint
+from diffem.observations.lazy import StoredObservations
 
 from ..exact import matrix_of
 from .registry import REGISTRY

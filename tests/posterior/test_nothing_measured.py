@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
+from diffem.core.randomness import Stream
 from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
 from diffem.posterior.likelihood import log_likelihood
-from diffem.randomness import Stream
 
 from ..exact import random_covariance
 from .registry import ANY_PRIOR, CONFIGURATIONS

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from diffem import InputError, Observations, operators, priors
-from diffem.data.information import information_of
 from diffem.linalg import Diagonal, LowRank
+from diffem.observations.information import information_of
 from diffem.posterior import IsotropicInformation, Pivot
 
 from ..exact import gaussian_posterior_mean, matrix_of, random_covariance

@@ -5,9 +5,9 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.data.diagonal import diagonalised, in_coordinates, likelihood_factor
 from diffem.em.start_plan import plan_start
 from diffem.linalg import Isotropic
+from diffem.observations.diagonal import diagonalised, in_coordinates, likelihood_factor
 from diffem.operators.coordinates import from_coordinates, to_coordinates
 from diffem.runs.recipe import Gaussian
 

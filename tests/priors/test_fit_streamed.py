@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from diffem import Observations, memory, operators, priors
-from diffem.data.stored import StoredObservations
+from diffem import Observations, operators, priors
+from diffem.files import memory
+from diffem.observations.lazy import StoredObservations
 
 from .test_fit import problem
 
@@ -43,7 +44,7 @@ CASES = {
 def test_on_disk_or_in_memory_the_bits_are_the_same(case, monkeypatch):
     obs, rank = CASES[case]
     monkeypatch.setattr(
-        "diffem.data.batches.SCANNED_BYTES", 7 * 8 * 12
+        "diffem.observations.batches.SCANNED_BYTES", 7 * 8 * 12
     )  # several batches where the data are only looked at
     fits = []
     for budget in (1 << 30, 0):
@@ -59,7 +60,7 @@ def test_on_disk_or_in_memory_the_bits_are_the_same(case, monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_observations_beyond_the_budget_are_read_a_batch_at_a_time(case, monkeypatch):
     obs, rank = CASES[case]
-    monkeypatch.setattr("diffem.data.batches.SCANNED_BYTES", 1)  # one at a time
+    monkeypatch.setattr("diffem.observations.batches.SCANNED_BYTES", 1)  # one at a time
     read = {}
     for budget in (1 << 30, 0):
         shelf = Counted(obs)
@@ -89,7 +90,7 @@ def test_a_batch_keeps_to_its_share_of_memory(case, monkeypatch):
     obs, rank = MEASURED[case]
     monkeypatch.setattr(memory, "WORKING_BYTES", 4 << 20)
     monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
-    monkeypatch.setattr("diffem.data.batches.SCANNED_BYTES", 1 << 16)
+    monkeypatch.setattr("diffem.observations.batches.SCANNED_BYTES", 1 << 16)
     monkeypatch.setattr("diffem.priors.fit_low_rank.STARTED_FROM", 16)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         priors.fit_gaussian(obs, rank, rounds=1)

@@ -7,7 +7,7 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.errors import InputError
+from diffem.core.errors import InputError
 from diffem.linalg import Isotropic
 from diffem.nn import MLP
 from diffem.nn.networks import make_network

@@ -9,7 +9,7 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.interop import hub
+from diffem.em import exports as hub
 from diffem.report import pictures, vectors
 from diffem.report.measures import cell, columns, lap_curves
 from diffem.report.page import write_report

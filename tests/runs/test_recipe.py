@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from diffem.data.sources import make_problem
 from diffem.nn.networks import make_network
 from diffem.runs.changes import differences
 from diffem.runs.recipe import EStep, Train, load_recipe, names, parse_change
+from diffem.runs.sources import make_problem
 
 
 @pytest.mark.parametrize("name", names())

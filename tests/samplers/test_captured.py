@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.samplers import SAMPLERS, capture
+from diffem.core import cuda_graphs as capture
+from diffem.samplers import SAMPLERS
 
 from ..exact import random_covariance
 

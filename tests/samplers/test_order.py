@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffem import priors
-from diffem.randomness import Stream
+from diffem.core.randomness import Stream
 from diffem.samplers import SAMPLERS, ddim, draw, get_sampler, schedule
 
 

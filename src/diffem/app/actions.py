@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..report.words import observation_in_words
 from . import asked as limits
 from . import drawing, observing, panels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 # Largest values of one request: the page answers one request at a time, so a long one blocks the others.
 LIMITS = {"samples": 256, "draws": 64, "steps": 1024, "seed": (1 << 31) - 1}

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..core.errors import InputError
+from ..core.randomness import Stream
 from ..em.expectation import condition_like, sampling_like
-from ..errors import InputError
+from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import GaussianPrior
-from ..randomness import Stream
 from ..report import pictures
 from .asked import LIMITS, whole
 from .observing import Observed

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..interop import hub
+from ..core.errors import InputError
+from ..em import exports as hub
 from ..priors import Prior
 from ..report.page import lead
 from ..runs.recipe import Recipe, load_recipe

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.randomness import Stream
+from ..observations import Observations
 from ..operators import Blur, Downsample, Mask, Operator
-from ..randomness import Stream
 from .asked import LIMITS, real, whole
 from .upload import image_shape
 from .viewer import Viewer

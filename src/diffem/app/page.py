@@ -12,8 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.version import __version__
 from ..report.page import is_own, lead
 from . import observing, panels
 from .actions import Actions, is_images, noise_unit

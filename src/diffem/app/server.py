@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from ..errors import InputError
-from ..interop.hub import is_export
+from ..core.errors import InputError
+from ..em.exports import is_export
 from .exported import ExportedViewer
 from .folder import sweep, upload_folder
 from .guard import LOCAL, MAX_UPLOAD, Guard, own_names

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import InputError
 from ..em.verdict import Verdict, verdict
-from ..errors import InputError
+from ..files.tensors import read_header
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses
-from ..runs.tensors import read_header
 from .viewer import Viewer
 
 

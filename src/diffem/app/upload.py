@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.decoding import opened_picture, picture_format
-from ..errors import InputError
-from ..runs.arrays import array_of
+from ..core.errors import InputError
+from ..files.arrays import array_of
+from ..files.decoding import opened_picture, picture_format
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 UPLOAD_PIXELS = 1 << 26  # larger pictures are rejected before they are decoded

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..data import Observations
-from ..data.precision import in_float32
-from ..data.sources import Problem
-from ..em.fit import load
+from ..core.errors import InputError
+from ..em.run import load
 from ..em.watch import split
-from ..errors import InputError
+from ..observations import Observations, Problem
+from ..observations.precision import in_float32
 from ..priors import Prior
 from ..report import pictures
 from ..runs.rundir import RunDir

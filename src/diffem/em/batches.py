@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from ..memory import is_out_of_memory
+from ..files.memory import is_out_of_memory
 from ..priors import DiffusionPrior, Prior
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Recipe
+from ..runs.recipe import Recipe
 
 Made = TypeVar("Made")
 

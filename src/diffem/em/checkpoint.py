@@ -10,11 +10,11 @@ from typing import Self
 
 import torch
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files.origin import Origin
+from ..files.tensors import read_tensors
+from ..files.writing import notice, write_tensors
 from ..priors import FitState
-from ..runs.files import notice, write_tensors
-from ..runs.origin import Origin
-from ..runs.tensors import read_tensors
 from .maximization import TrainingRecord
 
 

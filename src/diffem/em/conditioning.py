@@ -13,11 +13,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..data import Observations
-from ..data.batches import scanned_together
-from ..data.information import information_of
-from ..data.krylov import Krylov
+from ..files import memory
+from ..observations import Observations
+from ..observations.batches import scanned_together
+from ..observations.information import information_of
+from ..observations.krylov import Krylov
 from ..operators.spectrum import Diagonalised, Information
 from ..priors.family import Family
 

@@ -13,19 +13,16 @@ believes, and a network that is large enough and trained for long enough is no w
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import DrawStore
+from ..core.randomness import Stream
 from ..priors import DiffusionPrior, GaussianPrior, Prior
-from ..randomness import Stream
+from ..runs.draws import DrawStore
+from ..runs.recipe import Noise
 from .noise_law import NoiseLaw, noise_law
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Noise
 
 LEVELS = 8  # noise levels a loss is averaged over
 TRAINED = 256  # draws of the training that are looked at, at most

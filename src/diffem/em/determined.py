@@ -34,16 +34,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..data import Observations
-from ..data.stored import StoredNoise, StoredOperators
+from ..core.randomness import Stream
+from ..files import memory
 from ..linalg import Covariance, Diagonal, Isotropic
 from ..linalg.inner import axpy, dot
+from ..observations import Observations
+from ..observations.lazy import StoredNoise, StoredOperators
 from ..operators import Operator
 from ..operators.gain import mean_gain
 from ..operators.spectrum import Entries, Frequencies, Spectrum
 from ..priors.fit_full import measurement_matrices, noise_matrices
-from ..randomness import Stream
 
 EXPLICIT_NUMBERS = 1 << 16  # entries of a matrix, at most: larger ones take longer to make than they save
 ITERATIONS = 4  # of `Polynomial`

@@ -6,13 +6,11 @@ run the right model is flagged with a probability of `LAPS_LEVEL` at most.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..runs.recipe import Recipe
 from .model_check.significance import LAPS_LEVEL, one_sided, two_sided
 from .verdict import KEY, History, difference, measured
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Recipe
 
 TESTS = 6  # of a lap that chance can fail
 NARROW, WIDE = 0.8, 0.97  # coverage of 90 % intervals that matters

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data import Observations, cifar10
-from ..data.pixels import channels_first, read_npz
-from ..data.precision import in_float32
-from ..data.sources import Problem
-from ..errors import InputError
-from ..fusion import compile_network, compiling_pays
+from ..core.compile import compile_network, compiling_pays
+from ..core.errors import InputError
+from ..files import cifar10
+from ..files.pixels import channels_first, read_npz
+from ..files.writing import read_array
 from ..metrics import (
     Extractor,
     coverage,
@@ -31,13 +30,14 @@ from ..metrics import (
     to_uint8,
 )
 from ..metrics.inception import VARIABLE as EXTRACTOR_VARIABLE
+from ..observations import Observations, Problem
+from ..observations.precision import in_float32
 from ..priors import DiffusionPrior, GaussianPrior, Prior
-from ..runs.files import read_array
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
-from .fit import load
+from .run import load
 from .screening import largest_plausible
 from .verdict import Lap, choose_lap, verdict
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..data.draws import StoredDraws
-from ..processes import ALONE, Processes
-from ..randomness import Stream
+from ..core.processes import ALONE, Processes
+from ..core.randomness import Stream
+from ..runs.lap_draws import StoredDraws
 from .augment import Augment
 from .noise_law import NoiseLaw
 

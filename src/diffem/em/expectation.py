@@ -10,23 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..data.information import information_of
+from ..core.progress import Progress
+from ..core.randomness import Stream
+from ..observations import Observations
+from ..observations.information import information_of
+from ..posterior import Posterior
 from ..priors import DiffusionPrior, GaussianPrior, Prior
-from ..progress import Progress
-from ..randomness import Stream
+from ..runs.recipe import EStep
 from ..samplers import DEFAULT_SAMPLER
 from .plausibility import denoising_error
 from .screening import Screening, screen, total_chi2
-
-if TYPE_CHECKING:
-    from ..posterior import Posterior
-    from ..runs.recipe import EStep
 
 GAUSSIAN_REDRAWS = (
     16  # draws from the Gaussian start cost little, and its tails reach beyond where samples are plausible
@@ -211,12 +209,14 @@ def condition_like(prior: Prior, obs: Observations, options: EStep, *, own: bool
     other cases mmps takes its place.
     """
     if options.method == "mmps":
-        return prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
-    if options.method != "conditional":
-        return prior.posterior(obs, method=options.method)
-    return (
-        prior.posterior(obs, method="conditional", check=False) if own and _shown(prior, obs) else prior.posterior(obs)
-    )
+        conditioned = prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
+    elif options.method != "conditional":
+        conditioned = prior.posterior(obs, method=options.method)
+    elif own and _shown(prior, obs):
+        conditioned = prior.posterior(obs, method="conditional", check=False)
+    else:
+        conditioned = prior.posterior(obs)
+    return cast(Posterior, conditioned)
 
 
 def _shown(prior: Prior, obs: Observations) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..data import Observations
-from ..data.batches import scanned_together
-from ..errors import InputError
+from ..core.errors import InputError
+from ..observations import Observations
+from ..observations.batches import scanned_together
 from ..operators import Function, Identity, Mask, Operator, OperatorError, check
 
 FAR = 5.0  # root mean square of the means, relative to that of the standard deviations: an offset

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..data.scale import smallest_noise
+from ..core.randomness import Stream
 from ..linalg import dot
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import exact_hidden_log_densities, hidden_coverage, hidden_log_densities, hide
 from ..metrics.spread import hidden_spread
+from ..observations import Observations
+from ..observations.scale import smallest_noise
 from ..priors import GaussianPrior, Prior
-from ..randomness import Stream
 from ..samplers.schedule import lowest_level
 
 EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's predictions are computed in closed form

@@ -23,15 +23,16 @@ from typing import Any
 
 import torch
 
-from ..data import DrawStore, Observations
-from ..data.draws import lap_draws
-from ..data.stored import stored
-from ..errors import InputError
-from ..interruption import Interruption, Preempted, polled
+from ..core.errors import InputError
+from ..core.interruption import Interruption, Preempted, polled
+from ..core.processes import Processes
+from ..core.progress import Progress
+from ..observations import Observations
+from ..observations.lazy import stored
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, load_with_description, save_prior
-from ..processes import Processes
-from ..progress import Progress
+from ..runs.draws import DrawStore
+from ..runs.lap_draws import lap_draws
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, write_losses, write_shown

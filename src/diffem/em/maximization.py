@@ -6,23 +6,23 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..data.draws import StoredDraws
-from ..data.stored import StoredNoise, StoredOperators
-from ..errors import InputError
-from ..interruption import Interruption, Lost, Preempted
+from ..core.cuda_graphs import capture
+from ..core.errors import InputError
+from ..core.interruption import Interruption, Lost, Preempted
+from ..core.processes import ALONE, Processes
+from ..core.progress import Progress
+from ..core.randomness import Stream
+from ..files.memory import is_out_of_memory
 from ..linalg import Covariance
-from ..memory import is_out_of_memory
+from ..observations.lazy import StoredNoise, StoredOperators
 from ..operators import Operator
 from ..priors import DiffusionPrior
-from ..processes import ALONE, Processes
-from ..progress import Progress
-from ..randomness import Stream
-from ..samplers.capture import capture
+from ..runs.lap_draws import StoredDraws
+from ..runs.recipe import Train
 from .augment import Augment
 from .conditioning import Instruments
 from .determined import determined
@@ -30,9 +30,6 @@ from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
 from .trainer import Trainer
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Train
 
 BLOCK_BYTES = 1 << 25  # random numbers made at a time
 GPU_BLOCK_BYTES = 1 << 27  # a GPU waits for the host once per block

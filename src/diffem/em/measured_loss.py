@@ -31,11 +31,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..data.batches import scanned_together
-from ..data.draws import StoredDraws
+from ..core.randomness import Stream
+from ..observations import Observations
+from ..observations.batches import scanned_together
 from ..operators import Operator
-from ..randomness import Stream
+from ..runs.lap_draws import StoredDraws
 from .augment import Augment
 from .determined import Determined
 

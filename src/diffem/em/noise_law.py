@@ -14,15 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Noise
+from ..core.errors import InputError
+from ..runs.recipe import Noise
 
 LEAST_MASS = 0.5  # of a normal law inside the prior's range: with less, the settings do not belong together
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core.randomness import Stream
 from ..priors import Prior
-from ..randomness import Stream
 
 LEVELS = (0.03, 0.06, 0.12, 0.25, 0.5)  # relative to the scale of the prior
 REPEATS = 4

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..observations import Observations
 from ..priors import Prior
 
 PART_BYTES = 1 << 23  # of draws screened at a time on a CPU

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..data import Observations
-from ..errors import InputError
+from ..core.errors import InputError
+from ..observations import Observations
 from ..priors import Prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir

@@ -6,28 +6,26 @@ import copy
 import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..data import Observations
-from ..data.scale import smallest_noise
-from ..errors import InputError
-from ..fusion import compile_network
+from ..core.compile import compile_network
+from ..core.errors import InputError
+from ..core.randomness import Stream
+from ..files.origin import Origin
 from ..nn.networks import make_network
+from ..observations import Observations
+from ..observations.scale import smallest_noise
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
 from ..priors.family import Family
 from ..priors.files import load_with_description
-from ..randomness import Stream
+from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers.schedule import lowest_level
 from .checkpoint import StartCheckpoint
 from .start_plan import plan_start
-
-if TYPE_CHECKING:
-    from ..runs.origin import Origin
-    from ..runs.recipe import Recipe
 
 
 def gaussian_start(

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from ..data import Observations
-from ..data.batches import Batches
-from ..data.diagonal import diagonalised
+from ..core.randomness import Stream
+from ..observations import Observations
+from ..observations.batches import Batches
+from ..observations.diagonal import diagonalised
 from ..priors.fit import Moments
 from ..priors.fit_complete import is_complete
 from ..priors.fit_sampled import ITERATIONS
-from ..randomness import Stream
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Gaussian
+from ..runs.recipe import Gaussian
 
 WORK = 2e11, 2e13  # floating-point operations on a CPU and on a GPU: about 10 seconds
 ROUNDS = 64  # at most

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunWarning
+from ..core.errors import RunWarning
 from .verdict import Verdict
 
 PACKAGE = str(Path(__file__).parents[1])

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..fusion import fast_products
+from ..core.compile import fast_products
+from ..core.processes import ALONE, Processes
 from ..priors import DiffusionPrior
 from ..priors.preconditioning import preconditioning
-from ..processes import ALONE, Processes
+from ..runs.recipe import Train
 from .conditioning import Instruments
 from .measured_loss import MeasuredLoss
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Train
 
 
 def learning_rates(options: Train, steps: int) -> Tensor:

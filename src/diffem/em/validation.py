@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ..data import Observations
-from ..errors import InputError
+from ..core.errors import InputError
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
+from ..observations import Observations
 from ..operators import Identity
 from ..posterior import METHODS
 from ..priors import Prior

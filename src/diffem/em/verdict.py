@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..metrics.calibration import student_quantile
 from ..runs.rundir import RunDir
 from .model_check.significance import LAPS_LEVEL

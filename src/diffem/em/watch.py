@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..data import Observations
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import observation_distance, simulate
+from ..observations import Observations
 from ..priors import GaussianPrior, Prior
+from ..runs.recipe import Recipe
 from .expectation import condition_like
 from .held_out import measure_held_out
-
-if TYPE_CHECKING:
-    from ..runs.recipe import Recipe
 
 # Random numbers of their own, the same for every lap: differences between laps are the prior's.
 WATCH_LAP = 1 << 20

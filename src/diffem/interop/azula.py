@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.shapes import per_sample
 from ..posterior import Posterior
 from ..priors.base import Prior
-from ..shapes import per_sample
 from .foreign import ForeignPrior, start
 from .packages import missing
 from .ranges import Range

@@ -8,21 +8,21 @@ filters and coil maps. What the physics does not measure (a row of A that is zer
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
 
-from ..batched import Index
-from ..data import Observations
-from ..errors import InputError
+from ..core.batched import Index
+from ..core.errors import InputError
+from ..core.randomness import Stream
+from ..core.shapes import require_event
 from ..linalg import Diagonal
+from ..observations import Observations
 from ..operators import Operator, OperatorError, check
 from ..posterior import Posterior
 from ..priors.base import Prior
-from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler
-from ..shapes import require_event
 from .packages import missing
 from .physics import copied, tensors_of
 from .ranges import Range
@@ -312,7 +312,7 @@ class Reconstructor(deepinv.models.Reconstructor):
         obs = observations(
             y, physics, self.prior.event_shape, sigma=self.sigma, range=self.range, **self.physics_options
         )
-        return self.prior.posterior(obs, self.method, **self.options)
+        return cast(Posterior, self.prior.posterior(obs, self.method, **self.options))
 
     def sample(self, y: Any, physics: Any, draws: int | None = None) -> Tensor:
         """Posterior draws `(draws, n, *event)` in the scale of the physics, complex where its images are."""

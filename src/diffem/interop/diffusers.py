@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
-from ..runs.files import read_json
-from ..runs.tensors import read_header, require_finite
-from ..shapes import per_sample
+from ..core.errors import InputError
+from ..core.shapes import per_sample
+from ..files.tensors import read_header, require_finite
+from ..files.writing import read_json
 from .foreign import ForeignPrior, start
 from .packages import missing
 from .ranges import Range

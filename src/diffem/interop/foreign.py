@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..priors.base import Prior
 from ..priors.batching import choose_batch
 from .ranges import Range

@@ -11,7 +11,7 @@ from typing import Self
 
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..batched import Batched
-from ..errors import InputError
-from ..modes import in_own_modes
-from ..shapes import per_sample
+from ..core.batched import Batched
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.shapes import per_sample
 from .inner import accumulate_dtype, dot
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..modes import in_own_modes
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
 from .covariance import Covariance
 from .inner import accumulate_dtype
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .covariance import Covariance, Diagonal, Isotropic, LowRank
 from .dense import Dense
 

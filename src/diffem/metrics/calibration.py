@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..modes import in_own_modes
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
 from .estimate import Estimate, clustered_mean
 
 

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..modes import in_own_modes
-from ..randomness import Stream
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.randomness import Stream
 
 
 def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..modes import in_own_modes
+from ..core.modes import in_own_modes
+from ..core.randomness import Stream
+from ..core.shapes import raised
+from ..observations import Observations
 from ..operators import Compose, Mask
 from ..priors.gaussian import GaussianPrior
 from ..priors.marginal import choose, measured_values, observation_laws
-from ..randomness import Stream
-from ..shapes import raised
 from .calibration import covered
 from .distances import sliced_wasserstein
 from .estimate import Estimate, clustered_mean

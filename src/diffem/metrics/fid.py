@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
-from ..modes import in_own_modes
-from ..randomness import Stream
-from ..runs.files import cache_folder, read_tensors, write_tensors
-from ..runs.tensors import explain, require_finite
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.randomness import Stream
+from ..files.tensors import explain, require_finite
+from ..files.writing import cache_folder, read_tensors, write_tensors
 from .inception import Extractor, as_images, outputs
 
 FORMAT = "diffem-reference-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..observations import Observations
 
 
 def mse(x: Tensor, truth: Tensor) -> Tensor:

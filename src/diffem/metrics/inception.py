@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
-from ..modes import in_own_modes
-from ..progress import Progress
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.progress import Progress
 
 SIZE = 299
 VARIABLE = "DIFFEM_INCEPTION"

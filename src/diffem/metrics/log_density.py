@@ -26,7 +26,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 STEP, TAIL = 0.4, 24.0  # quadrature: errors of about exp(−π²/STEP) and exp(−TAIL)
 CHUNK = 1 << 22  # numbers of a quadrature held at a time

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import InputError
-from ..modes import in_own_modes
-from ..runs.reading import opened, size_of
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..files.reading import opened, size_of
 
 # kernel size, channels out; stride and padding; whether the features before are pooled first (3×3, every second)
 LAYERS = (

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..observations import Observations
 from .evidence import _predictions
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import InputError
-from ..modes import in_own_modes
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
 
 
 @in_own_modes

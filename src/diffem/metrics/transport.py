@@ -10,8 +10,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from ..fusion import fused
-from ..modes import in_own_modes
+from ..core.compile import fused
+from ..core.modes import in_own_modes
 from .distances import flat
 
 LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100

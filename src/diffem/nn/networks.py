@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import memory
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files import memory
 from .embedding import NoiseEmbedding
 from .framed import Framed, framed_shape, needs_frame
 from .mlp import MLP

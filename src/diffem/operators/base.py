@@ -10,20 +10,22 @@ included) and `A.measured(y)` says which entries those are.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..batched import Batched
-from ..errors import InputError
-from ..modes import in_own_modes
-from ..shapes import require_batch
+from ..core.batched import Batched
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.shapes import require_batch
 from .spectrum import Spectrum
 
 
 class Operator(Batched):
+    composition: ClassVar[Callable[[Operator, Operator], Operator]]  # what `A2 @ A1` makes; `compose.py` sets it
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
     @in_own_modes
@@ -103,9 +105,7 @@ class Operator(Batched):
                 )
 
     def __matmul__(self, other: Operator) -> Operator:
-        from .compose import Compose
-
-        return Compose(self, other)
+        return type(self).composition(self, other)
 
 
 def image_axes(data: Tensor, name: str, owner: str, axes: int = 2) -> Tensor:

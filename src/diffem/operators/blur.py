@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .base import Operator, image_axes, lift, numeric
 from .spectrum import Frequencies, Spectrum
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .base import Operator
 from .function import Function
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..batched import Index
-from ..errors import InputError
+from ..core.batched import Index
+from ..core.errors import InputError
 from .base import Operator
 from .spectrum import Entries, Spectrum
 
@@ -149,3 +149,6 @@ class Stack(_Composite):
 
     def bound(self, x: Tensor) -> Stack:
         return Stack(*(A.bound(x) for A in self._children), x_shape=self.x_shape)
+
+
+Operator.composition = Compose

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .base import Operator, boolean, image_axes, lift, numeric
+from .centred import centred_fft2, centred_ifft2
+from .hermitian import RealFourier, folded, reflected
 from .spectrum import Frequencies, Spectrum
 
 
@@ -121,8 +123,6 @@ class Fourier(Operator):
         return torch.ones_like(y[:1]) if mask is None else mask.to(y.dtype)
 
     def spectrum(self, precision: Tensor) -> Spectrum | None:
-        from .hermitian import reflected
-
         # real and imaginary part of a frequency must weigh the same, and coils mix frequencies
         if "coils" in self._tensors or not torch.equal(precision[..., 0], precision[..., 1]):
             return None
@@ -133,8 +133,6 @@ class Fourier(Operator):
         return Spectrum(gains, Frequencies(self.complex, self.channels))
 
     def reduced(self, y: Tensor) -> tuple[Operator, Tensor, Tensor] | None:
-        from .hermitian import RealFourier, folded
-
         if self.complex or "coils" in self._tensors:
             return None
         height, width = y.shape[-3:-1]
@@ -143,13 +141,3 @@ class Fourier(Operator):
         values, weights, variance = folded(y, mask)
         shared = "mask" not in self._tensors or self.batch is None
         return RealFourier(weights[0] if shared else weights), values, lift(variance, y, 3)
-
-
-def centred_fft2(image: Tensor) -> Tensor:
-    axes = (-2, -1)
-    return torch.fft.fftshift(torch.fft.fft2(torch.fft.ifftshift(image, axes), norm="ortho"), axes)
-
-
-def centred_ifft2(kspace: Tensor) -> Tensor:
-    axes = (-2, -1)
-    return torch.fft.fftshift(torch.fft.ifft2(torch.fft.ifftshift(kspace, axes), norm="ortho"), axes)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..modes import differentiable, own_modes
-from ..shapes import require_event
+from ..core.errors import InputError
+from ..core.modes import differentiable, own_modes
+from ..core.shapes import require_event
 from .base import Operator
 
 

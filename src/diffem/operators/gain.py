@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..randomness import Stream
+from ..core.randomness import Stream
 from .base import Operator
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .base import Operator, lift
-from .fourier import centred_fft2, centred_ifft2
+from .centred import centred_fft2, centred_ifft2
 
 
 class RealFourier(Operator):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .base import Operator
 from .compose import Compose, Stack
 from .crop import Crop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from .base import Operator, boolean
 from .spectrum import Spectrum
 

@@ -5,7 +5,7 @@ Cartesian k-space of one coil and circular blurs it is diagonal in Fourier space
 
     G = Bᵀ diag(g) B,      B with orthonormal rows, G = 0 on their complement.
 
-Functions of G, such as (I + σ²G)⁻¹, then cost two changes of basis and no solver. Where no basis is known, `data/krylov.py` computes them from
+Functions of G, such as (I + σ²G)⁻¹, then cost two changes of basis and no solver. Where no basis is known, `observations/krylov.py` computes them from
 products with G.
 """
 
@@ -19,7 +19,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from ..shapes import per_sample
+from ..core.shapes import per_sample
+from .centred import centred_fft2, centred_ifft2
 
 # of eigenvalues (1 or n, ...), elementwise; values per sample enter by `per_sample`
 Function = Callable[[Tensor], Tensor]
@@ -100,14 +101,10 @@ class Frequencies:
 
     def coordinates(self, x: Tensor) -> Tensor:
         """Images `(n, ..., H, W)`, `(n, ..., H, W, 2)` or `(n, ..., 2, H, W)` → complex spectra `(n, ..., H, W)`."""
-        from .fourier import centred_fft2
-
         x = x.movedim(-3, -1) if self.channels else x
         return centred_fft2(torch.view_as_complex(x.contiguous()) if self.complex else x)
 
     def sample(self, coordinates: Tensor) -> Tensor:
-        from .fourier import centred_ifft2
-
         image = centred_ifft2(coordinates)
         if not self.complex:
             return image.real

@@ -1,18 +1,14 @@
 """Posterior methods: prior × observations → denoiser; a new one is a file and a line in `METHODS`."""
 
-import logging
-from collections.abc import Callable
-from typing import Any
-
-from ..data import Observations
-from ..data.information import information_of
-from ..errors import InputError
 from ..linalg import Isotropic
-from ..modes import in_own_modes
-from ..priors.base import Prior
+from ..observations import Observations
+from ..observations.information import information_of
+from ..priors.base import Prior, condition
 from ..priors.diffusion import DiffusionPrior
+from ..priors.methods import CHOOSERS, METHODS
 from ..priors.mixture import MixturePrior
-from .base import Evaluation, Posterior, Statistics
+from ..samplers import TDS
+from .base import WEIGHTED, Evaluation, Posterior, Statistics
 from .conditional import Conditional
 from .diffpir import DiffPIR
 from .dps import DPS
@@ -23,8 +19,7 @@ from .mmps import MMPS
 from .pigdm import PiGDM
 from .pivot import Pivot
 from .tmpd import TMPD
-
-logger = logging.getLogger("diffem")
+from .twisted import sample_twisted
 
 
 def exact(prior: Prior, obs: Observations) -> Posterior:
@@ -33,9 +28,10 @@ def exact(prior: Prior, obs: Observations) -> Posterior:
     return Exact(prior, obs) if dense else IsotropicInformation(prior, obs)
 
 
-METHODS: dict[str, Callable[..., Posterior]] = {
+METHODS |= {
     method.method: method for method in (Conditional, MMPS, SigmaT, SigmaX, Identity, DPS, PiGDM, TMPD, DiffPIR)
-} | {"exact": exact}
+}
+METHODS["exact"] = exact
 
 
 def choose_method(prior: Prior, obs: Observations) -> tuple[str, str]:
@@ -52,21 +48,8 @@ def choose_method(prior: Prior, obs: Observations) -> tuple[str, str]:
     return "conditional", f"the prior was trained for such operators ({prior.family.operator})"
 
 
-@in_own_modes
-def condition(prior: Prior, obs: Observations, method: str | None = None, **options: Any) -> Posterior:
-    """The posterior of `prior` given `obs` by a method's name, or by the best one that applies; `options` are the method's."""
-    if not isinstance(obs, Observations):
-        raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
-    if method is None:
-        method, why = choose_method(prior, obs) if not options else ("mmps", "its options were given")
-        logger.info("posterior method %r: %s", method, why)
-    if method not in METHODS:
-        raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
-    try:
-        return METHODS[method](prior, obs, **options)
-    except TypeError as error:
-        raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
-
+CHOOSERS.append(choose_method)
+WEIGHTED[TDS] = sample_twisted
 
 __all__ = [
     "DPS",

@@ -16,18 +16,21 @@ from typing import Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..data.scale import smallest_noise
-from ..errors import CastWarning, InputError
+from ..core.errors import CastWarning, InputError
+from ..core.modes import differentiable, in_own_modes
+from ..core.progress import Progress
+from ..core.randomness import Stream
+from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..linalg import Diagonal, Isotropic, Solution, System
-from ..modes import differentiable, in_own_modes
+from ..observations import Observations
+from ..observations.scale import smallest_noise
 from ..priors.base import Prior, evaluation_mode
-from ..progress import Progress
-from ..randomness import Stream
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
 from ..samplers.base import Denoise
 from ..samplers.schedule import lowest_level
-from ..shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
+
+# Samplers whose draws are weighted, and the function that draws with them: `__init__.py` registers that of `twisted.py`.
+WEIGHTED: dict[type[TDS], Callable[..., tuple[Tensor, Statistics]]] = {}
 
 
 class Linearised:
@@ -252,9 +255,7 @@ class Posterior:
         method, sigmas = get_sampler(sampler, **options), self.sigmas(steps)
         captured = captured and self.capturable(method)
         if isinstance(method, TDS):
-            from .twisted import sample_twisted
-
-            x, total = sample_twisted(
+            x, total = WEIGHTED[TDS](
                 self, method, k, steps, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
                 captured=captured, progress=progress,
             )  # fmt: skip

@@ -17,10 +17,10 @@ from typing import ClassVar, Self, cast
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..data.information import information_of
-from ..data.krylov import Krylov
-from ..errors import InputError
+from ..core.errors import InputError
+from ..observations import Observations
+from ..observations.information import information_of
+from ..observations.krylov import Krylov
 from ..operators.spectrum import Diagonalised, Information
 from ..priors.diffusion import DiffusionPrior
 from ..samplers import TDS, Sampler

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..data import Observations
-from ..data.krylov import Krylov
+from ..observations import Observations
+from ..observations.krylov import Krylov
 from ..priors.preconditioning import Correcting
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..shapes import per_sample
+from ..core.shapes import per_sample
 from .base import Linearised
 from .explicit import ExplicitCovariance
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.shapes import per_sample
 from ..linalg import dot
-from ..shapes import per_sample
 from .base import Evaluation, Linearised
 from .stepwise import Stepwise
 

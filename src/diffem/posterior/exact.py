@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.randomness import Stream
 from ..linalg import Isotropic
-from ..modes import in_own_modes
 from ..priors.mixture import MixturePrior
-from ..randomness import Stream
 from .base import Evaluation, Posterior
 
 

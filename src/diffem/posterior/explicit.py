@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..shapes import per_sample
+from ..core.shapes import per_sample
 from .base import Evaluation, Linearised
 from .solving import SolvingPosterior
 

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.shapes import per_sample
 from ..linalg import Covariance, as_covariance
-from ..shapes import per_sample
 from .base import Linearised
 from .explicit import ExplicitCovariance
 

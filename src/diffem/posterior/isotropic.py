@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..samplers import TDS, Sampler
 from .base import Evaluation, Posterior
 from .pivot import Pivot

@@ -21,11 +21,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..data import Observations
 from ..linalg import System, dot
 from ..linalg.inner import accumulate_dtype, axpy
 from ..linalg.solvers.direct import direct
 from ..linalg.tiny import eigh
+from ..observations import Observations
 from .base import Evaluation
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..shapes import per_sample
+from ..core.shapes import per_sample
 from .base import Evaluation, Linearised
 from .solving import SolvingPosterior
 

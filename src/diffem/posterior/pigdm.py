@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..shapes import per_sample
+from ..core.shapes import per_sample
 from .base import Linearised
 from .heuristic import Identity, unit_prior_variance
 from .stepwise import Stepwise

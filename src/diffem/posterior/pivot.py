@@ -19,13 +19,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..core.shapes import per_sample
+from ..observations import Observations
 from ..operators.spectrum import Diagonalised, determined
-from ..shapes import per_sample
 
 
 class Pivot:
-    """The pivot of n observations whose information is diagonal in a known basis (`data/information.py`)."""
+    """The pivot of n observations whose information is diagonal in a known basis (`observations/information.py`)."""
 
     def __init__(self, obs: Observations, information: Diagonalised) -> None:
         self.information = information

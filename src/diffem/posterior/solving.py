@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from ..data import Observations
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.shapes import per_sample
 from ..linalg import SOLVERS, Isotropic, Solution, System
 from ..linalg.tiny import CLOSED_FORM
+from ..observations import Observations
 from ..operators.gain import mean_gain
 from ..samplers import TDS, Sampler
-from ..shapes import per_sample
 from .base import Posterior
 
 

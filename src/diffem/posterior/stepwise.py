@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..samplers import PredictorCorrector, Sampler
 from .base import Evaluation, Posterior
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..shapes import per_sample
+from ..core.shapes import per_sample
 from .base import Linearised
 from .explicit import ExplicitCovariance
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.progress import Progress
+from ..core.randomness import Stream
 from ..priors.base import evaluation_mode
-from ..progress import Progress
-from ..randomness import Stream
 from ..samplers.tds import TDS, Ended, Guide, draw_weighted
 from .base import Evaluation, Posterior, Statistics
 from .likelihood import log_likelihood

@@ -7,25 +7,26 @@ a clipped denoiser is not a covariance.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.progress import Progress
+from ..core.randomness import Stream
+from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..linalg import Covariance
-from ..modes import in_own_modes
-from ..progress import Progress
-from ..randomness import Stream
+from ..observations import Observations
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
-from ..shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
+from .methods import CHOOSERS, METHODS, Conditioned
 
-if TYPE_CHECKING:
-    from ..data import Observations
-    from ..posterior import Posterior
+logger = logging.getLogger("diffem")
 
 
 class Prior(nn.Module):
@@ -136,16 +137,30 @@ class Prior(nn.Module):
                 ]
             )
 
-    def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Posterior:
+    def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
         """The prior conditioned on observations: another denoiser, one sample per observation.
 
         method: a name of `posterior.METHODS`; `options` go to it (`solver`, `iterations`, `tolerance`, `guard`, ...). When not given, the
             best one that applies: 'exact' or 'conditional' where one forward pass answers, 'mmps' otherwise. The posterior's `method`
             tells which, and the logger "diffem" why.
         """
-        from ..posterior import condition
-
         return condition(self, obs, method, **options)
+
+
+@in_own_modes
+def condition(prior: Prior, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
+    """The posterior of `prior` given `obs` by a method's name, or by the best one that applies; `options` are the method's."""
+    if not isinstance(obs, Observations):
+        raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
+    if method is None:
+        method, why = CHOOSERS[-1](prior, obs) if not options else ("mmps", "its options were given")
+        logger.info("posterior method %r: %s", method, why)
+    if method not in METHODS:
+        raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
+    try:
+        return METHODS[method](prior, obs, **options)
+    except TypeError as error:
+        raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
 
 
 def typical_size(variances: Tensor, mean: Tensor) -> float:

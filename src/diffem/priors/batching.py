@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
-from ..memory import free_on
-
-if TYPE_CHECKING:
-    from .base import Prior
+from ..files.memory import free_on
+from .base import Prior
 
 NUMBERS = 1 << 22  # numbers in a batch of samples, beyond which a GPU gains nothing from more
 CPU_NUMBERS = 1 << 18  # and a CPU: 85 photographs of 32×32

@@ -13,12 +13,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
-from ..fusion import compile_network, compiling_pays, fast_products
+from ..core.compile import compile_network, compiling_pays, fast_products
+from ..core.errors import InputError
+from ..core.shapes import per_sample, require_precision
 from ..linalg import Covariance
 from ..nn.networks import make_network
 from ..operators.spectrum import Information
-from ..shapes import per_sample, require_precision
 from .base import Prior
 from .batching import choose_batch
 from .family import Family

@@ -21,7 +21,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..operators.spectrum import Diagonalised, Information, Spectrum, determined
 
 DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction")

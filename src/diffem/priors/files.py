@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..files.origin import Origin
+from ..files.tensors import explain, read_tensors, require_finite
+from ..files.writing import write_tensors
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..nn.networks import make_network
 from .base import Prior
 from .diffusion import DiffusionPrior
 from .family import Family
 from .gaussian import GaussianPrior
-
-if TYPE_CHECKING:
-    from ..runs.origin import Origin
 
 FORMAT = "diffem-prior-2"
 READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks see samples as they are
@@ -63,8 +63,6 @@ def load_prior(path: str | os.PathLike[str], device: torch.device | str = "cpu",
 
 def load_with_description(path: str | os.PathLike[str], origin: Origin | None = None) -> tuple[Prior, dict[str, Any]]:
     """The prior and its description. origin: what the file must name as its origin in a run; not compared when absent."""
-    from ..runs.tensors import explain, read_tensors, require_finite
-
     tensors, description = read_tensors(path, "a prior")
     if description.get("format") not in READABLE:
         raise InputError(
@@ -145,7 +143,5 @@ def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:
 
 def save_prior(prior: Prior, path: str | os.PathLike[str], origin: Origin | None = None, **notes: Any) -> None:
     """Write a prior to one file, by way of a temporary name: an interruption never leaves half a file."""
-    from ..runs.files import write_tensors
-
     tensors, description = pack(prior, **notes, **({} if origin is None else {"origin": origin.note()}))
     write_tensors(Path(path), tensors, description)

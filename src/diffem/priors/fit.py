@@ -4,7 +4,7 @@ r"""The Gaussian prior of maximum likelihood given observations alone, by expect
 Tipping & Bishop 1999) without forming anything of size N². Both use the exact posterior moments of x given y: no sampler, no
 Monte-Carlo error. The fit works on observations divided by their own scale, so that it is the same in any units. Every second round is extrapolated and kept only if that helped, so the observed-data log-likelihood
 never decreases. Where everything is measured there is nothing to iterate (`fit_complete.py`); circular blurs and k-space of one coil
-are measurements of single coordinates in Fourier space, and are fitted there (`data/diagonal.py`).
+are measurements of single coordinates in Fourier space, and are fitted there (`observations/diagonal.py`).
 
 For a start that need not be the maximum: `moments="sampled"` replaces the moments by draws (`fit_sampled.py`), and with `held_out`
 observations the fit ends when these are predicted no better.
@@ -19,17 +19,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..data.batches import Batches
-from ..data.diagonal import Coordinates, diagonalised, likelihood_factor
-from ..data.scale import signal_scale
-from ..data.stored import counts_of, stored
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.progress import Progress
+from ..files.memory import working_bytes
 from ..linalg import Covariance, Dense, LowRank
-from ..memory import working_bytes
-from ..modes import in_own_modes
+from ..observations import Observations
+from ..observations.batches import Batches
+from ..observations.diagonal import Coordinates, diagonalised, likelihood_factor
+from ..observations.lazy import counts_of, stored
+from ..observations.scale import signal_scale
 from ..operators.coordinates import from_coordinates, to_coordinates
-from ..progress import Progress
 from .fit_complete import fit_complete, is_complete
 from .fit_full import Full, Selected
 from .fit_low_rank import LowRankModel

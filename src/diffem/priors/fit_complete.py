@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from ..data.batches import Batches
 from ..linalg import Dense, Isotropic
+from ..observations.batches import Batches
 from ..operators import Identity
 
 

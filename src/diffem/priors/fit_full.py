@@ -15,11 +15,11 @@ import math
 import torch
 from torch import Tensor
 
-from .. import memory
-from ..data import Observations
-from ..data.batches import Batches
+from ..files import memory
 from ..linalg import Covariance, Dense
 from ..linalg.selected import SelectedBlocks
+from ..observations import Observations
+from ..observations.batches import Batches
 
 ENOUGH_PAIRS = 30  # pairs of entries seen together, below which their moments are not worth starting from
 

@@ -8,12 +8,12 @@ import math
 import torch
 from torch import Tensor
 
-from ..data import Observations
-from ..data.batches import Batches, bytes_each
+from ..core.randomness import Stream
+from ..files.memory import working_bytes
 from ..linalg import Diagonal, Isotropic, LowRank, System, cg
 from ..linalg.solvers import Unconverged
-from ..memory import working_bytes
-from ..randomness import Stream
+from ..observations import Observations
+from ..observations.batches import Batches, bytes_each
 from .fit_full import measurement_matrices, noise_matrices
 
 STARTED_FROM = 1024  # observations

@@ -17,10 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..core.randomness import Stream
 from ..linalg import Covariance, Dense, System, cg
+from ..observations import Observations
 from ..operators.gain import mean_gain
-from ..randomness import Stream
 from .fit_full import Full, Selected
 
 ITERATIONS, TOLERANCE = 32, 1e-2  # of conjugate gradients

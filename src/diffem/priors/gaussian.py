@@ -5,25 +5,21 @@ E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..interruption import poll
+from ..core.errors import InputError
+from ..core.interruption import poll
+from ..core.modes import in_own_modes
+from ..core.randomness import Stream
+from ..core.shapes import require_same_dtype
+from ..files.memory import working_bytes
 from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import Unconverged
-from ..memory import working_bytes
-from ..modes import in_own_modes
+from ..observations import Observations
 from ..operators import Identity
-from ..randomness import Stream
-from ..shapes import require_same_dtype
 from .base import Prior, require_mean, typical_size
-
-if TYPE_CHECKING:
-    from ..data import Observations
 
 ITERATIONS = 1000  # of a solve, for operators that mix entries
 ACCURATE = 1e-8  # residual that needs no warning even if float64 could reach a smaller one

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..files.memory import working_bytes
 from ..linalg import Dense, Diagonal, Isotropic
-from ..memory import working_bytes
+from ..observations import Observations
 from .gaussian import GaussianPrior
 
 NUMBERS = 1 << 24  # entries of the rows of A, or of the covariances, in one tensor, at most

@@ -13,11 +13,11 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.shapes import noise_level
 from ..linalg import Covariance, Dense
 from ..linalg.inner import accumulate_dtype
-from ..modes import in_own_modes
-from ..shapes import noise_level
 from .base import Prior, typical_size
 
 

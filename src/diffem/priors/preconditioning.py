@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data.krylov import Krylov
+from ..core.shapes import per_sample
+from ..observations.krylov import Krylov
 from ..operators.spectrum import Information
-from ..shapes import per_sample
 from .family import Family
 
 

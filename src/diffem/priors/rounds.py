@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..data import Observations
+from ..observations import Observations
 from .fit_full import Full
 from .fit_low_rank import LowRankModel
 from .fit_sampled import Sampled

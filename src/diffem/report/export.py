@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from ..errors import InputError
-from ..runs.files import write_bytes
+from ..core.errors import InputError
+from ..files.writing import write_bytes
 
 
 def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..core.errors import InputError
 from ..em.table import warn
-from ..errors import InputError
-from ..runs.files import read_json, write_json
+from ..files.writing import read_json, write_json
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
 from . import pictures

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import __version__
-from ..data import Observations
-from ..em.fit import load
+from ..core.errors import InputError
+from ..core.version import __version__
+from ..em.run import load
 from ..em.shown import restore_pictures
 from ..em.verdict import verdict
 from ..em.watch import in_pictures
-from ..errors import InputError
+from ..files.writing import write_bytes, write_text
+from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import Prior
-from ..runs.files import write_bytes, write_text
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..data import Observations
-from ..data.batches import scanned_together
-from ..errors import InputError
+from ..core.errors import InputError
+from ..observations import Observations
+from ..observations.batches import scanned_together
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
 

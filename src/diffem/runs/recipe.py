@@ -6,17 +6,16 @@ import re
 import reprlib
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from ..errors import InputError
-from .plain_yaml import YAML_BYTES, parse_yaml
-from .reading import digest, read_text
-
-if TYPE_CHECKING:
-    from ..data.sources import Problem
+from ..core.errors import InputError
+from ..files.plain_yaml import YAML_BYTES, parse_yaml
+from ..files.reading import digest, read_text
+from ..observations import Problem
+from .sources import make_problem
 
 MANY = 10_000_000  # more steps, draws or observations at a time than any machine takes: a slip of the pen, or malice
 CHECKSUM = "# sha256 of the lines above: "
@@ -339,8 +338,6 @@ class Recipe(Section):
 
     def problem(self) -> Problem:
         """The observations of the recipe's own data source, and the truth behind them where it is known."""
-        from ..data.sources import make_problem
-
         return make_problem(self.data.source, self.seed, self.data.options("source"))
 
     def to_yaml(self) -> str:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from ..errors import ForeignFileError, InputError
-from .files import notice, read_tensors
+from ..core.errors import ForeignFileError, InputError
+from ..files.origin import Origin
+from ..files.writing import notice, read_tensors
+from .recipe import Recipe
 
-if TYPE_CHECKING:
-    from .rundir import RunDir
+
+class LapFiles(Protocol):
+    """What is needed of a run's folder (`rundir.py`)."""
+
+    def recipe(self) -> Recipe: ...
+    def file(self, k: int, name: str) -> Path: ...
+    def lap_metrics(self, k: int) -> dict[str, Any]: ...
+    def origin(self, kind: str, lap: int) -> Origin | None: ...
 
 
-def set_damaged_aside(run: RunDir) -> list[Path]:
+def set_damaged_aside(run: LapFiles) -> list[Path]:
     """Rename the damaged and foreign files of every lap that was begun, with a notice for each; returns their paths."""
     aside = []
     for lap in range(run.recipe().laps + 1):
@@ -34,7 +42,7 @@ def set_aside(error: InputError, *files: Path) -> None:
     notice(f"{error}; renamed to {renamed} and made again")
 
 
-def _flaw(run: RunDir, lap: int, file: Path) -> InputError | None:
+def _flaw(run: LapFiles, lap: int, file: Path) -> InputError | None:
     """Why a file cannot be used, None if it can."""
     try:
         if file.name == "metrics.json":

@@ -5,7 +5,7 @@
     laps/KKK/    prior.safetensors  draws/NNNNN.npy (+ .json)  metrics.json  samples.npy  posterior.npy  *.png
 
 A lap is done when its `metrics.json` is there. Everything else is made again if it is missing. Every file of it is inside the folder: links
-that lead out are not followed, neither for reading nor for writing. Every file names the run and lap it belongs to (`origin.py`); in folders
+that lead out are not followed, neither for reading nor for writing. Every file names the run and lap it belongs to (`files/origin.py`); in folders
 of format 2 and earlier none does, and they keep their format when they are continued.
 """
 
@@ -14,20 +14,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import __version__
-from ..errors import InputError
+from ..core.errors import InputError
+from ..core.version import __version__
+from ..files.origin import Origin
+from ..files.reading import JSON_BYTES, parse_json, read_text, require_inside
+from ..files.writing import clear_partials, read_json, write_json, write_text
+from ..observations import Observations, Problem
+from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, located, moved
-from .files import clear_partials, read_json, write_json, write_text
-from .origin import Origin, data_fingerprint, run_name, tensors_fingerprint
-from .reading import JSON_BYTES, parse_json, read_text, require_inside
+from .naming import run_name
+from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
-
-if TYPE_CHECKING:
-    from ..data import Observations
-    from ..data.sources import Problem
+from .sources import SOURCES
 
 FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
 NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
@@ -276,9 +277,6 @@ class RunDir:
 
 
 def _from_python(recipe: Recipe) -> Problem:
-    from ..data.python_source import python_problem
-    from ..data.sources import SOURCES
-
     if recipe.data.source in SOURCES:
         return recipe.problem()
     return python_problem(recipe.data.source, recipe.seed, recipe.data.options("source"), Path.cwd())

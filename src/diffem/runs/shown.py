@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from .files import array_bytes, digest, read_array, read_json, write_bytes, write_json
+from ..core.errors import InputError
+from ..files.writing import array_bytes, digest, read_array, read_json, write_bytes, write_json
 from .repair import set_aside
 from .rundir import RunDir
 

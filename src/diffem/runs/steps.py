@@ -6,12 +6,9 @@ A run keeps the numbers it came to: its recipe.yaml holds plain steps.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .recipe import Epochs, Train
-
-if TYPE_CHECKING:
-    from .recipe import Recipe
+from .recipe import Epochs, Recipe, Train
 
 
 def resolve_steps(recipe: Recipe, observations: int) -> Recipe:

@@ -12,9 +12,10 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from torch import Tensor
 
+from ..core.cuda_graphs import State
+
 Denoise: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # x_t (n, *event), sigma () -> (n, *event)
 Noise: TypeAlias = Callable[[int], Tensor]  # slot of this step -> (n, *event) standard normal
-State: TypeAlias = tuple[Tensor, ...]  # x first, then whatever the sampler remembers
 
 
 class Sampler(Protocol):

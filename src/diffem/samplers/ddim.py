@@ -24,8 +24,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from .base import Denoise, Noise, Sampler, State
+from ..core.cuda_graphs import State
+from ..core.errors import InputError
+from .base import Denoise, Noise, Sampler
 
 CALIBRATION = (1.0, -0.32, 0.24)  # coefficients of 1, h, h²: within 0.004 of the bisection for 0 < h < 1 and any η
 

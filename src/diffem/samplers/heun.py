@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import Denoise, Noise, Sampler, State
+from ..core.cuda_graphs import State
+from .base import Denoise, Noise, Sampler
 
 
 class Heun:

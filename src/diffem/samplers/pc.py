@@ -15,8 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from .base import Denoise, Noise, Sampler, State
+from ..core.cuda_graphs import State
+from ..core.errors import InputError
+from .base import Denoise, Noise, Sampler
 from .ddim import DDIM
 
 

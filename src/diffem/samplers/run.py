@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..progress import Progress
-from ..randomness import Stream
-from .base import Denoise, Sampler, State
-from .capture import Bookmark, no_bookmark, walk
+from ..core.cuda_graphs import Bookmark, State, no_bookmark, walk
+from ..core.errors import InputError
+from ..core.progress import Progress
+from ..core.randomness import Stream
+from .base import Denoise, Sampler
 from .ddim import DDIM
 from .heun import Heun
 from .pc import PredictorCorrector

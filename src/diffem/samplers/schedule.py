@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 SIGMA_MIN, SIGMA_MAX = 1e-3, 1e2
 

@@ -39,12 +39,11 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.cuda_graphs import Bookmark, State, no_bookmark, walk
+from ..core.errors import InputError
+from ..core.progress import Progress
+from ..core.randomness import Stream
 from ..linalg.inner import accumulate_dtype, dot
-from ..progress import Progress
-from ..randomness import Stream
-from .base import State
-from .capture import Bookmark, no_bookmark, walk
 from .ddim import DDIM
 
 

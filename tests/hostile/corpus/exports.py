@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from diffem.interop import hub
-from diffem.runs.files import file_digest, read_json
+from diffem.em import exports as hub
+from diffem.files.writing import file_digest, read_json
 
 from ..sound import prior, write_run
 from .registry import TIB, Bomb, hole, hostile, pickled

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from diffem import Observations, operators
-from diffem.runs.files import file_digest, read_json, read_tensors, write_json, write_tensors
+from diffem.files.writing import file_digest, read_json, read_tensors, write_json, write_tensors
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 

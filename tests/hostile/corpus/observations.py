@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from diffem.runs.files import write_tensors
+from diffem.files.writing import write_tensors
 
 from ..sound import EVENT, numbers, observations
 from .registry import hostile
@@ -19,7 +19,7 @@ def rewritten(
     folder: Path, A: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None, **parts: Any
 ) -> Path:
     """An observations file with some of it replaced, and a checksum that agrees."""
-    from diffem.runs.files import read_tensors
+    from diffem.files.writing import read_tensors
 
     path = folder / "obs.safetensors"
     observations().save(path)

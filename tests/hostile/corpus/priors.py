@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from diffem.runs.files import write_tensors
+from diffem.files.writing import write_tensors
 
 from ..sound import EVENT, numbers, packed_prior
 from .registry import TIB, Bomb, hole, hostile, pickled

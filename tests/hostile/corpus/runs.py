@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffem.runs.files import read_json, write_json
+from diffem.files.writing import read_json, write_json
 
 from ..sound import write_run
 from .registry import Bomb, hole, hostile

@@ -9,21 +9,18 @@ the observations cannot tell, that is noted instead of decided.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
-from ...data import Observations
+from ...core.randomness import Stream
+from ...observations import Observations
 from ...priors import GaussianPrior, Prior
-from ...randomness import Stream
+from ...runs.recipe import Recipe
 from .masks import MaskEvidence, mask_evidence
 from .noise import NoiseEvidence, noise_evidence
 from .pairing import PairingEvidence, Unseen, pairing_evidence
 from .scale import deviation, narrow_columns, rounding_step, smallest_std
 from .significance import CHECK_LEVEL, one_sided, two_sided
-
-if TYPE_CHECKING:
-    from ...runs.recipe import Recipe
 
 CHECKED = 1024  # observations looked at, at most
 TESTS = 5  # twice the noise, half of it, the pairing, the masks, noise beyond the data

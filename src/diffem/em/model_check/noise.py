@@ -13,20 +13,17 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...data import Observations
 from ...linalg import Isotropic
 from ...metrics.estimate import Estimate, clustered_mean
+from ...observations import Observations
 from ...priors import GaussianPrior, fit_gaussian
 from ...priors.marginal import choose, measured_values, observation_laws
+from ...runs.recipe import Gaussian
 from .pairing import Unseen
-
-if TYPE_CHECKING:
-    from ...runs.recipe import Gaussian
 
 FACTORS = (0.5, 1.0, 2.0)
 ROUNDS, TOLERANCE = 32, 1e-4  # of the fits; the tolerance is in nats per measured value

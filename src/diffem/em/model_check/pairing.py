@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...data import Observations
+from ...core.randomness import Stream
 from ...metrics.estimate import Estimate, clustered_mean
+from ...observations import Observations
 from ...priors import GaussianPrior
 from ...priors.marginal import choose, measured_values, observation_laws
-from ...randomness import Stream
 
 OTHERS = 4  # operators of other observations that each observation is compared with
 VALUES = 256  # measured values per observation, at most

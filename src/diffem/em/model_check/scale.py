@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...data import Observations
 from ...metrics.estimate import Estimate, clustered_mean
+from ...observations import Observations
 from ...priors import GaussianPrior
 
 ROUNDED = 0.01  # deviation from multiples of the step that counts as none, in steps

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...fusion import fused
+from ...core.compile import fused
 from ..inner import axpy, choose, dot
 from .system import Solution, Status, System, beyond_recovery, merit, relative, stop_ratio, violates
 

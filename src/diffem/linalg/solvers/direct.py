@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ...errors import InputError
+from ...core.errors import InputError
 from ..inner import accumulate_dtype
 from ..tiny import eigh, solve
 from .system import GUARD_SLACK, Solution, Status, System, relative

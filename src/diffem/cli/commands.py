@@ -1,0 +1,290 @@
+"""The command line: recipes, fit, evaluate, report, export, app and doctor; the other modules add their commands."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .drawing import register as register_drawing
+from .options import (
+    LapOption,
+    RunArgument,
+    SamplerOption,
+    SourceOption,
+    StepsOption,
+    device,
+    printed_warnings,
+    require_folder,
+)
+
+ELSEWHERE = ("diffem.mri.commands",)  # other modules with commands, which their `register(app)` adds
+PATIENCE = 8.0  # seconds after a signal within which a run must stop; see `core/interruption.py`
+
+app = typer.Typer(
+    add_completion=True,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Learn a diffusion prior from incomplete, noisy observations alone; then sample it or any posterior.",
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from ..core.version import __version__
+
+        typer.echo(f"diffem {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def recipes(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="print this recipe, a name or a YAML file, with a comment for every key"),
+    ] = None,
+) -> None:
+    """List the built-in recipes, or print one for editing: diffem recipes table > mine.yaml."""
+    from ..runs.recipe import load_recipe, names
+
+    if recipe is not None:
+        from ..runs.commented import commented
+
+        typer.echo(commented(load_recipe(recipe)), nl=False)
+        return
+    for name in names():
+        typer.echo(f"{name:16} {load_recipe(name).about}")
+
+
+@app.command()
+def fit(
+    recipe: Annotated[str, typer.Argument(help="a built-in recipe or a YAML file")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="the run folder. Default: runs/RECIPE")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key: train.lr=1e-4; may be repeated"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="seed of all random numbers. Default: the seed of the recipe")
+    ] = None,
+    logger: Annotated[
+        list[str] | None,
+        typer.Option("--logger", metavar="NAME", help="also log every lap to tensorboard or wandb; may be repeated"),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with code 3 if the last lap has warnings")] = False,
+) -> None:
+    """Run a recipe, or resume it if the folder contains an unfinished run of the same recipe.
+
+    Several processes, started by torchrun or `accelerate launch -m diffem fit …`, share the work. After SIGTERM,
+    SIGUSR1 or Ctrl-C the run saves its state and exits within seconds, with code 75 (130 after Ctrl-C). The same
+    command resumes.
+    """
+    from ..api import fit as learn
+    from ..core.interruption import EXIT_CTRL_C, Interruption, Preempted
+    from ..core.processes import ALONE, join
+    from ..runs.recipe import parse_change
+
+    processes = ALONE
+    try:
+        with Interruption().listening(PATIENCE) as interruption, printed_warnings(sys.stdout):
+            processes = join()
+            changes = dict(parse_change(text) for text in change or [])
+            run = learn(
+                None,
+                recipe,
+                out,
+                seed,
+                changes=changes,
+                loggers=logger or (),
+                processes=processes,
+                interruption=interruption,
+            )
+    except Preempted as stopped:
+        if interruption.signal == signal.SIGINT:
+            stopped.exit_code = EXIT_CTRL_C
+        raise
+    finally:
+        processes.leave()
+    if strict and run.laps[-1]["warnings"]:
+        raise typer.Exit(3)
+
+
+register_drawing(app)
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            help="clean data: 'source' for the true x of a simulated source, a .npy file, a .npz file with an array "
+            "'images', or a CIFAR-10 folder",
+        ),
+    ] = None,
+    draws: Annotated[int, typer.Option("--draws", min=0, help="posterior draws per observation; 0 for none")] = 16,
+    observations: Annotated[
+        int, typer.Option("--observations", min=1, help="number of observations with posterior draws")
+    ] = 2048,
+    samples: Annotated[int, typer.Option("--samples", min=2, help="number of prior samples")] = 1024,
+    steps: StepsOption = 128,
+    sampler: SamplerOption = "ddpm2",
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="prior samples per batch")] = None,
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            "--extractor",
+            help="TorchScript feature extractor for FID and KID; its code is executed. Default: DIFFEM_INCEPTION",
+        ),
+    ] = None,
+    pixel_range: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--range", metavar="LOW HIGH", help="the values of x that are pixel 0 and pixel 255"),
+    ] = None,
+    lap: LapOption = None,
+    source: SourceOption = None,
+) -> None:
+    """Evaluate a run without clean data, and against clean data if a reference is given."""
+    from ..em.evaluation import evaluate as measure
+
+    results = measure(
+        run,
+        reference,
+        draws=draws,
+        observations=observations,
+        samples=samples,
+        steps=steps,
+        sampler=sampler,
+        batch=batch,
+        extractor=extractor,
+        range=pixel_range,
+        lap=lap,
+        source=source,
+        device=device(),
+    )
+    typer.echo(json.dumps(results, indent=1))
+
+
+@app.command()
+def report(run: RunArgument, source: SourceOption = None) -> None:
+    """Write the HTML report of a run again."""
+    from ..report.page import write_report
+    from ..runs.rundir import RunDir
+
+    problem = RunDir(run).problem(source)
+    obs, reference, range = (problem.obs, problem.reference, problem.range) if problem else (None, None, None)
+    typer.echo(write_report(run, obs, reference, device(), range))
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="the folder to write")],
+    lap: LapOption = None,
+    notes: Annotated[str, typer.Option("--notes", help="free text for the model card")] = "",
+    source: SourceOption = None,
+) -> None:
+    """Export a prior in the layout of the Hugging Face hub: weights, and a model card about its training data."""
+    from ..em import exports as hub
+    from ..runs.rundir import RunDir
+
+    require_folder("--out", out)
+    problem = RunDir(run).problem(source)
+    obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
+    typer.echo(hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes))
+
+
+@app.command("app")
+def look(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or the folder of an exported prior")],
+    observations: Annotated[
+        Path | None,
+        typer.Option(
+            "--observations",
+            help="the observations of a run that got them from Python: a file written by Observations.save",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="address to listen on. The default accepts connections from this machine only")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="port; 0 lets the system choose. Default: the first free port from 7860",
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="additional host name of the page, for proxies and DNS aliases; may be repeated"),
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser", help="open the page in a browser")] = False,
+) -> None:
+    """Display a run, finished or in progress, or an exported prior on a local web page; needs the extra 'app'."""
+    from ..app.server import serve
+
+    serve(run, observations, host, port, browser, name or [])
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """List the resources of this machine, missing packages, and the recipes that run on it."""
+    from .doctor import describe, diagnose
+
+    diagnosis = diagnose()
+    typer.echo(json.dumps(diagnosis.to_json(), indent=1) if as_json else describe(diagnosis))
+
+
+for module in ELSEWHERE:
+    import_module(module).register(app)
+
+
+def main() -> None:
+    """Entry point. Bad input gives one message and exit code 2, a storage error exit code 74."""
+    from ..core.errors import InputError, StorageError
+    from ..core.interruption import EXIT_LOST, Lost, Preempted
+    from ..files.memory import is_out_of_memory
+
+    try:
+        with printed_warnings(sys.stderr):
+            app()
+    except InputError as error:
+        _complain(error)
+        sys.exit(2)
+    except Preempted as where:
+        print(f"diffem: stopped by a signal ({where}); the same command resumes", file=sys.stderr)
+        sys.exit(where.exit_code)
+    except Lost as error:
+        print(f"diffem: {error}; this process stops too. No work is lost: the same command resumes.", file=sys.stderr)
+        sys.exit(EXIT_LOST)
+    except StorageError as error:
+        _complain(f"{error}; the same command resumes when it can be written")
+        sys.exit(74)  # EX_IOERR
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not is_out_of_memory(error):
+            raise
+        _complain(f"out of memory: {next(iter(str(error).splitlines()), 'no details')}; use a smaller batch")
+        sys.exit(1)
+
+
+def _complain(message: object) -> None:
+    # names may be untrusted, and control characters could change the state of the terminal
+    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(message))
+    print(f"diffem: {text}", file=sys.stderr)

@@ -1,0 +1,283 @@
+"""What this machine offers, and which recipes it can run: devices, precision, memory, disk, versions, optional packages.
+
+The time a recipe takes is estimated from its arithmetic: floating-point operations of one forward pass, counted on tensors without
+memory, times the forward passes of all laps (a vector–Jacobian product counts as one, a training step as three), over the rate at
+which this machine multiplies matrices, of which networks reach about half. Rough, but it tells minutes from weeks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.compile import fast_products
+from ..core.version import __version__
+from ..nn.networks import make_network
+from ..runs.recipe import Recipe, load_recipe, names
+from ..samplers import get_sampler, schedule
+
+GIB = 1 << 30
+SHARE_OF_PEAK = 0.5  # what networks reach of the rate of large matrix products
+PATIENCE = 3 * 24 * 3600.0  # seconds beyond which a recipe is called too slow for a machine
+# Observations of the sources that do not say: as published, and for mri_images a collection of a common size.
+OBSERVATIONS = {"digits": 1797, "cifar10": 50_000, "fastmri": 24_853, "mri_images": 4_000}
+
+
+@dataclass
+class Device:
+    name: str
+    kind: str  # cpu, cuda, mps
+    free_gib: float
+    total_gib: float
+    precisions: list[str]
+    flops: dict[str, float] = field(default_factory=dict)  # measured rate of matrix products, by precision
+
+
+@dataclass
+class Fit:
+    """Whether a recipe fits the best device."""
+
+    recipe: str
+    about: str
+    parameters: int
+    memory_gib: float  # weights, optimizer and the activations of a training batch, estimated
+    seconds: float | None  # None: the source does not say how many observations there are
+    fits: bool
+    why: str
+
+
+@dataclass
+class Diagnosis:
+    versions: dict[str, str]
+    devices: list[Device]
+    disk_free_gib: float
+    compiler: bool  # whether torch.compile can make GPU code
+    extras: dict[str, list[str]]  # by extra, the packages of it that are missing
+    recipes: list[Fit]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def diagnose(folder: Path = Path()) -> Diagnosis:
+    """Look at the machine; folder: where runs would be written."""
+    found = devices()
+    best = found[-1]
+    return Diagnosis(
+        versions={
+            "diffem": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": metadata.version("numpy"),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        devices=found,
+        disk_free_gib=shutil.disk_usage(folder).free / GIB,
+        compiler=torch.cuda.is_available() and _has("triton") and shutil.which("cc") is not None,
+        extras=missing_extras(),
+        recipes=[fit_of(load_recipe(name), best) for name in names()],
+    )
+
+
+def devices() -> list[Device]:
+    """The processor first, then every GPU; the last one is where a run would go."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    found = [
+        Device(
+            f"{cores} cores, {torch.get_num_threads()} threads in use",
+            "cpu",
+            memory.available / GIB,
+            memory.total / GIB,
+            ["float32"],
+        )
+    ]
+    if torch.cuda.is_available():
+        for k in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(k)
+            modern = torch.cuda.get_device_capability(k) >= (8, 0)
+            precisions = ["float32", *(["tf32", "bf16"] if modern else []), "fp16"]
+            found.append(Device(torch.cuda.get_device_name(k), "cuda", free / GIB, total / GIB, precisions))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    for precision in found[-1].precisions if device.type == "cuda" else ["float32"]:
+        found[-1].flops[precision] = matrix_rate(device, precision)
+    return found
+
+
+def matrix_rate(device: torch.device, precision: str = "float32", seconds: float = 0.1) -> float:
+    """Floating-point operations per second of large matrix products."""
+    n = 4096 if device.type == "cuda" else 768
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    a = torch.ones(n, n, dtype=dtype, device=device)
+
+    def finish() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    with fast_products(precision == "tf32"):
+        (a @ a).sum().item()
+        count, elapsed, began = 0, 0.0, time.perf_counter()
+        while elapsed < seconds:
+            a @ a
+            count += 1
+            finish()
+            elapsed = time.perf_counter() - began
+    return 2 * n**3 * count / elapsed
+
+
+def missing_extras() -> dict[str, list[str]]:
+    """The extras of this package as it is installed, and what is missing for each; empty when it is not installed as a package."""
+    try:
+        requirements = metadata.requires("diffem") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    extras: dict[str, list[str]] = {}
+    for requirement in requirements:
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
+        if extra is None:
+            continue
+        package = re.match(r"[\w.-]+", requirement)
+        missing = extras.setdefault(extra[1], [])
+        if package is not None and not _installed(package[0]):
+            missing.append(package[0])
+    return extras
+
+
+def _installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _has(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def event_shape(recipe: Recipe) -> tuple[int, ...] | None:
+    """The shape of a sample, if the recipe says it."""
+    data = recipe.data.options("source")
+    if recipe.data.source == "manifold":
+        return (int(data.get("dimension", 5)),)
+    if recipe.data.source in ("fastmri", "mri_images"):
+        size = int(data.get("size") or 320)
+        return (2 if data.get("complex") else 1, size, size)
+    return {"digits": (8, 8), "cifar10": (3, 32, 32)}.get(recipe.data.source)
+
+
+def network_cost(recipe: Recipe, shape: tuple[int, ...]) -> tuple[int, float, float]:
+    """Parameters, operations of a forward pass per sample, and bytes that training holds per sample; nothing is allocated."""
+    return _network_cost(recipe.network.kind, shape, json.dumps(recipe.network.options("kind")))
+
+
+@lru_cache
+def _network_cost(kind: str, shape: tuple[int, ...], options: str) -> tuple[int, float, float]:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    held: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        held[tensor.untyped_storage()._cdata] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.device("meta"):
+        network = make_network(kind, shape, json.loads(options))
+        x, log_sigma = torch.zeros(1, *shape), torch.zeros(1)
+        weights = {p.untyped_storage()._cdata for p in network.parameters()}
+        counter = FlopCounterMode(display=False)
+        with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = network(x, log_sigma)
+    del output
+    activations = sum(size for storage, size in held.items() if storage not in weights)
+    return sum(p.numel() for p in network.parameters()), float(counter.get_total_flops()), float(activations)
+
+
+def fit_of(recipe: Recipe, device: Device) -> Fit:
+    """Whether `recipe` fits `device`, and about how long it would take."""
+    shape = event_shape(recipe)
+    if shape is None:
+        return Fit(recipe.name, recipe.about, 0, 0.0, None, True, "depends on the data")
+    parameters, forward, activations = network_cost(recipe, shape)
+    half = recipe.precision == "bf16" and "bf16" in device.precisions
+    # weights, gradients, two moments and the average, in float32; activations of one training batch
+    memory = (5 * 4 * parameters + activations * recipe.train.batch / (2 if half else 1)) / GIB
+    n = recipe.data.options("source").get("n") or OBSERVATIONS.get(recipe.data.source)
+    rate = device.flops.get(recipe.precision) or device.flops.get("float32", 0.0)
+    seconds = None
+    if n is not None and rate > 0:
+        options = recipe.e_step
+        sampler = get_sampler(options.sampler, **options.sampler_options)
+        phases = sampler.phases(schedule(options.steps, recipe.sigma_min, recipe.sigma_max))
+        evaluations = sum(who.evaluations_per_step * (len(sigmas) - 1) for who, sigmas in phases) + 1
+        paths = getattr(sampler, "particles", 1) / options.together
+        draw = paths * evaluations * (1 + options.iterations)
+        # the first lap draws from the Gaussian start, without the network
+        laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
+        e_step = laps * n * options.draws * draw
+        first, others = (recipe.train.steps_in(first) for first in (True, False))
+        m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * others)
+        seconds = (e_step + m_step) * forward / (SHARE_OF_PEAK * rate)
+    small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
+    why = f"{duration(seconds)} here" if seconds is not None else "fits"
+    why = why if seconds is None or seconds < 57 else f"about {why}"  # below, the words say so
+    if not quick and device.kind == "cpu":
+        why += "; needs a GPU"
+    elif not small:
+        why = f"needs about {memory:.0f} GiB, the device has {device.total_gib:.0f}; lower train.batch"
+    return Fit(recipe.name, recipe.about, parameters, memory, seconds, small and quick, why)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words of one figure: a rough number should look like one."""
+    for unit, size in (("year", 365.25 * 86400), ("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 0.95 * size:
+            count = seconds / size
+            count = round(count) if count < 10 else round(count, 1 - math.floor(math.log10(count)))
+            return f"{count:.0f} {unit}{'s' if count != 1 else ''}"
+    return "less than a minute"
+
+
+def describe(diagnosis: Diagnosis) -> str:
+    """The diagnosis as text for a terminal."""
+    lines = ["  ".join(f"{name} {version}" for name, version in diagnosis.versions.items()), ""]
+    for device in diagnosis.devices:
+        lines.append(f"{device.kind:8}{device.name}; {device.free_gib:.1f} of {device.total_gib:.1f} GiB free")
+        rates = [f"{p} ({rate / 1e12:.3g} Tflop/s)" if (rate := device.flops.get(p)) else p for p in device.precisions]
+        lines.append(f"        precision: {', '.join(rates)}")
+    if all(device.kind == "cpu" for device in diagnosis.devices):
+        lines.append("        no GPU that torch can use")
+    elif not diagnosis.compiler:
+        lines.append("        networks are not compiled: triton or a C compiler is missing")
+    lines += [f"disk    {diagnosis.disk_free_gib:.0f} GiB free here", ""]
+    lines.append("extras  " + ("" if diagnosis.extras else "unknown: diffem is not installed as a package"))
+    for extra, missing in diagnosis.extras.items():
+        state = "complete" if not missing else f"missing {', '.join(missing)}: pip install 'diffem[{extra}]'"
+        lines.append(f"  {extra:14}{state}")
+    lines += ["", "recipes, the time by their arithmetic alone"]
+    for fit in diagnosis.recipes:
+        mark = "yes" if fit.fits else "no"
+        lines.append(
+            f"  {fit.recipe:20}{mark:5}{fit.why}"
+            + (f"; {fit.parameters / 1e6:.3g} M parameters" if fit.parameters else "")
+        )
+    first = next((fit for fit in diagnosis.recipes if fit.fits and fit.recipe == "digits"), None)
+    lines += ["", "start with: diffem fit digits"] if first else []
+    return "\n".join(lines)

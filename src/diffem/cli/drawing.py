@@ -1,0 +1,162 @@
+"""The commands `sample` and `posterior`: samples of a prior, and posterior draws for the observations in a file."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..core.errors import InputError
+from ..files import memory
+from ..posterior import METHODS
+from .options import (
+    BatchOption,
+    LapOption,
+    MethodOption,
+    PosteriorSamplerOption,
+    PriorArgument,
+    SamplerOption,
+    SeedOption,
+    StepsOption,
+    device,
+    require_file,
+)
+
+if TYPE_CHECKING:
+    from ..runs.recipe import EStep
+
+ITERATIONS = 3  # smallest default of --iterations; E-steps may use fewer to save time
+
+
+def sample(
+    run: PriorArgument,
+    n: Annotated[int, typer.Option("-n", min=1, help="number of samples")] = 64,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy file of the samples, or .png picture")] = None,
+    steps: StepsOption = 128,
+    sampler: SamplerOption = "ddpm2",
+    seed: SeedOption = 0,
+    batch: BatchOption = None,
+    lap: LapOption = None,
+) -> None:
+    """Draw samples from the learned prior."""
+    from ..em.exports import is_export
+    from ..em.run import load
+
+    if out is None and (run.is_file() or is_export(run)):
+        what = "a file" if run.is_file() else "an exported prior"
+        raise InputError(f"--out is required: {run} is {what}, not a run folder to write into")
+    target = require_file("--out", out or run / "samples.png", ".npy", ".png")
+    prior = load(run, lap, device(), "recipe")
+    memory.require(2 * n * prior.mean.numel() * prior.mean.element_size(), f"-n {n}")
+    x = prior.sample(n, steps=steps, sampler=sampler, seed=seed, batch_size=batch).cpu().numpy()
+    _write(target, x)
+    typer.echo(target)
+
+
+def posterior(
+    run: PriorArgument,
+    observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help=".npz file with draws, mean and std; .nii.gz volumes; or .png picture")
+    ],
+    draws: Annotated[int, typer.Option("--draws", min=1, help="draws per observation; std needs at least 2")] = 16,
+    steps: StepsOption = 128,
+    sampler: PosteriorSamplerOption = None,
+    method: MethodOption = None,
+    iterations: Annotated[
+        int | None,
+        typer.Option("--iterations", min=1, help="solver iterations. Default for mmps: those of the run, at least 3"),
+    ] = None,
+    seed: SeedOption = 0,
+    batch: BatchOption = None,
+    lap: LapOption = None,
+) -> None:
+    """Draw from the posterior of every observation in a file."""
+    import torch
+
+    from ..em.expectation import condition_like, sampling_like
+    from ..em.run import load
+    from ..em.screening import acceptable, largest_plausible
+    from ..files.writing import write_bytes
+    from ..observations import Observations
+    from ..report import pictures
+    from ..report.export import require_volume, write_posterior
+
+    require_file("--out", out, ".npz", ".nii", ".nii.gz", ".png")
+    prior = load(run, lap, device(), "recipe")
+    if out.name.endswith((".nii", ".nii.gz")):
+        require_volume(out, prior.event_shape)
+    obs = Observations.load(observations).to(prior.mean.device, prior.mean.dtype)
+    if obs.x_shape != prior.event_shape:
+        raise InputError(
+            f"{observations} must contain observations of x with shape {prior.event_shape}, as {run}, got {obs.x_shape}"
+        )
+    memory.require(2 * draws * len(obs) * prior.mean.numel() * prior.mean.element_size(), f"--draws {draws}")
+    e_step = _drawing(run)
+    name = method or e_step.method
+    if iterations is not None and name not in (solving := methods_with_iterations()):
+        raise InputError(
+            f"--iterations needs a method with a linear solver ({', '.join(solving)}), the method is {name}"
+        )
+    if iterations is not None and name != "mmps":
+        conditioned = prior.posterior(obs, method=name, iterations=iterations)
+    else:
+        changes = {"method": name, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
+        conditioned = condition_like(prior, obs, e_step.model_copy(update=changes))
+    drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
+    x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
+    obs = obs.to("cpu")
+    bound = largest_plausible(prior, e_step.bound)
+    rejected = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
+    chi2 = torch.stack([obs.chi2(d) for d in x])  # NaN for observations without measured values
+    empty = int(obs.empty().sum())
+    residual = f"residual χ² per measured value {float(chi2.nanmedian()):.2f} (median)" if empty < len(obs) else ""
+    typer.echo(f"{len(obs)} observations, {draws} draws each" + (f"; {residual}" if residual else ""))
+    if empty:
+        typer.echo(f"{empty} of them have no measured values: their draws are samples of the prior")
+    if rejected:
+        typer.echo(
+            f"warning: {rejected} of {draws * len(obs)} draws fail the screening of the E-step (not finite, χ² above "
+            f"{e_step.chi2:g}, or |x| above {bound:g}): try more --steps, more --iterations, or --sampler tds",
+            err=True,
+        )
+    if out.suffix == ".png":
+        write_bytes(out, pictures.posterior(obs.backprojected().numpy(), x.numpy()))
+    else:
+        write_posterior(out, x, chi2)
+    typer.echo(out)
+
+
+def methods_with_iterations() -> list[str]:
+    """Names of the posterior methods that solve a linear system iteratively, from the registry."""
+    return [name for name, method in METHODS.items() if "iterations" in inspect.signature(method).parameters]
+
+
+def _drawing(run: Path) -> EStep:
+    """Options of the E-step of the run, or of the run that an export came from; otherwise the defaults."""
+    from ..em import exports as hub
+    from ..runs.recipe import EStep
+    from ..runs.rundir import RunDir
+
+    if hub.is_export(run):
+        recipe = hub.kept_recipe(hub.read_card(run))
+        return EStep.model_validate({}) if recipe is None else recipe.drawing
+    return RunDir(run).recipe().drawing if run.is_dir() else EStep.model_validate({})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (sample, posterior):
+        app.command()(command)
+
+
+def _write(target: Path, x: Any) -> None:
+    from ..files.writing import write_array, write_bytes
+    from ..report import pictures
+
+    if target.suffix == ".npy":
+        write_array(target, x)
+    else:
+        write_bytes(target, pictures.grid(x, columns=min(16, max(1, int(len(x) ** 0.5)))))

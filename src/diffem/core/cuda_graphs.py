@@ -1,0 +1,87 @@
+"""A step captured once as a CUDA graph and replayed: no Python and no launch gaps between its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from .interruption import poll
+from .progress import Progress
+
+State: TypeAlias = tuple[Tensor, ...]  # what a step changes: x first, then whatever a sampler remembers
+# Capturing takes steps of its own. What counts them is asked for a bookmark before, and what that returns is called after, to forget them.
+Bookmark: TypeAlias = Callable[[], Callable[[], None]]
+
+
+def no_bookmark() -> Callable[[], None]:
+    return lambda: None
+
+
+def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGraph:
+    """Run `function` a few times, as capturing requires, then capture it. It must work in place on tensors it closes over."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(warmup):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph
+
+
+def walk(
+    step: Callable[[State, int | Tensor, Tensor], State],
+    state: State,
+    table: Tensor,
+    rows: int,
+    *,
+    captured: bool,
+    progress: Progress | None,
+    bookmark: Bookmark,
+) -> State:
+    """All steps of a table `(steps, c)` on a state of `rows` rows: one by one, or captured and replayed."""
+    if captured:
+        return replay(step, state, table, progress, bookmark)
+    for i in range(len(table)):
+        state = step(state, i, table[i])
+        if progress is not None:
+            progress.advance(rows)
+    return state
+
+
+def replay(
+    step: Callable[[State, Tensor, Tensor], State],
+    state: State,
+    table: Tensor,
+    progress: Progress | None,
+    bookmark: Bookmark,
+) -> State:
+    """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`."""
+    static = tuple(part.clone() for part in state)
+    i = torch.zeros(1, dtype=torch.int64, device=table.device)
+
+    def one_step() -> None:
+        row = table.index_select(0, i)[0]
+        for old, new in zip(static, step(static, i, row), strict=True):
+            old.copy_(new)
+        i.add_(1)
+
+    back = bookmark()
+    graph = capture(one_step)
+    for old, new in zip(static, state, strict=True):
+        old.copy_(new)
+    i.zero_()
+    back()
+    n = len(static[0])
+    for k in range(len(table)):
+        graph.replay()
+        poll()
+        if progress is not None and progress.show and k % 64 == 0:
+            torch.cuda.synchronize()  # launches run far ahead of the work; only a bar needs to know
+            progress.advance(64 * n)
+    return static

@@ -1,0 +1,58 @@
+"""The origin of a run's files: every file that a later step reads names its run, seed and lap, and draws their observations.
+
+A checksum shows that a file is whole, not that it belongs where it is: a prior of another lap, seed or run is whole too. The name of a
+run is a hash of its seed, recipe and observations, so an interrupted run and its undisturbed twin write the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import ForeignFileError
+from .reading import StrPath
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The file of a run that an object was written for.
+
+    Attributes:
+        kind: What the file holds: "start" (an unfinished one), "prior", "training" (an unfinished one), "optimizer", "draws", "losses" or
+            "metrics".
+        run: The name of the run, see `runs/naming.py`.
+        seed: The run's seed.
+        lap: The lap of this run, counted from its own start.
+        observations: The range [first, end) of training observations that draws belong to; None for the other kinds.
+    """
+
+    kind: str
+    run: str
+    seed: int
+    lap: int
+    observations: tuple[int, int] | None = None
+
+    def note(self) -> dict[str, Any]:
+        """The origin as JSON values, to be stored in the file."""
+        note: dict[str, Any] = {"kind": self.kind, "run": self.run, "seed": self.seed, "lap": self.lap}
+        return note if self.observations is None else {**note, "observations": list(self.observations)}
+
+    def require(self, note: Any, path: StrPath) -> None:
+        """Compare the origin that a file names with this one.
+
+        Raises:
+            ForeignFileError: If the file names another origin, or none.
+        """
+        if not isinstance(note, dict):
+            raise ForeignFileError(f"{path} does not name the run it belongs to, as the files of this run do")
+        expected = self.note()
+        for name in ("kind", "seed", "run", "lap", "observations"):
+            if (found := note.get(name)) != expected.get(name):
+                given, needed = _words(name, found), _words(name, expected.get(name))
+                raise ForeignFileError(f"{path} belongs elsewhere: it names {given}, this place needs {needed}")
+
+
+def _words(name: str, value: Any) -> str:
+    if name == "observations" and isinstance(value, list) and len(value) == 2:
+        return f"observations {str(value[0])[:20]} to {str(value[1])[:20]} (exclusive)"
+    return f"{name} {str(value)[:32]}"

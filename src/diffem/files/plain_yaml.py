@@ -1,0 +1,68 @@
+"""YAML as recipes use it: words, numbers, lists and mappings. Nothing is executed, and a short text cannot stand for a long one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import yaml
+
+from ..core.errors import InputError
+
+YAML_BYTES, YAML_DEPTH = 32 << 10, 16  # the parser takes a second for as much
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only: an alias lets a line of text stand for a million, and a repeated key hides the first."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read; write the value out")
+        self.depth += 1
+        if self.depth > YAML_DEPTH:
+            raise yaml.YAMLError(f"values are nested more than {YAML_DEPTH} deep")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(keys) != len(node.value):
+            raise yaml.YAMLError("keys must be words")
+        if len(keys) != len(set(keys)):
+            raise yaml.YAMLError(f"a key is given twice among {', '.join(keys)[:200]}")
+        return super().construct_mapping(node, deep)
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """YAML values; name: what the text is, for the error."""
+    if len(text) > YAML_BYTES:
+        raise InputError(f"{name} is too large: {len(text)} characters, at most {YAML_BYTES} make sense here")
+    try:
+        value = yaml.load(text, _Loader)  # a SafeLoader: nothing is executed
+        _require_plain(value)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"{name} is not valid YAML: {error}") from None
+    return value
+
+
+def _require_plain(value: Any) -> None:
+    """Words, finite numbers of ordinary size, and lists and mappings of them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"keys must be words, got {key!r}")
+            _require_plain(item)
+    elif isinstance(value, list):
+        for item in value:
+            _require_plain(item)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"numbers must be finite, got {value}")
+    elif isinstance(value, int):
+        if abs(value) >= 1 << 63:
+            raise ValueError("a whole number is beyond 2^63")
+    elif value is not None and not isinstance(value, str):
+        raise ValueError(f"{type(value).__name__} {str(value)[:40]!r} is neither a word nor a number")

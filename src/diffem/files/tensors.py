@@ -1,0 +1,167 @@
+"""Named tensors with a description, as one safetensors file: nothing in it is executed.
+
+The header's metadata holds the description as JSON under `diffem`, and in it, as `sha256`, a hash of all else it says and of every
+tensor's name, type, shape and bytes. Files without a hash, of other programs or written before there was one, are read too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from . import memory
+from .reading import StrPath, opened, parse_json, size_of
+from .rows import RowsInFile
+
+HEADER_BYTES, TENSORS = 24 << 20, 20_000
+NUMPY = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+
+def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
+    value = _described(description)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        _begin(value, name, tensor.dtype, list(tensor.shape))
+        if tensor.numel():
+            value.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return value.hexdigest()
+
+
+def _described(description: dict[str, Any]) -> hashlib._Hash:
+    """A hash that begins with a description, less the hash in it."""
+    said = {name: value for name, value in description.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(said).encode())
+
+
+def _begin(value: hashlib._Hash, name: str, dtype: torch.dtype, shape: list[int]) -> None:
+    value.update(f"\n{name} {dtype} {shape}\n".encode())
+
+
+def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description in a file; what: what it should hold, for the error."""
+    with _tensor_file(path, what) as (file, size, description):
+        memory.require(size, str(path))
+        # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    if "sha256" in description and description.pop("sha256") != tensors_checksum(tensors, description):
+        raise InputError(f"{path} is damaged: its contents do not match its checksum")
+    return tensors, description
+
+
+def read_header(path: StrPath, what: str = "tensors") -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """The shapes of the tensors in a file and its description, from the header alone: nothing is compared with the checksum."""
+    with _tensor_file(path, what) as (file, _, description):
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    description.pop("sha256", None)
+    return shapes, description
+
+
+def tensor_rows(path: StrPath, what: str = "tensors") -> tuple[dict[str, RowsInFile], dict[str, Any]]:
+    """The tensors of a file, of which rows are read as they are used, and the description.
+
+    The contents are compared with their checksum once, block by block.
+    """
+    path = Path(path)
+    with _tensor_file(path, what) as (_, size, description):
+        pass  # the reader has compared the header with the file: offsets, types and shapes agree
+    with opened(path) as file:
+        start = size_of(file) - size
+        header = parse_json(file.read(start)[8:].decode(), f"{path}: the header")
+    rows = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in NUMPY:
+            raise InputError(f"{path}: {name} is {entry['dtype']}; needed: float32 or float64")
+        place = start + entry["data_offsets"][0]
+        rows[name] = RowsInFile(path, np.dtype(NUMPY[entry["dtype"]]), tuple(entry["shape"]), place)
+    if "sha256" in description:
+        value = _described(description)
+        for name in sorted(rows):
+            _begin(value, name, _torch_dtype(rows[name].dtype), list(rows[name].shape))
+            for block in rows[name].blocks():
+                value.update(block.reshape(-1).view(np.uint8).data)
+        if value.hexdigest() != description.pop("sha256"):
+            raise InputError(f"{path} is damaged: its contents do not match its checksum")
+    return rows, description
+
+
+def _torch_dtype(dtype: np.dtype) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+@contextmanager
+def _tensor_file(path: StrPath, what: str) -> Iterator[tuple[Any, int, dict[str, Any]]]:
+    """The file opened by safetensors, the bytes of its tensors, and its description; whatever goes wrong is an `InputError`."""
+    from safetensors import safe_open
+
+    path = Path(path)
+    with opened(path) as file:
+        size, start = size_of(file), file.read(8)
+        header = int.from_bytes(start, "little")
+        if len(start) < 8 or not 2 <= header <= min(HEADER_BYTES, size - 8):
+            claim = f"it claims a header of {header} bytes in" if len(start) == 8 else "it has only"
+            raise InputError(f"{path} cannot be read as {what}: {claim} {size} bytes")
+        entries = file.read(header).count(b'"data_offsets"')
+    try:
+        _require_few(entries)  # before the parser makes something of each
+        with safe_open(str(path), "pt") as tensor_file:
+            _require_few(len(tensor_file.keys()))  # the word may be written in other ways
+            notes = (tensor_file.metadata() or {}).get("diffem", "{}")
+            description = parse_json(notes, f"{path}: the description in the header")
+            if not isinstance(description, dict):
+                raise InputError("its description is not a mapping")
+            yield tensor_file, size - 8 - header, description
+    except InputError as error:
+        text = str(error)
+        raise InputError(text if str(path) in text else f"{path} cannot be read as {what}: {text}") from None
+    except Exception as error:  # the reader has errors of its own, and every one is about the file
+        raise InputError(f"{path} cannot be read as {what}: {explain(error)}") from None
+
+
+def _require_few(count: int) -> None:
+    if count > TENSORS:
+        raise InputError(f"it holds {count} tensors, at most {TENSORS} make sense here")
+
+
+def explain(error: Exception) -> str:
+    """What went wrong, in a line: our own words as they are, others' with their kind."""
+    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return (text.splitlines() or [repr(error)])[0][:400]
+
+
+def require_finite(tensors: dict[str, Tensor], path: StrPath) -> None:
+    """Refuse floating-point tensors with NaN or infinite entries, and exotic types that little arithmetic exists for."""
+    for name, tensor in tensors.items():
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        if tensor.dtype not in (
+            torch.float16,
+            torch.bfloat16,
+            torch.float32,
+            torch.float64,
+            torch.complex64,
+            torch.complex128,
+        ):
+            raise InputError(f"{path}: {name} is {tensor.dtype}; needed: float32 or float64")
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"{path}: {name} holds values that are not finite")

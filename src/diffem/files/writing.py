@@ -1,0 +1,111 @@
+"""Files that are whole or absent: written under a temporary name, synced, renamed. Reading them again: `reading.py` and its neighbours."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..core.errors import StorageError
+from .arrays import read_array, read_arrays
+from .reading import digest, file_digest, json_checksum, read_json
+from .tensors import read_tensors, tensors_checksum
+
+__all__ = [
+    "array_bytes",
+    "cache_folder",
+    "clear_partials",
+    "digest",
+    "file_digest",
+    "notice",
+    "read_array",
+    "read_arrays",
+    "read_json",
+    "read_tensors",
+    "write_array",
+    "write_bytes",
+    "write_json",
+    "write_tensors",
+    "write_text",
+]
+
+
+def cache_folder() -> Path:
+    """Folder of data that can be recomputed: DIFFEM_CACHE, or `diffem` in the user's cache folder."""
+    own = os.environ.get("DIFFEM_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, or leave what was there untouched and say why it could not be done."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            partial.unlink(missing_ok=True)
+            # made here and nowhere else: a link that waits under this name is not followed
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the rename itself survives a power cut
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise StorageError(
+            error.errno, f"{path} cannot be written: {error.strerror or error}; nothing half-written is left"
+        ) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A mapping is written with a checksum of what it says, which `read_json` compares and takes off again."""
+    if isinstance(value, dict):
+        value = {name: item for name, item in value.items() if name != "checksum"}
+        value["checksum"] = json_checksum(value)
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    from safetensors.torch import save
+
+    description = {name: value for name, value in description.items() if name != "sha256"}
+    description["sha256"] = tensors_checksum(tensors, description)
+    write_bytes(path, save(tensors, {"diffem": json.dumps(description)}))
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    write_bytes(path, array_bytes(array))
+
+
+def array_bytes(array: np.ndarray) -> bytes:
+    """The bytes of a `.npy` file, in one copy of the array."""
+    header, array = io.BytesIO(), np.ascontiguousarray(array)
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return b"".join([header.getvalue(), array.reshape(-1).view("u1").data])
+
+
+def clear_partials(folder: Path) -> None:
+    """Remove what an interrupted write left behind."""
+    for path in folder.rglob(".*.partial"):
+        path.unlink(missing_ok=True)
+
+
+def notice(text: str) -> None:
+    """Tell whoever watches that something was put right."""
+    print(f"diffem: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,154 @@
+"""Observations as people have them: NumPy arrays, pandas frames, lists of arrays, data sets that are indexed; with or without an operator.
+
+Nothing is rounded here: integers become the smallest floating-point type that holds them exactly, float64 stays float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..files.memory import is_out_of_memory
+from ..operators import Identity, Mask, Operator
+
+EXACT = 1 << 24  # whole numbers up to this size are exact in float32
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """A tensor of floating-point or complex numbers.
+
+    Args:
+        values: A tensor; a NumPy array, masked ones too; a pandas or polars frame or series; a list or tuple of numbers or of any of
+            these; or anything that has a length and is indexed by 0, 1, 2 …, as `torch.utils.data.Dataset` is, whose items are arrays
+            or begin with one.
+        name: What errors call it.
+    """
+    if isinstance(values, Tensor):
+        return values
+    if isinstance(values, np.ma.MaskedArray):
+        return as_tensor(np.where(np.ma.getmaskarray(values), np.nan, _floating(values.data, name)), name)
+    if isinstance(values, np.ndarray | np.generic):
+        return _from_numpy(np.asarray(values), name)
+    if isinstance(values, bool | int | float | complex):
+        return _from_numpy(np.asarray(values), name)
+    if hasattr(values, "to_numpy"):
+        return _from_numpy(_from_frame(values, name), name)
+    if hasattr(values, "__array__") or hasattr(
+        values, "__array_interface__"
+    ):  # pictures of PIL, arrays of other libraries
+        return _from_numpy(np.asarray(values), name)
+    if isinstance(values, str | bytes | dict) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+        raise InputError(
+            f"{name} must be a tensor, an array, a data frame, a list of arrays or a data set with a length, "
+            f"got {type(values).__name__}"
+        )
+    return _stacked(values, name)
+
+
+def _from_numpy(array: np.ndarray, name: str) -> Tensor:
+    array = _floating(array, name)
+    if not array.dtype.isnative or any(stride < 0 for stride in array.strides) or not array.flags.writeable:
+        array = array.astype(array.dtype.newbyteorder("="))  # a copy that torch takes
+    return torch.from_numpy(array)
+
+
+def _floating(array: np.ndarray, name: str) -> np.ndarray:
+    """The array in float32, float64, complex64 or complex128, without rounding."""
+    kind = array.dtype.kind
+    if kind in "iu":
+        small = array.size == 0 or (int(array.min()) >= -EXACT and int(array.max()) <= EXACT)
+        return array.astype(np.float32 if small else np.float64)
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    if array.dtype.newbyteorder("=") in (np.float32, np.float64, np.complex64, np.complex128):
+        return array
+    what = "booleans, as a mask does" if kind == "b" else f"{array.dtype}"
+    raise InputError(f"{name} must hold numbers (integers, float32, float64 or complex), got an array of {what}")
+
+
+def _from_frame(frame: Any, name: str) -> np.ndarray:
+    """A data frame or series; what is missing in it is NaN."""
+    array = np.asarray(frame.to_numpy())
+    if array.dtype.kind in "iufc":
+        return array
+    words = [str(column) for column in getattr(frame, "columns", []) if not _is_numeric(frame[column])]
+    if words:
+        raise InputError(
+            f"{name} must hold numbers alone; these columns do not: {', '.join(words[:8])}. Encode them as numbers, or drop them"
+        )
+    try:  # columns with a missing-value marker of their own (pandas.NA, None)
+        return np.asarray(
+            [[np.nan if v is None or v is not v or _is_na(v) else float(v) for v in row] for row in array]
+        )
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must hold numbers, got {type(frame).__name__} of {array.dtype}") from None
+
+
+def _is_numeric(column: Any) -> bool:
+    values = np.asarray(column.to_numpy())
+    if values.dtype.kind in "iufc":
+        return True
+    present = [v for v in values.tolist() if v is not None and not _is_na(v)]
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in present)
+
+
+def _is_na(value: Any) -> bool:
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
+def _stacked(items: Sequence[Any], name: str) -> Tensor:
+    """The items of a list or data set along a new first axis."""
+    if len(items) == 0:
+        raise InputError(
+            f"{name} must hold at least one sample along its first axis, got an empty {type(items).__name__}"
+        )
+    if not isinstance(items, list | tuple):
+        items = [_first(items[i]) for i in range(len(items))]  # a data set; an index beyond its end need not fail
+    if all(isinstance(item, int | float) for item in items):
+        return _from_numpy(np.asarray(items), name)
+    tensors = [as_tensor(item, f"{name}[{i}]") for i, item in enumerate(items)]
+    tensors = [t if t.is_floating_point() or t.is_complex() else _from_numpy(t.numpy(), name) for t in tensors]
+    for i, tensor in enumerate(tensors):
+        if tensor.shape != tensors[0].shape:
+            raise InputError(
+                f"the samples of {name} must have one shape: {name}[0] has {tuple(tensors[0].shape)}, "
+                f"{name}[{i}] has {tuple(tensor.shape)}"
+            )
+    dtype = tensors[0].dtype
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return torch.stack([tensor.to(dtype) for tensor in tensors])
+
+
+def _first(item: Any) -> Any:
+    """The sample of a data set's item: items are often pairs of a sample and a label."""
+    return item[0] if isinstance(item, tuple | list) and len(item) and not isinstance(item[0], int | float) else item
+
+
+def implied_operator(y: Tensor) -> Operator:
+    """A of observations given without one: entries that are NaN were not measured, the others were, as they are."""
+    if y.is_complex():
+        raise InputError("y is complex: name the operator A that measured it, such as operators.Fourier(mask)")
+    missing = torch.isnan(y)
+    return Mask(~missing) if missing.any() else Identity()
+
+
+def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Aᵀ of the first of y `(n, *measurement)` and A of that; whatever fails in an operator of the user's is an `InputError`."""
+    try:
+        x = A[:1].adjoint(y[:1])
+        return x, A[:1](x)
+    except InputError as error:
+        raise InputError(f"y of shape {tuple(y.shape)} does not fit A: {error}") from None
+    except Exception as error:
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"A fails on y of shape {tuple(y.shape)} and {y.dtype}: {type(error).__name__}: {error}. An operator made of a "
+            "function computes in the dtype and on the device of its argument: convert what it uses with .to(x)"
+        ) from error

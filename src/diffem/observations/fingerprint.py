@@ -1,0 +1,63 @@
+"""Hashes of observations: a run is continued only on the observations it began with."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from torch import Tensor
+
+from ..files.reading import digest, json_checksum
+from .lazy import StoredObservations
+from .observations import Observations
+
+
+def fingerprint(tensors: dict[str, Tensor]) -> str:
+    """A hash of named tensors, the same whenever their bytes are."""
+    return _combined({name: _Hashed(tensor) for name, tensor in tensors.items()})
+
+
+class _Hashed:
+    """A tensor's type, shape and bytes, which may come in parts along its first axis."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        array = _array(tensor)
+        self.dtype, self.shape, self.bytes = array.dtype, array.shape, hashlib.sha256()
+        self._update(array)
+
+    def append(self, tensor: Tensor) -> None:
+        self.shape = (self.shape[0] + len(tensor), *self.shape[1:])
+        self._update(_array(tensor))
+
+    def _update(self, array: np.ndarray) -> None:
+        # the array's own memory, not a copy of it: observations may be large
+        self.bytes.update(array.reshape(-1).view("u1").data)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().contiguous().numpy()
+
+
+def _combined(hashed: dict[str, _Hashed]) -> str:
+    parts = [f"{name} {h.dtype} {h.shape} {h.bytes.hexdigest()}" for name, h in sorted(hashed.items())]
+    return digest("\n".join(parts).encode())[:32]
+
+
+def tensors_fingerprint(obs: Observations) -> str:
+    """`fingerprint(obs.tensors())`; observations on disk are read part by part."""
+    if not isinstance(obs, StoredObservations) or obs.digest is not None:
+        return fingerprint(obs.tensors())
+    hashed: dict[str, _Hashed] = {}
+    for part in obs.parts():
+        growing = part.per_observation()
+        for name, tensor in part.tensors().items():
+            if name not in hashed:
+                hashed[name] = _Hashed(tensor)
+            elif name in growing:
+                hashed[name].append(tensor)
+    return _combined(hashed)
+
+
+def data_fingerprint(obs: Observations) -> str:
+    """A hash of observations: of every tensor, and of the kinds and settings of operator and noise, which hold no tensors."""
+    return json_checksum({"tensors": tensors_fingerprint(obs), "structure": obs.structure()})[:32]

@@ -1,0 +1,339 @@
+"""Observations: what was measured, how, and with which noise: y = A x + e, e ~ N(0, Σ_y), one A per observation."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.batched import Index, as_index
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.shapes import raised, require_batch, require_precision
+from ..files import memory
+from ..files.tensors import explain, read_tensors, require_finite
+from ..files.writing import write_tensors
+from ..linalg import Covariance, Dense, Diagonal, Isotropic
+from ..linalg.saved import describe_covariance, rebuild_covariance
+from ..operators import Identity, Mask, Operator
+from ..operators.implied import implied
+from ..operators.saved import (
+    describe_operator,
+    gather_tensors,
+    operator_structure,
+    per_observation,
+    rebuild_operator,
+)
+from ..operators.spectrum import Spectrum
+from .arrays import as_tensor, implied_operator, tried
+from .noise import independent_noise
+
+FORMAT = "diffem-observations-1"
+CHUNK_BYTES = 1 << 26
+SAMPLE, GROWTH = 1 << 24, 1024  # numbers of samples that a file may imply: so many, or so many times those it holds
+
+
+class Observations:
+    """n observations.
+
+    y: `(n, *measurement)`: a tensor, an array, a data frame, a list of arrays or a data set (`arrays.py`). Entries that A does
+        not measure may hold anything, NaN included. A complex y is taken for an operator that measures complex numbers and stored as its
+        real view. float64 stays float64; networks compute in float32, and `fit` and `posterior` convert for them.
+    A: an operator, its parameters shared or for n observations; None: entries that are NaN were not measured, all others were.
+    sigma: standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to `(*measurement)` (the
+        columns of a table) or to y (`noise.py`); or cov: a covariance over the measurement.
+    adaptive: whether the operators were chosen by looking at the object, say later measurements by the result of earlier ones.
+        Posteriors and EM are right all the same; the loss on measured values (`train.measured`) is not, and is left out.
+    """
+
+    adaptive: bool = False
+
+    @in_own_modes
+    def __init__(
+        self,
+        y: Any,
+        A: Operator | None = None,
+        sigma: Any = None,
+        *,
+        cov: Covariance | None = None,
+        adaptive: bool = False,
+    ) -> None:
+        if not isinstance(adaptive, bool):
+            raise InputError(f"adaptive must be True or False, got {adaptive!r}")
+        self.adaptive = adaptive
+        if isinstance(y, Observations):
+            raise InputError("y are Observations already: use them as they are")
+        y = as_tensor(y, "y")
+        if A is None:
+            A = implied_operator(y)
+        if not isinstance(A, Operator):
+            raise InputError(
+                f"A must be a diffem operator, got {type(A).__name__}; for a mask operators.Mask(mask), for a matrix "
+                "operators.Dense(matrix), for a function operators.Function(f, x_shape)"
+            )
+        if y.is_complex():
+            if not A.complex_output:
+                raise InputError(f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers")
+            y = torch.view_as_real(y.resolve_conj())
+        y = require_batch(y, "y")
+        require_precision(y.dtype, "y")
+        if y.ndim == 1:
+            raise InputError(
+                f"an observation needs at least one axis: y is {tuple(y.shape)}, give (n, 1) for single numbers"
+            )
+        if A.batch is not None and A.batch != len(y):
+            raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
+        clean = _clean(y, A.measured(y))
+        # one adjoint settles that y and A fit, and what a sample looks like
+        x, seen = tried(A, clean)
+        self.x_shape = tuple(x.shape[1:])
+        if seen.shape[1:] != y.shape[1:]:
+            raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
+        self.y = clean.detach()
+        self.A = A.bound(x)
+        self.cov = self._covariance(sigma, cov)
+
+    @classmethod
+    def clean(cls, x: Any, sigma: float | None = None) -> Observations:
+        """Samples seen as they are, y = x `(n, *event)`, for a recipe with `e_step.clean`.
+
+        sigma: the accuracy stated for them, a thousandth of their standard deviation when not given. It counts where a
+            posterior is conditioned on them; nothing is added to x.
+        """
+        x = require_batch(as_tensor(x, "x"), "x")
+        if sigma is None:
+            sigma = 1e-3 * (float(x.double().std(correction=0)) or 1.0)
+        return cls(x, Identity(), sigma=sigma)
+
+    def _covariance(self, sigma: Any, cov: Covariance | None) -> Covariance:
+        if (sigma is None) == (cov is None):
+            raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
+        if sigma is not None:
+            cov = independent_noise(sigma, self.y)
+        assert cov is not None
+        if not isinstance(cov, Covariance):
+            raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
+        cov = cov.bind(self.y.ndim - 1)
+        if cov.batch is not None and cov.batch != len(self):
+            raise InputError(f"y holds {len(self)} observations, the noise covariance {cov.batch}")
+        try:
+            cov.matvec(self.y[:1]) if cov.batch is None else cov[:1].matvec(self.y[:1])
+        except RuntimeError as error:
+            raise InputError(
+                f"the noise covariance {cov} does not fit y of shape {tuple(self.y.shape)}: {error}"
+            ) from None
+        return _represented(cov, self.y)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: Index) -> Observations:
+        index = as_index(index)
+        new = copy.copy(self)
+        new.y = self.y[index if isinstance(index, slice) else index.to(self.y.device)]
+        if len(new.y) == 0:
+            raise InputError(f"no observations left: {index} of {len(self)}")
+        new.A, new.cov = self.A[index], self.cov[index]
+        return new
+
+    def to(self, *args: Any, **kwargs: Any) -> Observations:
+        new = copy.copy(self)
+        new.y, new.A, new.cov = self.y.to(*args, **kwargs), self.A.to(*args, **kwargs), self.cov.to(*args, **kwargs)
+        if new.y.dtype != self.y.dtype:
+            require_precision(new.y.dtype, "y")
+            new.cov = _represented(self.cov, new.y)
+        return new
+
+    def scaled(self, factor: float) -> Observations:
+        """The observations of factor·x: y and the noise in other units, the operators as they are."""
+        new = copy.copy(self)
+        new.y, new.cov = self.y * factor, self.cov.scaled(factor)
+        return new
+
+    @property
+    def measured(self) -> Tensor | None:
+        """Which entries of y count, broadcastable to y; None: all."""
+        return self.A.measured(self.y)
+
+    @property
+    def noise(self) -> Covariance:
+        """Σ_y on the measured entries."""
+        measured = self.measured
+        return self.cov if measured is None else self.cov.restrict(measured)
+
+    def selection(self) -> Tensor | None:
+        """Which entries of x each observation measures, `(n, N)`, if it measures single entries with independent noise."""
+        if not isinstance(self.A, Mask) or not isinstance(self.cov, Isotropic | Diagonal):
+            return None
+        return self.A.measured(self.y).expand_as(self.y).flatten(1)
+
+    def information(self) -> Spectrum | None:
+        """AᵀΣ_y⁻¹A where it is diagonal in a known basis (see `operators/spectrum.py`); None where it is not."""
+        if not isinstance(self.cov, Isotropic | Diagonal):
+            return None
+        variances, measured = self.cov.diagonal(tuple(self.y.shape[1:])), self.measured
+        precision = 1 / variances if measured is None else torch.where(measured, 1 / variances, 0)
+        return self.A.spectrum(precision)
+
+    def backprojected(self) -> Tensor:
+        """Aᵀy, `(n, *event)`, to look at: NaN where nothing was measured, if the operator measures entries of x."""
+        x, measured = self.A.adjoint(self.y), self.measured
+        return torch.where(measured, x, torch.nan) if measured is not None and x.shape == self.y.shape else x
+
+    def reduced(self) -> Observations:
+        """Observations that say the same about x with orthonormal rows, where the operator knows such; otherwise these.
+
+        What is dropped does not depend on x: posteriors are the same, and likelihoods up to a factor.
+        """
+        reduced = self.A.reduced(self.y) if isinstance(self.cov, Isotropic) else None
+        if reduced is None:
+            return self
+        new = copy.copy(self)
+        new.A, new.y, variance = reduced
+        noise = self.cov.diagonal(tuple(self.y.shape[1:]))
+        new.cov = Diagonal._raw(variances=((noise * variance).expand_as(self.y), self.y.ndim - 1))
+        return new
+
+    def counts(self) -> Tensor:
+        """How many values each observation measures, `(n,)`."""
+        measured, size = self.measured, self.y[0].numel()
+        if measured is None:
+            return torch.full((len(self),), size, device=self.y.device)
+        # an axis of size 1 in the mask stands for all entries along it
+        rows = measured.reshape(len(measured), -1)
+        return (rows.sum(1) * (size // rows.shape[1])).expand(len(self))
+
+    def empty(self) -> Tensor:
+        """Which observations measure nothing, `(n,)` bool: their posterior is the prior, and measures leave them out."""
+        return self.counts() == 0
+
+    def informative(self) -> Observations | None:
+        """The observations that measure something, in the same order: self where all do, None where none does."""
+        empty = self.empty()
+        if not empty.any():
+            return self
+        return None if empty.all() else self[(~empty).nonzero().flatten()]
+
+    def residual(self, x: Tensor) -> Tensor:
+        """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`."""
+        residual = self.y - self.A(raised(x, self.y))
+        measured = self.measured
+        return residual if measured is None else torch.where(measured, residual, 0)
+
+    @in_own_modes
+    def chi2(self, x: Tensor) -> Tensor:
+        """(y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws that explain their observation.
+
+        NaN for an observation that measures nothing: there is no residual to judge a draw by, and averages must skip it.
+        """
+        counts = self.counts()
+        chi2 = self.noise.mahalanobis(self.residual(x)) / counts.clamp(min=1)
+        return torch.where(counts > 0, chi2, torch.nan)
+
+    def __repr__(self) -> str:
+        return f"Observations({len(self)} of {tuple(self.y.shape[1:])}, x {self.x_shape}, A={self.A}, cov={self.cov})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file: the tensors, and the operator's structure as JSON in its header."""
+        tensors = {"y": self.y}
+        cov, parts = describe_covariance(self.cov)
+        structure: dict[str, Any] = {"format": FORMAT, "A": describe_operator(self.A, "A", tensors), "cov": cov}
+        if self.adaptive:
+            structure["adaptive"] = True
+        tensors |= parts
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        write_tensors(Path(path), tensors, structure)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the observations by name: y, the operators' parameters, the noise; and a mark if they are adaptive."""
+        tensors = {"y": self.y} | ({"adaptive": torch.ones((), dtype=torch.bool)} if self.adaptive else {})
+        gather_tensors(self.A, "A", tensors)
+        return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
+
+    def per_observation(self) -> set[str]:
+        """The names among `tensors` that hold one entry per observation."""
+        return {"y", *per_observation(self.A, "A"), *(f"cov.{name}" for name in self.cov.per_observation())}
+
+    def structure(self) -> dict[str, Any]:
+        """What tells observations with the same tensors apart, as JSON values: kinds and settings of operator and noise."""
+        kinds = {"A": operator_structure(self.A), "cov": type(self.cov).__name__}
+        return {**kinds, "x_shape": list(self.x_shape), "adaptive": self.adaptive}
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Observations:
+        """Read what `save` wrote; nothing in the file is executed.
+
+        Observations that take more memory than `memory.may_stay` allows stay in the file, and are read from it as they are used.
+        """
+        for opened in OPENERS:
+            if (obs := opened(Path(path))) is not None:
+                return obs
+        tensors, structure = read_tensors(path, "an observations file")
+        if structure.get("format") != FORMAT:
+            raise InputError(
+                f"{path} is not an observations file of this library: it has format {structure.get('format')!r}, "
+                f"this version reads {FORMAT!r}"
+            )
+        # y alone may hold anything where nothing was measured
+        require_finite({name: tensor for name, tensor in tensors.items() if name != "y"}, path)
+        try:
+            y, A = require_batch(tensors["y"], "y"), rebuild_operator(structure["A"], "A", tensors)
+            require_affordable(A, y)
+            cov = rebuild_covariance(structure["cov"], tensors)
+            return cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
+        except Exception as error:  # whatever a stranger's description provokes is about the file
+            raise InputError(
+                f"{path} is not an observations file of this library, or is damaged: {explain(error)}"
+            ) from error
+
+
+def _represented(cov: Covariance, y: Tensor) -> Covariance:
+    """The covariance in the dtype of y `(n, *measurement)`, if no variance vanishes in it: a variance of 0 stands for "not measured"."""
+    small = torch.finfo(y.dtype).tiny
+    lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
+    cov = cov.to(y)
+    if not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
+        raise InputError(
+            f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves ({small:.1e}): "
+            "give y in float64, in larger units, or with the noise it has"
+        )
+    if isinstance(cov, Dense) and not (cov.eigenvalue_floor() > 0).all():
+        raise InputError(
+            "the noise covariance must be positive definite: in some direction it has no variance "
+            f"(in {y.dtype}), which would make that combination of the measured values exact"
+        )
+    return cov
+
+
+def require_affordable(A: Operator, y: Tensor) -> None:
+    """Refuse an operator whose settings ask for samples out of all proportion to the data."""
+    _, numbers = implied(A, tuple(y.shape))
+    if numbers > max(SAMPLE, GROWTH * y.numel()):
+        raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
+    memory.require(numbers * y.element_size(), "the operator")
+
+
+def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
+    """y with 0 where nothing was measured; y itself, not a copy, where that is so already. Large y are looked at in parts."""
+    rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
+    bad, same = [], True
+    for start in range(0, len(y), rows):
+        part = y[start : start + rows]
+        if measured is not None:
+            mask = measured if len(measured) == 1 else measured[start : start + rows]
+            whole, part = part, torch.where(mask, part, 0)
+            same = same and torch.equal(whole, part)
+        finite = torch.isfinite(part).flatten(1).all(1)
+        bad += (start + (~finite).nonzero().flatten()).tolist()
+    if bad:
+        raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
+    return y if same or measured is None else torch.where(measured, y, 0)
+
+
+# Tried by `load` before it reads the whole file; None means that the function does not apply. `__init__.py` adds `open_large`.
+OPENERS: list[Callable[[Path], Observations | None]] = []

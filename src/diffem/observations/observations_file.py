@@ -1,0 +1,100 @@
+"""Files of `Observations.save` that are larger than the memory budget: observations are read from them as they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..files import memory
+from ..files.reading import opened, size_of
+from ..files.rows import RowsInFile
+from ..files.tensors import explain, require_finite, tensor_rows
+from ..linalg import Covariance
+from ..linalg.saved import rebuild_covariance
+from ..operators import Operator
+from ..operators.saved import rebuild_operator
+from .batches import scanned_together
+from .lazy import StoredObservations
+from .observations import FORMAT, Observations, require_affordable
+
+
+def open_large(path: Path) -> StoredObservations | None:
+    """The observations in a file, to be read as they are used; None if they fit the budget or cannot be taken apart.
+
+    All of them are read once, part by part: with the checks, and the errors, of a file that is read as a whole.
+    """
+    with opened(path) as file:
+        if memory.may_stay(size_of(file)):
+            return None
+    rows, structure = tensor_rows(path, "an observations file")
+    if structure.get("format") != FORMAT or "y" not in rows:
+        return None
+    try:
+        shelf = FileShelf(path, rows, structure)
+    except Exception:  # read as a whole, which names what is wrong with it, if anything is
+        return None
+    if not shelf.separable:
+        return None
+    first = 0
+    try:
+        obs = StoredObservations(shelf)
+        for part in torch.arange(len(shelf)).split(scanned_together(obs)):
+            first = int(part[0])
+            shelf.read(part)
+        return obs
+    except Exception as error:  # whatever a description provokes is about the file
+        where = f" (observations from {first} on)" if first else ""
+        raise InputError(
+            f"{path} is not an observations file of this library, or is damaged: {explain(error)}{where}"
+        ) from error
+
+
+class FileShelf:
+    """The observations in a file: parameters that all of them share are kept in memory, the others are read."""
+
+    digest = None  # they are told from others by their contents, like observations in memory
+
+    def __init__(self, path: Path, rows: dict[str, RowsInFile], structure: dict[str, Any]) -> None:
+        self.path, self._structure, self.adaptive = path, structure, structure.get("adaptive", False)
+        n = rows["y"].shape[:1]
+        self._rows = {name: array for name, array in rows.items() if array.shape[:1] == n}
+        self._shared = {name: torch.from_numpy(rows[name].whole()) for name in rows.keys() - self._rows.keys()}
+        require_finite(self._shared, path)
+        tensors = self._tensors(torch.zeros(1, dtype=torch.int64), self._rows)
+        require_affordable(rebuild_operator(structure["A"], "A", tensors), tensors["y"])
+        one = self._observations(tensors)
+        self.x_shape, self.dtype, self.y_ndim = one.x_shape, one.y.dtype, one.y.ndim - 1
+        # not so if a parameter that all share has as many rows as there are observations
+        self.separable = one.per_observation() == self._rows.keys()
+
+    def __len__(self) -> int:
+        return len(self._rows["y"])
+
+    def read(self, rows: Tensor) -> Observations:
+        return self._observations(self._tensors(rows, self._rows))
+
+    def operators(self, rows: Tensor) -> Operator:
+        tensors = self._tensors(rows, [name for name in self._rows if name.startswith("A.")])
+        A = rebuild_operator(self._structure["A"], "A", tensors)
+        return A.bound(torch.zeros(1, *self.x_shape, dtype=self.dtype))
+
+    def noise(self, rows: Tensor) -> Covariance:
+        tensors = self._tensors(rows, [name for name in self._rows if name.startswith("cov.")])
+        return rebuild_covariance(self._structure["cov"], tensors).bind(self.y_ndim).to(self.dtype)
+
+    def _tensors(self, rows: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        wanted = rows.numpy()
+        read = {name: torch.from_numpy(self._rows[name][wanted]) for name in names}
+        # y alone may hold anything where nothing was measured
+        require_finite({name: tensor for name, tensor in read.items() if name != "y"}, self.path)
+        return self._shared | read
+
+    def _observations(self, tensors: dict[str, Tensor]) -> Observations:
+        A = rebuild_operator(self._structure["A"], "A", tensors)
+        cov = rebuild_covariance(self._structure["cov"], tensors)
+        return Observations(tensors["y"], A, cov=cov, adaptive=self.adaptive)

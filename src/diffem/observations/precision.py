@@ -1,0 +1,61 @@
+"""Observations in float32, the precision that networks are trained and evaluated in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..files.reading import digest
+from ..operators import Operator
+from .arrays import tried
+from .lazy import Shelf, StoredObservations, StoredOperators
+from .observations import Observations
+
+
+class Float32Shelf:
+    """The observations of a shelf in float32, converted as they are read."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf, self.x_shape, self.adaptive = shelf, shelf.x_shape, getattr(shelf, "adaptive", False)
+        self.digest = shelf.digest and digest(f"{shelf.digest} float32".encode())
+
+    def __len__(self) -> int:
+        return len(self.shelf)
+
+    def read(self, rows: Tensor) -> Observations:
+        return self.shelf.read(rows).to(torch.float32)
+
+    def counts(self, rows: Tensor) -> Tensor:
+        return StoredObservations(self.shelf, rows).counts()
+
+    def operators(self, rows: Tensor) -> Operator:
+        return StoredOperators(self.shelf, rows)[torch.arange(len(rows))].to(torch.float32)
+
+
+def in_float32(obs: Observations) -> Observations:
+    """The observations in float32; the same object if they are. Those on disk are converted as they are read.
+
+    Raises:
+        InputError: If the noise vanishes in float32, or an operator does not compute in it.
+    """
+    first = obs[:1]
+    if first.y.dtype == torch.float32:
+        return obs
+    one = first.to(torch.float32)
+    try:
+        x, seen = tried(one.A, one.y)
+    except InputError as error:
+        raise InputError(f"networks compute in float32, the observations come in {first.y.dtype}: {error}") from None
+    assert x.dtype == seen.dtype == torch.float32
+    if isinstance(obs, StoredObservations):
+        return StoredObservations(Float32Shelf(obs._shelf), obs._rows)
+    return obs.to(torch.float32)
+
+
+def cast_note(obs: Observations) -> str | None:
+    """What a run states about the precision of its observations; None if nothing is converted."""
+    dtype = obs[:1].y.dtype
+    if dtype == torch.float32:
+        return None
+    return f"the observations come in {str(dtype).removeprefix('torch.')}; the run computes in float32"

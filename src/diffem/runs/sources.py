@@ -1,0 +1,81 @@
+"""Data sources: functions that make observations from settings and a seed.
+
+`SOURCES` names the function of each source, `module:function`, which is imported when it is used. A new source is a
+file and a line in `SOURCES`. Sources that simulate measurements also return the true x. It is used for evaluation only,
+never for training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+from ..observations import Observations, Problem
+
+Source = Callable[..., Problem]  # (seed, **settings)
+
+
+def file(seed: int, path: str = "") -> Problem:
+    """Observations saved with `Observations.save`."""
+    if not Path(path).is_file():
+        raise InputError(f"data.path: observations file {path!r} does not exist")
+    return Problem(Observations.load(path))
+
+
+SOURCES: dict[str, str | Source] = {
+    "digits": "diffem.datasets.digits:digits",
+    "manifold": "diffem.datasets.manifold:manifold",
+    "cifar10": "diffem.datasets.cifar10:cifar10",
+    "fastmri": "diffem.mri.fastmri:fastmri",
+    "mri_images": "diffem.mri.images:mri_images",
+    "file": file,
+}
+
+
+def source_function(name: str) -> Source:
+    """Import the function of a data source in `SOURCES`."""
+    source = SOURCES[name]
+    if not isinstance(source, str):
+        return source
+    module, _, function = source.partition(":")
+    made: Source = getattr(import_module(module), function)
+    return made
+
+
+def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
+    """Make the observations of one of the library's data sources; `python_source.py` calls functions of the user.
+
+    Args:
+        source: A name in `SOURCES`.
+        seed: Seed of all random numbers.
+        options: The other keys of the recipe's section `data`.
+
+    Raises:
+        InputError: If the source is unknown, or does not accept the options.
+    """
+    if source == "given":
+        raise InputError(
+            "data.source is 'given', which means that the observations come from Python: diffem.fit(obs, ...). On the "
+            "command line, name a file of Observations.save, --set data='{source: file, path: obs.safetensors}', or a "
+            "function, --set data.source=my_module:problem"
+        )
+    if ":" in source:
+        raise InputError(
+            f"the observations are made by Python code, {source}, which is not executed only because a file names it. "
+            f"Name it yourself (fit: --set data.source={source}; evaluate, report, export: --source {source}), or call "
+            "the function from Python"
+        )
+    if source not in SOURCES:
+        raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")
+    try:
+        return source_function(source)(seed, **options)
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        # settings may be untrusted: a negative size, for example, fails deep inside the source
+        raise InputError(
+            f"data source {source!r} does not accept these settings: {str(options)[:400]} ({error})"
+        ) from error

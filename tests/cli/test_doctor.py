@@ -1,0 +1,111 @@
+"""What the doctor says, checked against what can be counted by hand."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from diffem.cli import doctor
+from diffem.cli.commands import app
+from diffem.runs.recipe import load_recipe, names
+
+SMALL = doctor.Device("slow", "cpu", 4.0, 8.0, ["float32"], {"float32": 2.0e9})
+LARGE = doctor.Device("fast", "cuda", 140.0, 140.0, ["float32", "tf32", "bf16", "fp16"], dict.fromkeys(("float32", "tf32"), 3e14) | {"bf16": 7e14})  # fmt: skip
+
+
+def recipe(**changes):
+    return load_recipe("digits", {"network": {"kind": "mlp", "hidden": [100]}, **changes})
+
+
+def test_the_cost_of_a_network_is_counted():
+    """One hidden layer: 64 + embedding inputs, 100 hidden, 64 outputs; a product with an a×b matrix is 2ab operations."""
+    parameters, flops, held = doctor.network_cost(recipe(), (8, 8))
+    weights = list(doctor.make_network("mlp", (8, 8), {"hidden": [100]}).parameters())
+    assert parameters == sum(p.numel() for p in weights)
+    assert flops == sum(2 * p.numel() for p in weights if p.ndim == 2)
+    # at least the input of either layer is kept for the backward pass, four bytes a number
+    assert held >= 4 * (64 + 100)
+
+
+def test_time_is_proportional_to_the_work():
+    once = doctor.fit_of(recipe(laps=1), SMALL).seconds
+    # the first lap draws from the Gaussian start, so a run of one lap is its training alone: three passes per sample
+    flops = doctor.network_cost(recipe(), (8, 8))[1]
+    assert once == pytest.approx(3 * 128 * 5000 * flops / (0.5 * 2e9))
+    five, nine = (doctor.fit_of(recipe(laps=k), SMALL).seconds for k in (5, 9))
+    assert nine - five == pytest.approx(five - once)
+
+
+def test_particles_are_paths_and_what_is_kept_costs_nothing():
+    def drawing(**e_step):
+        changes = {f"e_step.{key}": value for key, value in e_step.items()}
+        return doctor.fit_of(recipe(laps=5, **changes), SMALL).seconds - training
+
+    training = doctor.fit_of(recipe(laps=5, **{"e_step.clean": True, "e_step.draws": 1}), SMALL).seconds
+    one = drawing(draws=1)
+    assert drawing(draws=1, sampler="tds", sampler_options={"particles": 8}) == pytest.approx(8 * one)
+    assert drawing(draws=4, sampler="tds", sampler_options={"particles": 8, "picks": 4}) == pytest.approx(8 * one)
+    # laps 2 and 3 draw for all, 4 and 5 for half
+    assert drawing(draws=1, fresh=0.5, fresh_from=4) == pytest.approx(3 / 4 * one)
+    # a correction is an evaluation, also where it is not named: 32 steps and the last denoising
+    assert drawing(draws=1, sampler="pc") == pytest.approx((2 * 32 + 1) / (32 + 1) * one)
+
+
+def test_every_recipe_gets_a_verdict():
+    small, large = (
+        {fit.recipe: fit for fit in (doctor.fit_of(load_recipe(name), device) for name in names())}
+        for device in (SMALL, LARGE)
+    )
+    assert small["digits"].fits
+    assert not small["cifar10"].fits
+    assert "needs a GPU" in small["cifar10"].why
+    assert large["cifar10-fast"].fits
+    # the paper's network in bf16 takes about an hour per lap on such a device
+    assert 16 * 3600 < large["cifar10"].seconds < 64 * 3600
+
+
+def test_a_recipe_for_your_own_data_depends_on_them():
+    assert doctor.fit_of(recipe(data={"source": "file", "path": "obs.safetensors"}), SMALL).why == "depends on the data"
+
+
+def test_a_batch_that_does_not_fit_is_called_so():
+    tight = doctor.Device("tight", "cuda", 1.0, 1.0, ["float32"], {"float32": 1e15})
+    fit = doctor.fit_of(load_recipe("cifar10-fast"), tight)
+    assert not fit.fits
+    assert "lower train.batch" in fit.why
+
+
+def test_the_rate_of_matrix_products_is_measured():
+    rate = doctor.matrix_rate(torch.device("cpu"), seconds=0.01)
+    assert 1e8 < rate < 1e14  # any processor of the last decades
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (3, "less than a minute"),
+        (60, "1 minute"),
+        (59 * 60, "1 hour"),
+        (3 * 86400, "3 days"),
+        (123 * 86400, "120 days"),
+    ],
+)
+def test_durations_have_one_figure_or_two(seconds, words):
+    assert doctor.duration(seconds) == words
+
+
+def test_the_command():
+    run = CliRunner().invoke(app, ["doctor", "--json"])
+    values = json.loads(run.stdout)
+    assert values["versions"]["torch"] == torch.__version__
+    assert values["devices"][0]["kind"] == "cpu"
+    assert {fit["recipe"] for fit in values["recipes"]} == set(names())
+    text = CliRunner().invoke(app, ["doctor"]).stdout
+    assert all(name in text for name in ("float32", "disk", "extras"))
+    listed = {
+        line.split()[0]: line.split()[1] for line in text.split("\nrecipes", 1)[1].splitlines() if line[:2] == "  "
+    }
+    assert {name: listed[name] for name in names()} == {
+        fit["recipe"]: "yes" if fit["fits"] else "no" for fit in values["recipes"]
+    }
