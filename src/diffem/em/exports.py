@@ -1,8 +1,8 @@
-"""A prior as a folder to give away, in the layout of the Hugging Face hub: `model.safetensors`, `config.json` and `README.md`.
+"""Export a prior in the layout of the Hugging Face hub: `model.safetensors`, `config.json` and `README.md`.
 
-`config.json` is the card: what the prior is (network, noise levels, range of the data, lap), what it was trained on (operators, noise,
-observations), and the hash of the weights. Reading a folder fetches nothing and executes nothing: the weights are tensors, the card is
-JSON, and a network is built only from the kinds this library knows.
+`config.json` is the model card. It describes the prior (network, noise levels, range of the data, lap) and its training
+data (operators, noise, observations), and contains the hash of the weights. Loading an export downloads and executes
+nothing: the weights are tensors, the card is JSON, and the network is one of this library's kinds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_CARD_BYTES = 1 << 22
 
 
 def describe_operator(A: Operator, n: int) -> dict[str, Any]:
-    """An operator in words: its kind, settings, and the shapes of its parameters for n observations; not the parameters themselves."""
+    """Describe an operator: its kind, settings, and the shapes of its parameters for n observations."""
     own = A.per_observation()
     shapes = {name: list(tensor.shape) for name, tensor in A.tensors().items()}
     return {
@@ -51,7 +51,7 @@ def describe_operator(A: Operator, n: int) -> dict[str, Any]:
 
 
 def describe_observations(obs: Observations) -> dict[str, Any]:
-    """What is known about observations from one of them, and what all of them say together; they are read part by part."""
+    """Describe observations: shapes and operator of the first one, mean noise variance and fingerprint of all."""
     obs = stored(obs)
     one, variance = obs[:1].read(), 0.0
     for part in obs.parts():
@@ -76,14 +76,26 @@ def export(
     training: dict[str, Any] | None = None,
     notes: str = "",
 ) -> Path:
-    """Write a prior and its card; returns the folder, which must be absent, empty or an earlier export.
+    """Write a prior and its model card.
 
-    obs: the observations it was trained on, described but not written. range: the values its data take, low and high.
-    lap: the lap of expectation–maximisation it comes from. training: more JSON values about its training. notes: free text.
+    Args:
+        prior: The prior.
+        folder: The folder to write; it must not exist, be empty or be an earlier export.
+        obs: The training observations; the card describes them but does not contain them.
+        range: The smallest and largest value of the data.
+        lap: The lap of expectation–maximisation.
+        training: Other JSON values about the training.
+        notes: Free text.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: If the folder contains other files.
     """
     folder = Path(folder)
     if range is not None and not range[0] < range[1]:
-        raise InputError(f"range is (low, high) with low < high, got {range}")
+        raise InputError(f"range must be (low, high) with low < high, got {range}")
     _require_own(folder)
     tensors, description = pack(prior)
     about = dict(training or {}) | ({} if obs is None else describe_observations(obs))
@@ -102,7 +114,7 @@ def export(
         "tensors": fingerprint(tensors),
         "files": {WEIGHTS: {"sha256": file_digest(folder / WEIGHTS), "bytes": (folder / WEIGHTS).stat().st_size}},
     }
-    write_json(folder / CONFIG, card)  # last of the two: a folder with a card is whole
+    write_json(folder / CONFIG, card)  # after the weights: a folder with a card is complete
     write_text(folder / "README.md", _readme(card))
     return folder
 
@@ -116,9 +128,18 @@ def export_run(
     range: tuple[float, float] | None = None,
     notes: str = "",
 ) -> Path:
-    """The same for a lap of a run: its number, `"best"`, or None for the last.
+    """Export the prior of a lap of a run, with its recipe, seed, hash of observations and verdict in the card.
 
-    The recipe, the seed, the hash of its observations and the verdict about its laps go into the card.
+    Args:
+        run: The run folder.
+        folder: The folder to write.
+        lap: Number of the lap, "best", or None for the last.
+        obs: See `export`.
+        range: See `export`.
+        notes: See `export`.
+
+    Returns:
+        The folder.
     """
     directory = RunDir(run)
     recipe, info, lap = directory.recipe(), directory.info(), choose_lap(directory, lap)
@@ -139,13 +160,13 @@ def export_run(
 
 
 def is_export(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds an exported prior and not a run."""
+    """Whether a folder contains an exported prior, not a run."""
     folder = Path(path)
     return folder.is_dir() and (folder / CONFIG).is_file() and not (folder / "recipe.yaml").exists()
 
 
 def kept_recipe(card: dict[str, Any]) -> Recipe | None:
-    """The recipe of the run a card came from; None if it has none that this version reads. Nothing it names is executed or read."""
+    """The recipe in a card; None if there is none that this version can read. Nothing it names is executed or read."""
     training = card.get("training")
     kept = training.get("recipe") if isinstance(training, dict) else None
     try:
@@ -155,7 +176,7 @@ def kept_recipe(card: dict[str, Any]) -> Recipe | None:
 
 
 def card_range(card: dict[str, Any]) -> tuple[float, float] | None:
-    """The values that the data of a prior take, low and high, if the card names them."""
+    """The smallest and largest value of the data, if the card contains them."""
     given = card.get("range")
     if not isinstance(given, list) or len(given) != 2 or not all(isinstance(v, int | float) for v in given):
         return None
@@ -163,49 +184,57 @@ def card_range(card: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The card of a folder, checked for being one."""
+    """Read and validate the card of a folder.
+
+    Raises:
+        InputError: If there is no valid card.
+    """
     path = Path(folder) / CONFIG
     if not path.exists():
-        raise InputError(f"{folder} holds no exported prior: there is no {CONFIG} in it")
+        raise InputError(f"{folder} contains no exported prior: it has no {CONFIG}")
     card = read_json(path, MAX_CARD_BYTES)
     if not isinstance(card, dict) or card.get("format") != CARD:
         given = card.get("format") if isinstance(card, dict) else type(card).__name__
         raise InputError(f"{path} has format {given!r}, this version reads {CARD!r}")
     if not isinstance(card.get("prior"), dict) or card["prior"].get("format") not in READABLE:
-        raise InputError(f"{path} describes no prior of format {' or '.join(READABLE)}")
+        raise InputError(f"{path} must describe a prior of format {' or '.join(READABLE)}")
     return card
 
 
 def load(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Prior:
-    """The prior of a folder made by `export`, or of the hub's local copy of one; refused when the weights are not those of the card."""
+    """Load an exported prior from its folder, or from a local copy made by the hub.
+
+    Raises:
+        InputError: If the folder is not an export, or the weights do not match the card.
+    """
     card, path = read_card(folder), Path(folder) / WEIGHTS
     try:
         tensors = _read_weights(path, card)
         prior = _rebuild(card["prior"], tensors)
     except InputError as error:
         raise InputError(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
-    except Exception as error:  # whatever a stranger's card provokes is about the folder
+    except Exception as error:  # an untrusted card can cause any exception
         raise InputError(f"{folder}: the card does not describe its weights: {explain(error)}") from None
     return prior.eval().requires_grad_(False).to(device)
 
 
 def _read_weights(path: Path, card: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights, read only once their header fits the card and their hash is the card's."""
+    """Read the weights, after comparing their header and their hash with the card."""
     files = card.get("files")
     entry = files.get(WEIGHTS) if isinstance(files, dict) else None
     if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
-        raise InputError(f"{path.parent}: the card names no hash for {WEIGHTS}")
+        raise InputError(f"{path.parent}: the card contains no hash of {WEIGHTS}")
     shapes, _ = read_header(path, "a prior")
     _require_network(card["prior"], shapes)
     if file_digest(path) != entry["sha256"]:
-        raise InputError(f"{path} is not the file the card describes: its SHA-256 differs from {entry['sha256'][:16]}…")
+        raise InputError(f"{path} does not match the card: its SHA-256 differs from {entry['sha256'][:16]}…")
     tensors, _ = read_tensors(path, "a prior")
     require_finite(tensors, path)
     return tensors
 
 
 def _require_network(description: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Compare the described prior with the shapes of its tensors before any memory is spent on them."""
+    """Compare the described prior with the shapes of its tensors, before memory is allocated for them."""
     if description["kind"] not in ("GaussianPrior", "DiffusionPrior"):
         raise InputError(f"unknown kind of prior {description['kind']!r}")
     event = tuple(description["event_shape"])
@@ -219,17 +248,17 @@ def _require_network(description: dict[str, Any], shapes: dict[str, tuple[int, .
     if expected != given:
         wrong = next(name for name in sorted({*expected, *given}) if expected.get(name) != given.get(name))
         raise InputError(
-            f"the card describes {wrong} with shape {expected.get(wrong)}, the weights hold {given.get(wrong)}"
+            f"the card describes {wrong} with shape {expected.get(wrong)}, the weights have {given.get(wrong)}"
         )
-    # of a covariance the largest tensor is a matrix over the event, however it is stored
+    # no tensor of a covariance is larger than a dense matrix over the event
     most = max(math.prod(event), 1) ** 2
     for name, shape in shapes.items():
         if name.startswith("cov.") and math.prod(shape) > most:
-            raise InputError(f"{name} has shape {shape}, for samples of shape {event}")
+            raise InputError(f"{name} is too large for samples of shape {event}: {shape}")
 
 
 def _require_own(folder: Path) -> None:
-    """Refuse to write into a folder that holds anything but an earlier export; names that begin with a dot do not count."""
+    """Raise `InputError` if a folder contains anything but an earlier export; hidden files are ignored."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder")
     try:
@@ -239,11 +268,11 @@ def _require_own(folder: Path) -> None:
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}") from None
     if names and not _is_export(folder, names):
-        raise InputError(f"{folder} is not empty and holds no exported prior; choose another folder")
+        raise InputError(f"{folder} is not empty and contains no exported prior; choose another folder")
 
 
 def _is_export(folder: Path, names: set[str]) -> bool:
-    """Whether a folder with these files was written by `export`, perhaps interrupted before it wrote the card."""
+    """Whether a folder with these files was written by `export`, which may have been interrupted before the card."""
     try:
         if names == {WEIGHTS}:
             return read_header(folder / WEIGHTS)[1].get("export") == CARD
@@ -257,23 +286,23 @@ def _sentence(text: str) -> str:
 
 
 def _training(card: dict[str, Any]) -> str:
-    """How the prior was learned: samples of x themselves need no expectation–maximisation."""
+    """How the prior was trained: clean samples of x need no expectation–maximisation."""
     recipe = card["training"].get("recipe")
     e_step = recipe.get("e_step") if isinstance(recipe, dict) else None
     clean = isinstance(e_step, dict) and e_step.get("clean") is True
-    return "training on samples of x themselves" if clean else "expectation–maximisation"
+    return "training on clean samples of x" if clean else "expectation–maximisation"
 
 
 def _family(prior: dict[str, Any]) -> list[str]:
-    """What a conditional network was trained for, in words."""
+    """Sentences about the operators a conditional network was trained for."""
     if "family" not in prior:
         return []
     family = Family.read(prior["family"])
     (least, most), (low, high) = family.share, family.noise
     return [
-        f"It draws from posteriors in one forward pass per step for operators like those it was trained with: {family.operator}, which determine "
-        f"{least:.0%} to {most:.0%} of x, with noise of {low:.2g} to {high:.2g} times the scale of the data. `prior.posterior(obs)` uses "
-        "other methods elsewhere.",
+        "It draws from posteriors with one forward pass per step for operators like those of its training: "
+        f"{family.operator}, which determine {least:.0%} to {most:.0%} of x, with noise levels of {low:.2g} to "
+        f"{high:.2g} times the scale of the data. For other operators, `prior.posterior(obs)` uses another method.",
         "",
     ]
 
@@ -286,7 +315,8 @@ def _readme(card: dict[str, Any]) -> str:
         "tags: [diffusion, inverse-problems]",
         "---",
         "",
-        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
+        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, "
+        f"diffusion noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
         "",
         *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
         *_family(prior),
@@ -300,7 +330,7 @@ def _readme(card: dict[str, Any]) -> str:
         "samples = prior.sample(16)",
         "```",
         "",
-        "`config.json` holds what it was trained on and the hash of the weights:",
+        "`config.json` describes the training data and contains the hash of the weights:",
         "",
         "```json",
         json.dumps({name: card[name] for name in ("training", "tensors", "files")}, indent=1),
