@@ -29,7 +29,7 @@ def look(path: Path) -> None:
     for name in ("samples", "posterior"):
         viewer.read_saved(0, name)
     viewer.prior(0)
-    .observation_choices()
+    viewer.observation_choices()
 
 
 READERS: dict[str, Callable[[Path], object]] = {"hub": hub.load, "draws": draws, "look": look}

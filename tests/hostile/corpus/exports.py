@@ -155,7 +155,7 @@ def _(folder):
     return with_weights(folder, lambda tensors: tensors["cov.variance"].fill_(-1.0), "gaussian")
 
 
-@hostile("hub", "a covariance of a million numbers over four", "has shape")
+@hostile("hub", "a covariance of a million numbers over four", "is too large")
 def _(folder):
     return with_weights(folder, lambda tensors: tensors.update({"cov.variance": torch.ones(1 << 20)}), "gaussian")
 

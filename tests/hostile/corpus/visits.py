@@ -111,12 +111,12 @@ upload("one byte", NO_PICTURE, "x.png", b"\x89")
 for suffix, signature in SIGNATURES.items():
     upload(f"the signature of .{suffix} alone", "read as an", f"alone.{suffix}", signature)
     upload(f"the signature of .{suffix}, then an EPS", "read as an", f"eps.{suffix}", signature + EPS)
-upload("a JPEG that goes on as a TIFF", "can be read as an image", "x.jpg", lambda: b"\xff\xd8\xff" + saved("TIFF"))
-upload("a PNG without pixels", "can be read as an image", "x.png", HEADER)
-upload("a PNG of no width", "can be read as an image", "x.png", lambda: png(0, 8))
+upload("a JPEG that goes on as a TIFF", "cannot be read as an image", "x.jpg", lambda: b"\xff\xd8\xff" + saved("TIFF"))
+upload("a PNG without pixels", "cannot be read as an image", "x.png", HEADER)
+upload("a PNG of no width", "cannot be read as an image", "x.png", lambda: png(0, 8))
 upload(
     "a PNG with a wrong checksum",
-    "can be read as an image",
+    "cannot be read as an image",
     "x.png",
     lambda: png(8, 8)[:30] + b"\x00\x00\x00" + png(8, 8)[33:],
 )
