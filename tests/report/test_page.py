@@ -90,7 +90,7 @@ def test_a_clean_run_is_described_as_trained_on_clean_samples(tmp_path):
     assert "held-out samples" not in page.split("Measures of each lap")[0]
     assert "rejected" not in page.split("Measures of each lap")[1].split("Settings")[0]
     hub.export_run(tmp_path / "run", tmp_path / "export")
-    assert "From lap 1 of training on samples of x themselves." in (tmp_path / "export/README.md").read_text()
+    assert "From lap 1 of training on clean samples of x." in (tmp_path / "export/README.md").read_text()
 
 
 def test_sentences_depend_on_held_out_observations_and_start():
