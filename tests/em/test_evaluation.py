@@ -59,7 +59,7 @@ class TestReference:
     def test_bad_references(self, problem, tmp_path):
         np.save(tmp_path / "pixels.npy", pixels(20).numpy())
         for name, given, words in (
-            ("pixels.npy", problem, "holds pixels.*--range LOW HIGH"),
+            ("pixels.npy", problem, "contains pixels.*--range LOW HIGH"),
             ("missing.npy", problem, "cannot be read"),
             ("missing.npz", problem, "cannot be read"),
         ):

@@ -74,7 +74,7 @@ def test_centre_window():
 
 
 def test_other_sources_have_no_acceleration():
-    with pytest.raises(ValueError, match="accelerations need the data source.*'digits'"):
+    with pytest.raises(ValueError, match=r"accelerations need the data source.*'digits'"):
         problem_like(load_recipe("digits"), {"accel": 4})
 
 

@@ -5,6 +5,8 @@ r"""Corrupted CIFAR-10, the paper's second experiment: 32×32 colour photographs
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -68,3 +70,8 @@ def cifar10(
         mask[part] = masks.uniform(index, (1, *EVENT[1:])) >= missing
         torch.add(x[part], noise.normal(index, EVENT), alpha=sigma, out=y[part])
     return Problem(Observations(y, Mask(mask), sigma=sigma), x, range=RANGE)
+
+
+def expected_size_of_cifar10(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample and number of observations, for estimates of memory and time."""
+    return EVENT, options.get("n") or {"train": 50_000, "test": 10_000}.get(options.get("split", "train"), 50_000)

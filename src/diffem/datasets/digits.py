@@ -6,6 +6,7 @@ The data are part of the package; the file `digits.npz.txt` next to them names t
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,3 +44,8 @@ def digits(seed: int, missing: float = 0.5, sigma: float = 0.1) -> Problem:
     mask = Stream(seed, "digits mask").uniform(index, tuple(x.shape[1:])) >= missing
     noise = Stream(seed, "digits noise").normal(index, tuple(x.shape[1:]))
     return Problem(Observations(x + sigma * noise, Mask(mask), sigma=sigma), x, range=(-2.0, 2.0))
+
+
+def expected_size_of_digits(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample and number of observations, for estimates of memory and time."""
+    return (8, 8), 1797

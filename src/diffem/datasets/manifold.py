@@ -7,6 +7,7 @@ A coordinate of the curve is Σ_k a_k k^-α sin(2π(k b_k z + c_k)), k = 1 … 1
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,3 +61,8 @@ def manifold(seed: int, n: int = 1 << 16, dimension: int = 5, measured: int = 2,
     A = Dense(rows / rows.norm(dim=-1, keepdim=True))
     noise = Stream(seed, "manifold noise").normal(index, (measured,))
     return Problem(Observations(A(x) + sigma * noise, A, sigma=sigma), x)
+
+
+def expected_size_of_manifold(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample and number of observations, for estimates of memory and time."""
+    return (int(options.get("dimension", 5)),), int(options.get("n", 1 << 16))

@@ -242,3 +242,9 @@ def _centre(u: Tensor, window: tuple[int, int] | None, volume: Volume) -> Tensor
         raise InputError(f"{volume.path}: a window of {window[0]}×{window[1]} does not fit images of {height}×{width}")
     top, left = (height - window[0]) // 2, (width - window[1]) // 2
     return u[..., top : top + window[0], left : left + window[1]].contiguous()
+
+
+def expected_size_of_fastmri(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample and number of observations, for estimates of memory and time."""
+    height, width = _window(options.get("size")) or (320, 320)
+    return (2 if options.get("complex") else 1, height, width), 24_853  # slices 10 to 39 of the knee training volumes

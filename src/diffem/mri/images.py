@@ -214,3 +214,9 @@ def prepare(path: str, out: Any, size: int | None = None) -> str:
     write_bytes(out, to_npz(images))
     count, size_text = len(images.pixels), "×".join(map(str, images.pixels.shape[-2:]))
     return f"{count} images of {size_text} in {len(np.unique(images.groups))} groups"
+
+
+def expected_size_of_mri_images(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample and number of observations, for estimates of memory and time."""
+    size = int(options.get("size") or 320)
+    return (1, size, size), int(options.get("n") or 4_000)  # a typical collection

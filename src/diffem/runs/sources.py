@@ -45,6 +45,27 @@ def source_function(name: str) -> Source:
     return made
 
 
+def expected_size(source: str, options: dict[str, Any]) -> tuple[tuple[int, ...], int | None] | None:
+    """Size of the data of a source, without reading them.
+
+    The module of a source NAME may define a function `expected_size_of_NAME(options)`.
+
+    Args:
+        source: A name in `SOURCES`, or any other source.
+        options: The other keys of the recipe's section `data`.
+
+    Returns:
+        The shape of a sample, and the number of observations or None; None if the size is not known.
+    """
+    if source not in SOURCES:
+        return None
+    module = import_module(source_function(source).__module__)
+    size: Callable[[dict[str, Any]], tuple[tuple[int, ...], int | None]] | None = getattr(
+        module, f"expected_size_of_{source}", None
+    )
+    return None if size is None else size(options)
+
+
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
     """Make the observations of one of the library's data sources; `python_source.py` calls functions of the user.
 
