@@ -22,7 +22,7 @@ import torch
 import diffem
 from diffem.core.interruption import Interruption, Preempted
 from diffem.datasets import cifar10
-from diffem.em.run import carry_out
+from diffem.em.run import run_recipe
 from diffem.files.writing import read_json, write_bytes, write_json
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
@@ -64,7 +64,7 @@ def main() -> None:
     measured = _Measured(RunDir(arguments.out), problem, recipe, arguments.minutes)
     if not arguments.measure:
         with contextlib.suppress(Preempted):
-            carry_out(
+            run_recipe(
                 recipe, problem.obs, arguments.out, device=device, say=measured, interruption=measured.interruption
             )
     if arguments.run_only:
