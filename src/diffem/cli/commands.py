@@ -97,7 +97,7 @@ def fit(
 ) -> None:
     """Run a recipe, or resume it if the folder contains an unfinished run of the same recipe.
 
-    Several processes, started by torchrun or `accelerate launch -m diffem fit …`, share the work. After SIGTERM,
+    Several processes, started by `torchrun -m diffem fit …`, share the work. After SIGTERM,
     SIGUSR1 or Ctrl-C the run saves its state and exits within seconds, with code 75 (130 after Ctrl-C). The same
     command resumes.
     """
