@@ -17,7 +17,7 @@ from .core.modes import in_own_modes
 from .core.processes import ALONE, Processes
 from .em.given import require_linear, suspicions
 from .em.loop import Say
-from .em.run import Run, carry_out
+from .em.run import Run, run_recipe
 from .em.table import LapTable, warn
 from .observations import Observations, Problem
 from .operators import Operator
@@ -99,7 +99,7 @@ def fit(
                 warn(text)
         folder = Path("runs") / resolved.name if out is None else Path(out)
         with _logging(folder, named if processes.is_first else []) as log:
-            run = carry_out(
+            run = run_recipe(
                 placed(resolved, folder),
                 problem.obs,
                 folder,

@@ -1,9 +1,10 @@
 """Stopping a run: SIGTERM, SIGUSR1, Ctrl-C and a time limit end it within seconds, and the same command resumes it.
 
-A signal sets `Interruption.asked`, and so does the end of the time limit. Work that can be abandoned and repeated (the Gaussian start, E, watch, waiting for other
-processes) calls `poll()` at every step and raises `Preempted` there; M checks by itself, since it saves its state first.
-If nothing reacts in time, because one evaluation or a compilation takes minutes, a watchdog thread ends the process. That is
-safe at any instant: every file of a run is whole or absent.
+A signal sets `Interruption.asked`, and so does the end of a time limit. Work that can be repeated (the Gaussian start,
+the E-step, the held-out evaluation, waiting for other processes) calls `poll()` at every step, which raises
+`Preempted`. The M-step checks for itself, since it saves its state first. If nothing reacts in time, because one
+evaluation or a compilation takes minutes, a watchdog thread ends the process. That is safe at any instant: every file
+of a run is whole or absent.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from types import FrameType
 
 from .errors import InputError
 
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL: run the same command again
-EXIT_LOST = 76  # another process of the run failed or is gone; the same
-EXIT_CTRL_C = 130  # 128 + SIGINT, as shells have it
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL: the same command resumes the run
+EXIT_LOST = 76  # another process of the run failed or was killed; the same command resumes the run
+EXIT_CTRL_C = 130  # 128 + SIGINT, the convention of shells
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
@@ -59,11 +60,11 @@ def polled(check: Callable[[], None]) -> Iterator[None]:
 
 
 class Interruption:
-    """Whether the run was asked to stop: by the caller, by a signal, or by a time limit.
+    """Whether the run should stop: on request of the caller, after a signal, or at the end of a time limit.
 
     Attributes:
-        requested: Whether the caller or a signal asked.
-        signal: The number of the signal, if it was one.
+        requested: Whether the caller or a signal requested it.
+        signal: The number of the signal, if there was one.
     """
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ def load(
     return prior.compute_in(precision) if isinstance(prior, DiffusionPrior) else prior
 
 
-def carry_out(
+def run_recipe(
     recipe: Recipe,
     obs: Observations,
     out: str | os.PathLike[str],
@@ -104,7 +104,7 @@ def carry_out(
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
 ) -> Run:
-    """`fit` with the recipe resolved and the observations made."""
+    """Run a resolved recipe on observations; `fit` prepares both."""
     device = torch.device(device) if device is not None else processes.device()
     with processes.announcing():
         recipe = resolve_steps(recipe, len(obs))

@@ -13,7 +13,6 @@ Features are computed once for all metrics. Those of the reference are cached on
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..files.tensors import explain, require_finite
-from ..files.writing import read_tensors, write_tensors
+from ..files.writing import cache_folder, read_tensors, write_tensors
 from .inception import Extractor, as_images, outputs
 
 FORMAT = "diffem-reference-1"
@@ -93,12 +92,6 @@ class Reference:
             return cls(str(description["key"]), int(description["count"]), total, outer, kept)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} does not hold the statistics of a reference: {explain(error)}") from None
-
-
-def cache_folder() -> Path:
-    """Folder of cached references: DIFFEM_CACHE, or `diffem` in the user's cache folder."""
-    own = os.environ.get("DIFFEM_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
 
 
 @in_own_modes

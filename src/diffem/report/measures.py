@@ -1,4 +1,4 @@
-"""The measures of the laps as people read them: names, formats, meanings, and curves. They need no clean data."""
+"""Headings, formats, meanings and curves of the measures of a lap, none of which need clean data."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 from .pictures import Curve
 
-# key, heading, format, what it means
+# key, heading, format, meaning
 COLUMNS = [
     (
         "chi2",
         "χ²",
         "{:.3f}",
-        "residual of the training draws per measured value; about 1 when draws explain their observations",
+        "squared residual of the training draws per measured value; about 1 if the draws fit their observations",
     ),
     (
         "heldout_chi2",
         "held-out χ²",
         "{:.3f}",
-        "the same on observations kept from training: the median, divided by the median of the right model",
+        "the same for held-out observations: the median, divided by its expected value under the model",
     ),
     (
         "predictive_log_likelihood",
@@ -31,20 +31,20 @@ COLUMNS = [
         "observation_distance",
         "y distance",
         "{:.4f}",
-        "sliced distance between real observations and simulated ones; lower is better",
+        "sliced Wasserstein distance between real and simulated observations; lower is better",
     ),
-    ("rejected", "rejected", "{:.2%}", "draws that failed the screening at first"),
+    ("rejected", "rejected", "{:.2%}", "draws that failed the screening at the first attempt"),
     (
         "hidden_coverage90",
         "covered",
         "{:.1%}",
-        "hidden values inside 90 % intervals of their predictions; should be 90 %",
+        "hidden values inside their 90 % predictive intervals; should be 90 %",
     ),
     (
         "hidden_spread",
         "errors / spread",
         "{:.2f}",
-        "variance of the errors on hidden values over that of the draws; should be 1, less if draws are too wide",
+        "variance of the errors on hidden values divided by that of the draws; should be 1, less if draws are too wide",
     ),
     (
         "noise_sigma",
@@ -52,29 +52,29 @@ COLUMNS = [
         "{:.4g}",
         "standard deviation of the noise, if it is estimated; with several levels their geometric mean",
     ),
-    ("kept", "kept", "{:.2%}", "draws taken over from the lap before"),
+    ("kept", "kept", "{:.2%}", "draws kept from the previous lap"),
     ("guards", "guards", "{:.2%}", "curvature guards per evaluation"),
-    ("loss", "loss", "{:.4f}", "denoising loss at the end of the lap's training"),
-    ("trained_loss", "own loss", "{:.4f}", "denoising loss afterwards on some of the draws it was trained on"),
+    ("loss", "loss", "{:.4f}", "denoising loss at the end of the M-step"),
+    ("trained_loss", "own loss", "{:.4f}", "denoising loss after the M-step on some of the training draws"),
     (
         "unseen_loss",
         "unseen loss",
         "{:.4f}",
-        "the same on draws for held-out observations; much more if the network learned its draws by heart",
+        "the same on draws for held-out observations; much larger if the network overfits its training draws",
     ),
     (
         "gaussian_loss",
-        "start's loss",
+        "start loss",
         "{:.4f}",
-        "that of the Gaussian start on the draws of the lap; a network that is large enough is not above it",
+        "denoising loss of the Gaussian start on the draws of the lap; a large enough network is not above it",
     ),
-    ("start_seconds", "start [s]", "{:.1f}", "time for the start"),
-    ("e_seconds", "E [s]", "{:.1f}", "time for posterior draws"),
-    ("m_seconds", "M [s]", "{:.1f}", "time for training"),
-    ("watch_seconds", "watch [s]", "{:.1f}", "time for the measures of this table"),
+    ("start_seconds", "start [s]", "{:.1f}", "time of the Gaussian start"),
+    ("e_seconds", "E [s]", "{:.1f}", "time of the E-step: posterior draws"),
+    ("m_seconds", "M [s]", "{:.1f}", "time of the M-step: training"),
+    ("watch_seconds", "watch [s]", "{:.1f}", "time of the held-out evaluation"),
 ]
 
-DRAWING = {"chi2", "rejected", "kept", "guards"}  # of draws, which a run on clean samples does not make
+DRAWING = {"chi2", "rejected", "kept", "guards"}  # measures of E-step draws, which a run on clean samples does not have
 CURVES = (
     "heldout_chi2",
     "predictive_log_likelihood",
@@ -84,22 +84,23 @@ CURVES = (
     "rejected",
     "noise_sigma",
 )
-LEVELS = {"hidden_coverage90": 0.9, "hidden_spread": 1.0}  # where a measure should lie
+LEVELS = {"hidden_coverage90": 0.9, "hidden_spread": 1.0}  # ideal values
 Column = tuple[str, str, str, str]
 
 
 def columns(metrics: list[dict[str, Any]], clean: bool = False) -> list[Column]:
-    """The columns that say something about these laps.
+    """The columns of the table of measures that have values.
 
     Args:
-        clean: Whether the run was given samples of x themselves.
+        metrics: The metrics of all laps.
+        clean: Whether the run was trained on clean samples of x.
     """
     known = [c for c in COLUMNS if any(m.get(c[0]) is not None for m in metrics)]
     return [c for c in known if not (clean and c[0] in DRAWING)]
 
 
 def cell(lap: dict[str, Any], key: str, form: str) -> str:
-    """A measure of a lap, with its standard error if it has one."""
+    """Format a measure of a lap, with its standard error if it has one."""
     value = lap.get(key)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
@@ -108,7 +109,7 @@ def cell(lap: dict[str, Any], key: str, form: str) -> str:
 
 
 def lap_curves(metrics: list[dict[str, Any]], clean: bool = False) -> dict[str, Curve]:
-    """The measures that are drawn, by their names; those of two laps or more."""
+    """Curves of the measures that have values in at least two laps, by heading."""
     out = {}
     for key, title, _, _ in (c for c in columns(metrics, clean) if c[0] in CURVES):
         laps = [m for m in metrics if m.get(key) is not None]
@@ -118,7 +119,7 @@ def lap_curves(metrics: list[dict[str, Any]], clean: bool = False) -> dict[str, 
         error = [m.get(errors.get(key, "")) for m in laps]
         band = [float(e) for e in error if e is not None]
         x, y = [float(m["lap"]) for m in laps], [float(m[key]) for m in laps]
-        # draws end with a denoising, which takes from the residual where the noise is small
+        # the last denoising step of a draw reduces the residual if σ_y is small, so the expected χ² may be below 1
         level = metrics[-1].get("expected_chi2", 1.0) if key == "heldout_chi2" else LEVELS.get(key)
         out[title] = Curve(x, y, band if len(band) == len(laps) else None, level)
     return out
