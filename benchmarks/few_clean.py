@@ -1,7 +1,8 @@
 """A few clean samples among corrupted ones: `python -m benchmarks.few_clean`.
 
-The recipe `digits`, with two laps and half of its training, on 1,747 digits with three quarters or nine tenths of the pixels missing, alone and together with 50 clean digits
-(`Observations.concatenate`), whose draws are used ten times as often. Measured on the missing pixels of the same corrupted digits.
+The recipe `digits`, with two laps and half of its training, on 1,747 digits with three quarters or nine tenths of the
+pixels missing, alone and together with 50 clean digits (`Observations.concatenate`), whose draws are used ten times as
+often. Measured on the missing pixels of the same corrupted digits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Noise levels that are not given: `python -m benchmarks.noise [--sigmas 0.05 0.1 0.3]`.
 
-The recipe `digits` on observations with noise of 0.05, 0.1 and 0.3, with the level given and with `sigma="learn"`: the error of the estimated
-level, and the mean squared error of posterior draws on missing pixels beside that of the run that was given the level. A row `groups` has
-four groups of observations whose levels lie a factor of 10 apart from each other, and trains for a short time only.
+The recipe `digits` on observations with noise of 0.05, 0.1 and 0.3, with the level given and with `sigma="learn"`: the
+error of the estimated level, and the mean squared error of posterior draws on missing pixels beside that of the run
+that was given the level. A row `groups` has four groups of observations whose levels lie a factor of 10 apart from each
+other, and trains for a short time only.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ LEARNS = {**RECIPE, "gaussian": {"rounds": 16}, "e_step": {**RECIPE["e_step"], "
 
 
 def observations(sigma: float = 0.1, n: int = 400, **options: object) -> Observations:
-    """A circle in two of eight values, a parabola of it in a third, and five constant values, seven tenths of them measured."""
+    """A circle in two of eight values, its double angle in a third, and five constant values; 70 % are measured."""
     generator = torch.Generator().manual_seed(3)
     angle = 6.3 * torch.rand(n, generator=generator)
     x = torch.stack([angle.cos(), angle.sin(), (2 * angle).cos(), *torch.full((5, n), 0.5)], 1)

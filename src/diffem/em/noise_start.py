@@ -1,8 +1,8 @@
 """Unknown noise levels at the start of a run, and the Gaussian start with them.
 
-- Operators that measure single entries of x: the level is that of constant entries if there are any (`priors/noise_constant.py`). Otherwise the
-  covariance of y is fitted as if there were no noise, and then split (`priors/noise_split.py`). Groups of observations are
-  treated one by one.
+- Operators that measure single entries of x: the level is that of constant entries if there are any
+  (`priors/noise_constant.py`). Otherwise the covariance of y is fitted as if there were no noise, and then split
+  (`priors/noise_split.py`). Groups of observations are treated one by one.
 - Operators whose rows overlap: the levels of maximum likelihood (`priors/noise_scoring.py`).
 """
 
@@ -85,7 +85,11 @@ def _split(
     state_file: Path | None = None,
     origin: Origin | None = None,
 ) -> tuple[GaussianPrior, dict[str, Any]]:
-    """The signal's part of the covariance of y as the start, with the levels of the rest. groups: `(N,)`, of the entries of x."""
+    """The signal's part of the covariance of y as the start, with the levels of the rest.
+
+    Args:
+        groups: `(N,)`. The noise level of each entry of x.
+    """
     count = int(groups.max()) + 1
     known = with_levels(obs, torch.full((count,), _negligible(obs), dtype=torch.float64))
     prior, notes = gaussian_start(recipe, known, device, progress, state_file, origin)
@@ -132,8 +136,8 @@ def _scored(recipe: Recipe, obs: Observations, device: torch.device) -> NoiseLev
     size = math.prod(obs.x_shape)
     if size > SIZE:
         raise InputError(
-            f"sigma='learn' with {type(obs[:1].A).__name__} operators takes samples of at most {SIZE} numbers, these have {size}: "
-            "measure the noise where there is no signal, and give sigma as a number"
+            f"sigma='learn' with {type(obs[:1].A).__name__} operators takes samples of at most {SIZE} numbers, these have "
+            f"{size}: measure the noise where there is no signal, and give sigma as a number"
         )
     some = obs[: min(len(obs), SCORED)].to(device)
 

@@ -1,18 +1,23 @@
 r"""The M-step of unknown noise levels, from the residuals of a lap's draws.
 
-At the maximum of the likelihood, E[(y − Ax)_j² | y] = σ² on average at every measured value j. Values that vary freely under the
-prior reproduce whatever level the draws were made with, and only values that the prior and the other values determine give
-information. With w_j = 1 − V[(Ax)_j | y]/σ², the share of a residual that is noise (1 for a constant value, near 0 for a free one),
+At the maximum of the likelihood, E[(y − Ax)_j² | y] = σ² on average at every measured value j. Values that vary freely
+under the prior reproduce whatever level the draws were made with, and only values that the prior and the other values
+determine give information. With w_j = 1 − V[(Ax)_j | y]/σ², the share of a residual that is noise (1 for a constant
+value, near 0 for a free one),
 
     σ² ← σ² + Σ w_j² (r_j² + c_j − σ²) / Σ w_j⁴,      r = y − Ax,
 
-is a Newton step in which a value counts by its information. Weights that depend on the position alone keep the fixed point right,
-whatever they are; they are computed from pairs of exact posterior draws of the Gaussian start. c_j = (1 − w_j)(1/(g_j s²) + 1/σ²)⁻¹, with
-s = σ_min and g_j = ‖A_j‖², is the spread that the last denoising of a sampler at σ_min removes from a value that varies freely.
+is a Newton step in which a value counts by its information. Weights that depend on the position alone keep the fixed
+point right, whatever they are. They are computed from pairs of exact posterior draws of the Gaussian start. The last
+denoising of a sampler at s = σ_min removes some spread from a value that varies freely, which is added again, with
+g_j = ‖A_j‖²:
 
-A network that is trained too little leaves some spread in values that are constant, and takes it from the residuals: from lap to lap
-the level would sink. So the estimates of the start and of the draws are averaged with their precisions. That of the draws has a
-systematic error beside its standard error, and that of the start a large error if it did not determine the levels.
+    c_j = (1 − w_j)(1/(g_j s²) + 1/σ²)⁻¹.
+
+A network that is trained too little leaves some spread in values that are constant, and takes it from the residuals, so that
+the level would sink from lap to lap. Therefore the estimates of the start and of the draws are averaged with their
+precisions. That of the draws has a systematic error beside its standard error, and that of the start a large error if
+it did not determine the levels.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ def noise_shares(prior: GaussianPrior, obs: Observations, seed: int) -> Tensor:
 
 
 def observation_groups(obs: Observations) -> tuple[Tensor, int]:
-    """The group of every observation, `(n,)`, and the number of groups of observations: one if the groups are groups of values."""
+    """The group of every observation, `(n,)`, and the number of such groups: one if the groups are groups of values."""
     cov = obs.cov
     assert isinstance(cov, UnknownNoise)
     if cov.is_per_value:

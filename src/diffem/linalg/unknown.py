@@ -1,7 +1,8 @@
 """Independent noise whose levels are unknown: one standard deviation per group of observations or of measured values.
 
-The observations carry the groups only. `fit` estimates the levels and computes with the `Isotropic` or `Diagonal` covariance that
-`with_levels` returns; any computation that needs the levels before they are known raises an `InputError`.
+The observations carry the groups only. `fit` estimates the levels and computes with the `Isotropic` or `Diagonal`
+covariance that `with_levels` returns; any computation that needs the levels before they are known raises an
+`InputError`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class UnknownNoise(Covariance):
     """Noise with one unknown level per group.
 
     Args:
-        groups: Group numbers 0 … G−1: `()` for one level in all, `(n,)` for one per observation, or `(*measurement)` for one per
-            measured value, the same for all observations.
+        groups: Group numbers 0 … G−1: `()` for one level in all, `(n,)` for one per observation, or `(*measurement)`
+            for one per measured value, the same for all observations.
         count: G, the number of levels. Default: one more than the largest group number.
     """
 
@@ -74,8 +75,8 @@ class UnknownNoise(Covariance):
 
     def _refuse(self) -> NoReturn:
         raise InputError(
-            "the noise level of these observations is unknown (sigma='learn'): diffem.fit estimates it, and the posterior "
-            "of the prior it returns uses the estimate; anything else needs sigma as a number"
+            "the noise level of these observations is unknown (sigma='learn'): diffem.fit estimates it, and "
+            "posteriors of the prior it returns use the estimate; anything else needs sigma as a number"
         )
 
     def matvec(self, v: Tensor) -> NoReturn:

@@ -1,8 +1,8 @@
 """Observations of different kinds in one set: clean samples, masks, blurs, each with its own noise.
 
-Operators of one kind are joined into one, with parameters for every observation; complete samples count as masks that measure
-everything. Different kinds are stacked: y has a slot for each kind, and an observation measures the slot of its own kind only, so that
-everything that works with masks of other operators works here.
+Operators of one kind are joined into one, with parameters for every observation; complete samples count as masks that
+measure everything. Different kinds are stacked: y has a slot for each kind, and an observation measures the slot of its
+own kind only, so that everything that works with masks of other operators works here.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ def concatenate(sets: Sequence[Observations], weights: Sequence[int] | None = No
     """Join sets of observations of the same kind of x.
 
     Args:
-        sets: The sets, in the order in which their observations follow each other. Noise must be independent between values.
-        weights: How often the draws of each set are used in an epoch of training, a whole number per set. Default: once.
+        sets: The sets, in the order in which their observations follow each other. Noise must be independent between
+            values.
+        weights: How often the draws of each set are used in an epoch of training, a whole number per set. Default:
+            once.
 
     Raises:
-        InputError: If the samples differ in shape or precision, the noise is correlated or unknown, or an operator contains a function.
+        InputError: If the samples differ in shape or precision, the noise is correlated or unknown, or an operator
+            contains a function.
     """
     sets = list(sets)
     _require_alike(sets)
@@ -50,13 +53,14 @@ def _require_alike(sets: list[Observations]) -> None:
             raise InputError(f"all sets must be of samples of one shape, got {sets[0].x_shape} and {obs.x_shape}")
         if obs.y.dtype != sets[0].y.dtype or obs.y.device != sets[0].y.device:
             raise InputError(
-                f"all sets must have one precision and device, got {sets[0].y.dtype} on {sets[0].y.device} and {obs.y.dtype} on "
-                f"{obs.y.device}: convert with .to(...)"
+                f"all sets must have one precision and device, got {sets[0].y.dtype} on {sets[0].y.device} and "
+                f"{obs.y.dtype} on {obs.y.device}: convert with .to(...)"
             )
     for obs in sets:
         if not isinstance(obs.cov, Isotropic | Diagonal):
             raise InputError(
-                f"concatenate takes independent noise of known level, got {type(obs.cov).__name__}: give sigma as numbers"
+                f"concatenate takes independent noise of known level, got {type(obs.cov).__name__}: "
+                "give sigma as numbers"
             )
         if _has_function(obs.A) and len(sets) > 1:
             raise InputError(

@@ -96,8 +96,8 @@ def unknown_noise(word: str, groups: Any, y: Tensor) -> UnknownNoise:
 
     Args:
         word: "learn".
-        groups: Labels `(n,)`, one per observation; labels that broadcast to one measurement; "columns", one level per index of the last
-            axis; or None, one level for all.
+        groups: Labels `(n,)`, one per observation; labels that broadcast to one measurement; "columns", one level per
+            index of the last axis; or None, one level for all.
         y: The observations, `(n, *measurement)`.
 
     Raises:

@@ -299,7 +299,7 @@ class Observations:
 
 
 def require_repeats(tensors: dict[str, Tensor], n: int) -> Tensor | None:
-    """The weights of n observations in a file, `(n,)`; None if it has none. Raises InputError if they are not counts."""
+    """The weights of n observations in a file, `(n,)`, or None. Raises InputError if they are not positive counts."""
     repeats = tensors.get("repeats")
     if repeats is not None and (repeats.dtype != torch.int64 or repeats.shape != (n,) or not (repeats > 0).all()):
         raise InputError(f"repeats must be {n} positive whole numbers")

@@ -1,11 +1,13 @@
 r"""Gain and offset of groups of observations: y = g_k A x + b_k + e for an observation of group k.
 
-All groups observe the same kind of x, so they share a Gaussian N(μ, Σ) for it, and the first group has g = 1 and b = 0. In units of x, with
-y' = (y − b)/g, S = AΣAᵀ, K = S + Σ_y/g² and a = K⁻¹(y' − Aμ), the derivatives of the log-likelihood are
+All groups observe the same kind of x, so they share a Gaussian N(μ, Σ) for it, and the first group has g = 1 and b = 0.
+In units of x, with y' = (y − b)/g, S = AΣAᵀ, K = S + Σ_y/g² and a = K⁻¹(y' − Aμ), the derivatives of the log-likelihood
+are
 
     ∂/∂b = 1ᵀa / g,      ∂/∂log g = (Aμ)ᵀa + aᵀSa − tr K⁻¹S,
 
-and Fisher scoring of (b, log g) alternates with rounds of `fit_gaussian`. Dividing by the gain afterwards gives ordinary observations.
+and Fisher scoring of (b, log g) alternates with rounds of `fit_gaussian`. Dividing by the gain afterwards gives
+ordinary observations.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
         groups: `(n,)`. Whole numbers, the group of each observation. The smallest is the reference.
 
     Raises:
-        InputError: If the labels do not fit, the noise is correlated or unknown, or the samples are too large for a full covariance.
+        InputError: If the labels do not fit, the noise is correlated or unknown, or the samples are too large for a
+            full covariance.
     """
     labels, count = _labels(groups, obs)
     size = obs.x_shape

@@ -1,12 +1,13 @@
 r"""The noise level of maximum likelihood together with a Gaussian prior, for operators whose rows overlap.
 
-If the rows of A are not orthonormal (several observations of the same combination, dense matrices, blurs), isotropic noise and an isotropic
-part of Σ look different in y, and the likelihood of (μ, Σ, σ) has a maximum in σ. Rounds of `fit_gaussian` alternate with
-Fisher scoring of log σ_g², with K = AΣAᵀ + Σ_y and a = K⁻¹(y − Aμ):
+If the rows of A are not orthonormal (several observations of the same combination, dense matrices, blurs), isotropic
+noise and an isotropic part of Σ look different in y, and the likelihood of (μ, Σ, σ) has a maximum in σ. Rounds of
+`fit_gaussian` alternate with Fisher scoring of log σ_g², with K = AΣAᵀ + Σ_y and a = K⁻¹(y − Aμ):
 
     step_g = Σ_j∈g (a_j² − [K⁻¹]_jj) / (σ_g² Σ_j,l∈g [K⁻¹]_jl²).
 
-The levels start low: scoring rises from there in a few steps, while from above the first rounds would explain y by noise alone.
+The levels start low: scoring rises from there in a few steps, while from above the first rounds would explain y by
+    noise alone.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
 
     Args:
         obs: The observations.
-        fit: Fits a Gaussian with full covariance to observations with known noise, from a given one, in at most so many rounds.
+        fit: Fits a Gaussian with full covariance to observations with known noise, from a given one, in at most so many
+            rounds.
         share: The number of observations over that of `obs`, if these are a part.
     """
     groups, count = _groups(obs)

@@ -1,17 +1,18 @@
 r"""The noise level in the covariance of y, for operators with AAᵀ = I (masks, complete data).
 
-For such operators the noise is an isotropic part of the covariance that the observations show, T = Σ + σ²I (or Σ + diag(σ_g²) for
-groups of values). Σ can absorb any part of it, so the likelihood is the same for every σ² ≤ λ_min(T). The data determine the noise only if
-Σ is singular: then the k smallest eigenvalues of T are all equal to σ². That is visible if x lies near a subspace, so that a gap separates
-these eigenvalues from the others. (Entries of x that are constant show the noise directly: `noise_constant.py`.)
+For such operators the noise is an isotropic part of the covariance that the observations show, T = Σ + σ²I (or Σ +
+diag(σ_g²) for groups of values). Σ can absorb any part of it, so the likelihood is the same for every σ² ≤ λ_min(T).
+The data determine the noise only if Σ is singular: then the k smallest eigenvalues of T are all equal to σ². That is
+visible if x lies near a subspace, so that a gap separates these eigenvalues from the others. (Entries of x that are
+constant show the noise directly: `noise_constant.py`.)
 
-T is fitted first, as a Gaussian without noise. Then the largest k is found whose equality a likelihood-ratio test does not
-reject (Lawley 1956), with rank r = N − k left for Σ, and
+T is fitted first, as a Gaussian without noise. Then the largest k is found whose equality a likelihood-ratio test does
+not reject (Lawley 1956), with rank r = N − k left for Σ, and
 
     σ² = mean of the k smallest eigenvalues · M / (M − k(r + 1)),      M = Σ_ij σ²[K_i⁻¹]_jj,
 
-where K_i is the covariance of observation i and M the number of values that show noise alone. The factor accounts for the k(r + 1)
-coefficients by which Σ fits the noise; for complete data M = nk and the factor is n / (n − r − 1).
+where K_i is the covariance of observation i and M the number of values that show noise alone. The factor accounts for
+the k(r + 1) coefficients by which Σ fits the noise; for complete data M = nk and the factor is n / (n − r − 1).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def split_noise(
 
     Args:
         prior: N(μ, T), fitted to the observations with negligible noise.
-        obs: Observations with that negligible noise, of operators with AAᵀ = I; a part of those that the prior was fitted to.
+        obs: Observations with that negligible noise, of operators with AAᵀ = I; a part of those that the prior was
+            fitted to.
         groups: `(N,)`. The noise level, 0 … G−1, of each entry of x.
         fitted: The number of observations the prior was fitted to.
 
@@ -107,7 +109,7 @@ def noise_is_visible(matrix: Tensor, noise: Tensor, equal: int, count: int) -> b
 
 
 def smallest_accepted(is_accepted: Callable[[int], bool], largest: int) -> int:
-    """The smallest rank that is accepted, by bisection; `largest` if none is. Larger ranks than an accepted one are accepted."""
+    """The smallest rank that is accepted, by bisection; `largest` if none is. All ranks above it are accepted too."""
     low, high = 0, largest
     while low < high:
         middle = (low + high) // 2
@@ -116,10 +118,10 @@ def smallest_accepted(is_accepted: Callable[[int], bool], largest: int) -> int:
 
 
 def factor_split(matrix: Tensor, groups: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Factor analysis of T `(N, N)`: the signal's covariance of rank at most r, `(N, N)`, and the variance of each group, `(G,)`.
+    """Factor analysis of T `(N, N)`: the signal's covariance of rank r, `(N, N)`, and the variance of each group, `(G,)`.
 
-    For one group these are the principal directions and the mean of the other eigenvalues (Tipping & Bishop 1999). For several, the
-    directions and the variances are updated in turn.
+    For one group these are the principal directions and the mean of the other eigenvalues (Tipping & Bishop 1999). For
+    several, the directions and the variances are updated in turn.
     """
     count, diagonal = int(groups.max()) + 1, matrix.diagonal()
     sizes = torch.zeros(count, dtype=matrix.dtype, device=matrix.device).index_add_(
@@ -167,7 +169,7 @@ def _with_covariance(prior: GaussianPrior, matrix: Tensor) -> GaussianPrior:
 
 
 def _evaluate(prior: GaussianPrior, obs: Observations, variances: Tensor | None, groups: Tensor, count: int) -> _Pass:
-    """Log-likelihood of the observations, with further noise of these variances `(G,)` if given, and M of each group."""
+    """Log-likelihood of the observations, with further noise of variances `(G,)` if given, and M of each group."""
     total, noise_values = 0.0, torch.zeros(count, dtype=torch.float64, device=groups.device)
     chosen = choose(measured_values(obs), VALUES)
     for rows, law in observation_laws(prior, obs, chosen):
@@ -184,5 +186,5 @@ def _evaluate(prior: GaussianPrior, obs: Observations, variances: Tensor | None,
 
 
 def measures_entries(obs: Observations) -> bool:
-    """Whether the operators measure single entries of x, so that noise and an isotropic part of Σ look the same in y."""
+    """Whether the operators measure single entries of x: noise and an isotropic part of Σ are then the same in y."""
     return isinstance(obs.A, Mask | Identity)
