@@ -136,8 +136,8 @@ def _scored(recipe: Recipe, obs: Observations, device: torch.device) -> NoiseLev
     size = math.prod(obs.x_shape)
     if size > SIZE:
         raise InputError(
-            f"sigma='learn' with {type(obs[:1].A).__name__} operators takes samples of at most {SIZE} numbers, these have "
-            f"{size}: measure the noise where there is no signal, and give sigma as a number"
+            f"sigma='learn' with {type(obs[:1].A).__name__} operators takes samples of at most {SIZE} numbers, these "
+            f"have {size}: measure the noise where there is no signal, and give sigma as a number"
         )
     some = obs[: min(len(obs), SCORED)].to(device)
 
