@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from diffem import InputError, Observations, operators
+from diffem.linalg import UnknownNoise
 from diffem.observations.lazy import stored
 from diffem.observations.levels import level_count, with_levels
 
@@ -72,3 +73,11 @@ def test_misuse_is_named():
         with_levels(Observations(Y, sigma=1.0), torch.ones(1))
     with pytest.raises(InputError, match="needed: 1 positive"):
         with_levels(unknown(), torch.tensor([-1.0]))
+
+
+def test_groups_of_untrusted_files_are_checked():
+    for groups, count in ((torch.tensor([0.5]), 1.0), (torch.tensor([2.0]), 2.0), (torch.tensor([0.0]), 1e30)):
+        with pytest.raises(InputError, match="whole numbers"):
+            UnknownNoise.check_tensors({"groups": groups, "count": torch.tensor(count)})
+    with pytest.raises(InputError, match=r"do not fit a measurement of shape \(4,\)"):
+        Observations(Y, operators.Identity(), cov=UnknownNoise(torch.zeros(3, dtype=torch.int64), per_value=True))

@@ -15,6 +15,8 @@ from torch import Tensor
 from ..core.errors import InputError
 from .covariance import Covariance, Diagonal, Isotropic
 
+LEVELS = 1 << 16  # largest number of levels in a file
+
 
 class UnknownNoise(Covariance):
     """Noise with one unknown level per group.
@@ -39,7 +41,9 @@ class UnknownNoise(Covariance):
     def check_tensors(cls, tensors: dict[str, Tensor]) -> None:
         """Raise InputError if the groups from an untrusted file are not whole numbers below their count."""
         groups, levels = tensors["groups"], tensors["count"]
-        if levels.ndim or not (groups == groups.floor()).all() or not ((groups >= 0) & (groups < levels)).all():
+        if levels.ndim or not 0 < levels <= LEVELS or not (groups == groups.floor()).all():
+            raise InputError(f"cov.groups must be whole numbers, and cov.count at most {LEVELS}")
+        if not ((groups >= 0) & (groups < levels)).all():
             raise InputError("cov.groups must be whole numbers from 0 to cov.count − 1")
 
     @property

@@ -32,6 +32,10 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor)
     if cov.batch is not None and cov.batch != len(y):
         raise InputError(f"y holds {len(y)} observations, the noise covariance {cov.batch}")
     if isinstance(cov, UnknownNoise):
+        if cov.is_per_value and cov.groups.shape != y.shape[1:]:
+            raise InputError(
+                f"groups of shape {tuple(cov.groups.shape)} do not fit a measurement of shape {tuple(y.shape[1:])}"
+            )
         return cov
     try:
         cov.matvec(y[:1]) if cov.batch is None else cov[:1].matvec(y[:1])
