@@ -6,9 +6,11 @@ import shutil
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import diffem
 from diffem import InputError, Observations, operators
+from diffem.cli.commands import app
 from diffem.priors.levels import NoiseLevels
 from diffem.report.page import write_report
 from tests.em.small import RECIPE
@@ -49,6 +51,12 @@ def test_the_prior_carries_the_level_and_conditions_with_it(run):
     known = Observations(unknown.y, unknown.A, sigma=prior.noise.sigma[0])
     drawn = (prior.posterior(obs, method="mmps").sample(steps=4, progress=False) for obs in (unknown, known))
     assert torch.equal(*drawn)
+
+
+def test_an_export_keeps_the_level(run, tmp_path):
+    result = CliRunner().invoke(app, ["export", str(run.path), "-o", str(tmp_path / "export")])
+    assert result.exit_code == 0
+    assert diffem.load(tmp_path / "export").noise == run.prior.noise
 
 
 def test_a_resumed_run_ends_with_the_same_bits(run, tmp_path):

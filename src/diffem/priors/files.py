@@ -78,14 +78,20 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
     require_finite(tensors, path)
     try:
         prior = _rebuild(description, tensors)
-        if "noise" in description:
-            prior.noise = NoiseLevels.read(description["noise"])
     except Exception as error:  # any error from an untrusted description is an error of the file
         raise InputError(f"{path} is not a prior of this library, or is damaged: {explain(error)}") from error
     return prior.eval().requires_grad_(False), description
 
 
 def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
+    """Rebuild a prior from its description, with its estimated noise levels if it has any."""
+    prior = _rebuild_prior(description, tensors)
+    if "noise" in description:
+        prior.noise = NoiseLevels.read(description["noise"])
+    return prior
+
+
+def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     sigma_min, sigma_max = (float(sigma) for sigma in description["sigma"])
     scale = float(description["scale"]) if description["format"] == FORMAT else 1.0
     for name in ("lap", "laps_before"):
