@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from ..linalg import SOLVERS
 from ..nn.networks import NETWORKS
 from ..samplers import SAMPLERS
-from .recipe import Open, Recipe
+from .schema import Open, Recipe
 
 WIDTH = 118
 # What the fields of `Recipe` leave undescribed, and the keys that belong to a kind of network.

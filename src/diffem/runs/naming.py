@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..files.reading import json_checksum
-from .recipe import Recipe
+from .schema import Recipe
 
 # What does not decide the contents of a run's files: more laps may be added later, the observations have a fingerprint of their own.
 NOT_IN_NAME = {"name", "about", "laps", "data"}

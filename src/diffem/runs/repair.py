@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..core.errors import ForeignFileError, InputError
 from ..files.origin import Origin
 from ..files.writing import notice, read_tensors
-from .recipe import Recipe
+from .schema import Recipe
 
 
 class LapFiles(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .recipe import Epochs, Recipe, Train
+from .schema import Epochs, Recipe, Train
 
 
 def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
