@@ -23,6 +23,7 @@ from ..operators import Operator
 from ..priors import DiffusionPrior
 from ..runs.lap_draws import StoredDraws
 from ..runs.recipe import Train
+from ..runs.schedule import largest
 from .augment import Augment
 from .conditioning import Instruments
 from .determined import determined
@@ -91,7 +92,7 @@ def maximization(
     stream = Stream(seed, "training", lap)
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
-    share = options.measured if measured is None else measured
+    share = largest(options.measured) if measured is None else measured
     measured_loss = _measured_loss(draws, share, augment, seed, measured_with, prior.scale)
     interruption = interruption or Interruption()
     trainer = Trainer(

@@ -14,6 +14,7 @@ from ..operators import Identity
 from ..posterior import METHODS
 from ..priors import Prior
 from ..runs.recipe import Recipe
+from ..runs.schedule import largest
 from ..samplers import get_sampler
 from .augment import Augment
 from .measured_loss import usable_share
@@ -73,7 +74,7 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
             f"{empty} of {len(obs)} observations measure nothing: their draws are samples of the prior, "
             "and measures leave them out"
         )
-    _, why_not = usable_share(recipe.train.measured, obs)
+    _, why_not = usable_share(largest(recipe.train.measured), obs)
     return [*out, why_not] if why_not else out
 
 
