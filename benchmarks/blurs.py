@@ -24,7 +24,7 @@ from torch import Tensor
 
 import diffem
 from diffem import Observations, operators
-from diffem.em.expectation import condition_like
+from diffem.em.expectation import posterior_from_recipe
 from diffem.em.watch import split
 from diffem.metrics import coverage
 from diffem.priors import GaussianPrior
@@ -88,7 +88,7 @@ def errors(prior: Any, recipe: Recipe, obs: Observations, x: Tensor) -> dict[str
     if isinstance(prior, GaussianPrior):
         draws = torch.stack([prior.draw_posterior(obs, seed=1, draw=k) for k in range(DRAWS)])
     else:
-        posterior = condition_like(prior, obs, recipe.e_step)
+        posterior = posterior_from_recipe(prior, obs, recipe.e_step)
         draws = posterior.sample(DRAWS, steps=recipe.e_step.steps, seed=1, progress=False)
     return {
         "draw": float((draws[0] - x).square().mean()),

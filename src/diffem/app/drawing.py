@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..em.expectation import condition_like, sampling_like
+from ..em.expectation import default_sampler_options, posterior_from_recipe
 from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import GaussianPrior
@@ -69,8 +69,8 @@ def condition(
         x = torch.stack([prior.draw_posterior(obs, seed=seed, draw=d) for d in range(draws)])
     else:
         options = viewer.recipe.drawing
-        posterior = condition_like(prior, obs, options)
-        x = posterior.sample(draws, steps=steps, seed=seed, progress=False, **sampling_like(options))
+        posterior = posterior_from_recipe(prior, obs, options)
+        x = posterior.sample(draws, steps=steps, seed=seed, progress=False, **default_sampler_options(options))
     chi2 = torch.cat([obs.chi2(d) for d in x])
     scale = obs.cov.diagonal(tuple(obs.y.shape[1:])).sqrt()
     residual = (obs.residual(x.mean(0)) / scale)[0]

@@ -74,7 +74,7 @@ def posterior(
     """Draw from the posterior of every observation in a file."""
     import torch
 
-    from ..em.expectation import condition_like, sampling_like
+    from ..em.expectation import default_sampler_options, posterior_from_recipe
     from ..em.run import load
     from ..em.screening import acceptable, largest_plausible
     from ..files.writing import write_bytes
@@ -96,8 +96,8 @@ def posterior(
     if iterations is not None and (method or e_step.method) != "mmps":
         raise InputError(f"--iterations is for the method mmps, the method here is {method or e_step.method}")
     changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
-    conditioned = condition_like(prior, obs, e_step.model_copy(update=changes))
-    drawing = sampling_like(e_step) if sampler is None else {"sampler": sampler}
+    conditioned = posterior_from_recipe(prior, obs, e_step.model_copy(update=changes))
+    drawing = default_sampler_options(e_step) if sampler is None else {"sampler": sampler}
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
     bound = largest_plausible(prior, e_step.bound)

@@ -42,11 +42,12 @@ from .conditioning import Instruments
 from .denoising import denoising_measures
 from .diagnosis import notes as lap_notes
 from .diagnosis import warnings
-from .expectation import Shard, draw_shard, fresh_count, given_shard, summary
+from .expectation import Shard, draw_shard, fresh_count, given_shard
 from .maximization import TrainingRecord, maximization
 from .measured_loss import usable_share
 from .model_check import check_model
 from .screening import largest_plausible
+from .shard_report import summary
 from .shown import restore_pictures
 from .start import denoiser_to_train, gaussian_start, given_start, is_other_network, set_noise_range
 from .totals import read_elapsed, totals, write_elapsed
@@ -271,7 +272,7 @@ class Loop:
                 seed=self.recipe.seed,
                 lap=self.laps_before + lap,
                 bound=bound,
-                last=(lambda: self.earlier_draws(lap - 1, k, bound)) if lap > 1 else None,
+                previous=(lambda: self.earlier_draws(lap - 1, k, bound)) if lap > 1 else None,
                 fresh=options.fresh_at(lap),
                 batch_size=batch,
                 captured=self.device.type == "cuda" and batch * math.prod(prior.event_shape) < CAPTURED_NUMBERS,

@@ -15,7 +15,7 @@ from ..metrics.evidence import observation_distance, simulate
 from ..observations import Observations
 from ..priors import GaussianPrior, Prior
 from ..runs.recipe import Recipe
-from .expectation import condition_like
+from .expectation import posterior_from_recipe
 from .held_out import measure_held_out
 
 # Random numbers of their own, the same for every lap: differences between laps are the prior's.
@@ -87,7 +87,7 @@ def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int 
         return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
     # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler.
     steps = min(WATCH_STEPS, recipe.e_step.steps)
-    posterior = condition_like(prior, obs, recipe.e_step, own=True)
+    posterior = posterior_from_recipe(prior, obs, recipe.e_step, own=True)
     return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=batch, progress=False)
 
 

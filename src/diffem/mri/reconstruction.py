@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..em.expectation import condition_like
+from ..em.expectation import posterior_from_recipe
 from ..em.screening import acceptable, largest_plausible
 from ..metrics import coverage, psnr
 from ..metrics.ssim import ssim
@@ -119,7 +119,7 @@ def reconstruct(
         parts = [prior.draw_posterior(there, seed=recipe.seed, lap=RECONSTRUCTION_LAP, draw=d) for d in range(draws)]
         x = torch.stack(parts).cpu()
     else:
-        x = condition_like(prior, there, options).sample(
+        x = posterior_from_recipe(prior, there, options).sample(
             draws,
             steps=steps or options.steps,
             sampler=options.sampler,

@@ -131,8 +131,8 @@ class EStep(Section):
             raise ValueError("clean observations are their own draws, one of each: remove draws")
         if self.draws % self.together:
             raise ValueError(
-                f"draws must be a multiple of sampler_options.picks, {self.together}, which come from one particle "
-                f"set; got {self.draws}"
+                f"draws must be a multiple of the {self.together} picks from one particle set (sampler_options.picks), "
+                f"got {self.draws}"
             )
         return self
 
