@@ -20,9 +20,10 @@ from ..priors.files import load_prior, pack
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
+from .context import RunContext, Say
 from .exports import is_export, kept_recipe, read_card
 from .exports import load as load_export
-from .loop import Loop, Say
+from .loop import Loop
 from .table import warn
 from .validation import validate
 from .verdict import Lap, Verdict, choose_lap, verdict
@@ -115,9 +116,8 @@ def carry_out(
         processes.first(lambda: run.open(recipe, obs, given) and None)
         try:
             note = cast_note(obs)
-            Loop(run, recipe, used, device, progress, say, processes, interruption, [note] if note else []).run_all(
-                start
-            )
+            context = RunContext(run, recipe, used, device, progress, say, processes, interruption)
+            Loop(context, [note] if note else []).run_all(start)
         finally:
             run.unlock()
     return Run(run.path)
