@@ -29,7 +29,7 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "join": (torch.distributed, "init_process_group", 1),
     "start": (Selected, "expect", 8),
     "E": (loop, "expect", 2),  # not `draw_shard`: which process draws how many shards is a matter of luck
-    "M": (Trainer, "_loss", 1000),
+    "M": (Trainer, "_loss", 600),
     "watch": (lap_end, "watch", 3),
     "wait": (Processes, "_wait", 3),
 }

@@ -15,10 +15,15 @@ print(elapsed, *heavy)
 
 
 def test_import_is_cheap():
-    runs = [subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True) for _ in range(3)]
-    elapsed = [float(run.stdout.split()[0]) for run in runs]
+    elapsed = []
+    while (
+        min(elapsed, default=1.0) >= 0.5 and len(elapsed) < 3
+    ):  # the fastest of three counts; the first mostly is enough
+        run = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+        seconds, *heavy = run.stdout.split()
+        elapsed.append(float(seconds))
+        assert heavy == []
     assert min(elapsed) < 0.5
-    assert runs[0].stdout.split()[1:] == []
 
 
 def test_public_names():

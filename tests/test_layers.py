@@ -21,7 +21,7 @@ SOURCE = ROOT / "src"
 # Lowest first. A package may import those before it.
 ROOMS = {
     "core": "Errors, shapes, batched values, addressed random numbers, progress, processes, compilation and CUDA graphs.",
-    "files": "Files that are written whole or not at all and read with care, and the memory that their contents may take.",
+    "files": "Atomic writes, checked reads of arrays, tensors and YAML, and memory limits.",
     "linalg": "Covariances and batched linear solvers.",
     "operators": "The linear operators A, one family per file, and the bases in which AᵀΣ⁻¹A is diagonal.",
     "observations": "y, A and the noise, in memory or on disk, and what is computed from them alone.",

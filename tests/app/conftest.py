@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import diffem
+from benchmarks.undrawn import undrawn
 from diffem.app.viewer import Viewer
 from diffem.datasets.digits import images
 
@@ -18,7 +19,9 @@ CHANGES = {
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    return diffem.fit(None, "digits", tmp_path_factory.mktemp("app") / "digits", changes=CHANGES, device="cpu").path
+    out = tmp_path_factory.mktemp("app") / "digits"
+    with undrawn():
+        return diffem.fit(None, "digits", out, changes=CHANGES, device="cpu").path
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.undrawn import undrawn
 from diffem import Observations
 from diffem.metrics import mse
 from diffem.metrics.ssim import ssim
@@ -33,7 +34,8 @@ def fit(folder, coils, extra):
         write_volume(folder / "volumes" / f"{i}.h5", coils=coils, seed=i, sigma=0.02, kspace=(24, 12), size=(12, 12))
     recipe = folder / "tiny.yaml"
     recipe.write_text(RECIPE.format(path=folder / "volumes", extra=extra.format(folder=folder)))
-    result = diffem("fit", recipe, "-o", folder / "run")
+    with undrawn():
+        result = diffem("fit", recipe, "-o", folder / "run")
     assert result.returncode == 0, result.stderr
     return " ".join(result.stdout.split())
 

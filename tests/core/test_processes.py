@@ -1,5 +1,6 @@
 """Several processes on one run: the same draws, the same weights, and an end when one of them is gone."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -9,10 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from benchmarks.faults import ReservedPort
+from benchmarks.undrawn import undrawn
+from diffem import fit
 from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED
 from diffem.core.processes import ALONE, BEAT, PATIENCE, Processes, join
+from diffem.runs.recipe import load_recipe
 
 from ..em.test_resume import contents
 
@@ -29,6 +34,10 @@ train: {steps: 150, batch: 32, lr: 1.0e-3, ema: 0.98, checkpoint_seconds: 0.1}
 watch: {held_out: 16, draws: 4, samples: 32}
 """
 
+# the command line, without drawings in the report
+COMMAND = "from benchmarks.undrawn import undrawn\nfrom diffem.cli import main\nwith undrawn():\n    main()"
+ROOT = Path(__file__).parents[1]
+
 
 def launch(folder: Path, count: int, *changes: str) -> list[subprocess.Popen]:
     """As many nodes with one process each, started one by one, as a cluster would."""
@@ -39,8 +48,9 @@ def launch(folder: Path, count: int, *changes: str) -> list[subprocess.Popen]:
     options = [f"--set={change}" for change in changes]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "diffem", "fit", str(recipe), "-o", str(folder), *options],
+            [sys.executable, "-c", COMMAND, "fit", str(recipe), "-o", str(folder), *options],
             env={**os.environ, **shared, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": "0"},
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -70,9 +80,16 @@ def finish(processes: list[subprocess.Popen], code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "alone"
-    finish(launch(folder, 1))
-    return contents(folder)
+    """The weights and draws of runs by this process alone, by their number of laps."""
+
+    @functools.cache
+    def run(laps):
+        folder = tmp_path_factory.mktemp("runs") / "alone"
+        with undrawn():
+            fit(None, load_recipe(yaml.safe_load(RECIPE), {"laps": laps}), folder, progress=False)
+        return contents(folder)
+
+    return run
 
 
 def compare(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
@@ -85,12 +102,15 @@ def compare(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
     assert error < 1e-6 * sum((one[n] ** 2).sum() for n in weights) ** 0.5
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_the_number_of_processes_changes_nothing(alone, count, tmp_path):
+@pytest.mark.parametrize(
+    ("count", "laps"),
+    [(2, 1), pytest.param(2, 2, marks=pytest.mark.slow), pytest.param(3, 2, marks=pytest.mark.slow)],
+)
+def test_the_number_of_processes_changes_nothing(alone, count, laps, tmp_path):
     """Draws bit for bit; weights up to the order in which gradients are summed (float32)."""
-    output = finish(launch(tmp_path / "run", count))
+    output = finish(launch(tmp_path / "run", count, f"laps={laps}"))
     assert f"on {count} processes" in output
-    compare(alone, contents(tmp_path / "run"))
+    compare(alone(laps), contents(tmp_path / "run"))
     assert not list((tmp_path / "run").rglob("*.partial"))
 
 

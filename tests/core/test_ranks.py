@@ -81,7 +81,7 @@ STOPS = [
 
 @pytest.mark.parametrize(("phase", "rank", "action", "code"), STOPS)
 def test_all_stop_and_resume_to_the_same_bits(phase, rank, action, code, undisturbed, tmp_path):
-    ends = finish(tmp_path / "run", {rank: event(phase, 300 if phase == "M" else 2, action)})
+    ends = finish(tmp_path / "run", {rank: event(phase, 280 if phase == "M" else 2, action)})
     assert ends[1 - rank][0] == code, ends
     assert [code for code, _ in finish(tmp_path / "run")] == [0, 0]
     assert same(tmp_path / "run", undisturbed)
@@ -91,7 +91,7 @@ def test_all_stop_and_resume_to_the_same_bits(phase, rank, action, code, undistu
 def test_resumed_by_another_number_of_processes(undisturbed, tmp_path):
     """The draws of the first lap are those of the Gaussian start, the same bits on any number of processes."""
     out = tmp_path / "run"
-    assert [code for code, _ in finish(out, {1: event("M", 300, "terminate")})] == [EXIT_PREEMPTED, EXIT_PREEMPTED]
+    assert [code for code, _ in finish(out, {1: event("M", 280, "terminate")})] == [EXIT_PREEMPTED, EXIT_PREEMPTED]
     assert Child(out, NONE).end()[0] == 0
     found, refused = contents(out)
     assert found.keys() == undisturbed.keys()

@@ -5,6 +5,8 @@ import pytest
 import diffem.api as fitting
 from diffem.runs.recipe import load_recipe
 
+from ..undrawn import _reports_undrawn  # noqa: F401 (a fixture)
+
 TINY = {
     "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32], "e_step.steps": 2, "e_step.draws": 1,
     "e_step.redraws": 0, "gaussian.rounds": 2, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,

@@ -31,6 +31,8 @@ ELSEWHERE = {"docs/interop.md"}  # needs other packages: tests/interop/test_page
 REPEATS = "docs/index.md"  # its Python blocks are README's
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
+FEWER = {"evaluate": ["--samples", "64", "--steps", "8"]}  # added to the commands of a page
+
 PEERS = ("deepinv", "azula", "diffusers")  # live in an environment of their own
 
 
@@ -94,7 +96,7 @@ def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
             (tmp_path / named[1]).write_text(block.text)
         if block.language == "sh":
             for words in commands(block.text):
-                result = CliRunner().invoke(app, words, catch_exceptions=False)
+                result = CliRunner().invoke(app, [*words, *FEWER.get(words[0], [])], catch_exceptions=False)
                 assert result.exit_code == 0, (words, result.output)
 
 

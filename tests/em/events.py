@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.faults import Child
+from benchmarks.undrawn import undrawn
 
 SHARDS = 3  # of the small run
 
@@ -102,4 +103,5 @@ def run(out: Path, recipe: str, action: str = "trace", where: str = "", number: 
         return forward(*arguments)  # type: ignore[arg-type]
 
     os.fsync, MLP.forward = counted_fsync, counted_forward  # type: ignore[assignment, method-assign]
-    diffem.fit(small.observations(), getattr(small, recipe), out, progress=False)
+    with undrawn():
+        diffem.fit(small.observations(), getattr(small, recipe), out, progress=False)

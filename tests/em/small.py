@@ -15,7 +15,13 @@ RECIPE = {
     "gaussian": {"rounds": 8},
     "network": {"kind": "mlp", "hidden": [24, 24], "embedding": 16, "dropout": 0.1},
     "e_step": {"steps": 6, "iterations": 2, "shard": 40, "fresh": 0.7},
-    "train": {"steps": 400, "batch": 16, "lr": 2.0e-3, "ema": 0.98, "checkpoint_seconds": 1e-9},  # after every block
+    "train": {
+        "steps": 272,
+        "batch": 16,
+        "lr": 2.0e-3,
+        "ema": 0.98,
+        "checkpoint_seconds": 1e-9,
+    },  # two blocks, a checkpoint after each
     "watch": {"held_out": 16, "draws": 4, "samples": 32},
 }
 

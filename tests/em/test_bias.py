@@ -1,6 +1,6 @@
 """No compounding bias: EM with sampled E-steps stays at the maximum-likelihood fit, lap after lap.
 
-Observations of a known Gaussian in 16 dimensions, half the coordinates measured. The exact fit is `fit_gaussian`; then eight laps of
+Observations of a known Gaussian in 16 dimensions, half the coordinates measured. The exact fit is `fit_gaussian`; then eight laps (four in the suite) of
 (draw with the default sampler, fit) start from it. A sampler that shrinks would walk away from it at a few per cent per lap.
 """
 
@@ -43,8 +43,15 @@ def check(mean, cov, exact, tolerance, lap, n=N):
     assert ((ratio - 1).abs() < tolerance).all(), f"lap {lap}: eigenvalue ratios {ratio.tolist()}"
 
 
-@pytest.mark.parametrize(("size", "draws_each"), [(4, 4), pytest.param(16, 8, marks=pytest.mark.slow)])
-def test_gaussian_m_step(size, draws_each):
+@pytest.mark.parametrize(
+    ("size", "draws_each", "laps"),
+    [
+        (4, 4, 4),
+        pytest.param(4, 4, LAPS, marks=pytest.mark.slow),
+        pytest.param(16, 8, LAPS, marks=pytest.mark.slow),
+    ],
+)
+def test_gaussian_m_step(size, draws_each, laps):
     """Sampled E-step (diffusion, MMPS), Gaussian M-step: every eigenvalue within 5 % of the exact fit in every lap.
 
     Several draws per observation keep the noise of the draws themselves, √(2/(4096·draws)) per lap, below the bound.
@@ -52,7 +59,7 @@ def test_gaussian_m_step(size, draws_each):
     obs = problem(size)
     exact = priors.fit_gaussian(obs)
     prior = exact
-    for lap in range(1, LAPS + 1):
+    for lap in range(1, laps + 1):
         draws = prior.posterior(obs, iterations=size // 2).sample(draws_each, steps=128, lap=lap)
         mean, cov = moments(draws)
         check(mean, cov, exact, 0.05, lap)

@@ -160,9 +160,9 @@ def test_a_trained_network_is_the_posterior_of_a_gaussian(draws: int, steps: int
     _, truth, new = gaussian_problem(128, torch.Generator().manual_seed(9))
     posterior = prior.posterior(new)
     assert posterior.method == "conditional"
-    drawn = posterior.sample(256, steps=48, progress=False)
+    drawn = posterior.sample(64, steps=48, progress=False)
     exact = gaussian.posterior_mean(new)
-    # the mean of 256 draws has an error of its own, of 2 % here; what is left is how far the training has come
+    # the mean of 64 draws has an error of its own, of 4 % here; what is left is how far the training has come
     assert float((drawn.mean(0) - exact).norm() / exact.norm()) < error
     assert 0.87 <= float(coverage(drawn, truth)) <= 0.93
 
@@ -324,7 +324,7 @@ def test_channels_that_are_deleted_together_are_described_by_one_number_per_pixe
 
 def test_stages_are_checked_with_the_recipe() -> None:
     recipe = load_recipe({**CONDITIONAL, "stages": [{"lap": 2, "train": {"steps": 7, "noise": {"law": "lognormal"}}}]})
-    assert (recipe.at(1).train.steps, recipe.at(2).train.steps, recipe.at(9).train.noise.law) == (400, 7, "lognormal")
+    assert (recipe.at(1).train.steps, recipe.at(2).train.steps, recipe.at(9).train.noise.law) == (272, 7, "lognormal")
     for stages, words in (
         ([{"lap": 2, "train": {"stepz": 7}}], "stepz"),
         ([{"lap": 2, "train": {"steps": 0}}], "steps"),

@@ -88,8 +88,13 @@ def test_a_batch_that_does_not_fit_is_worked_through_in_pieces(monkeypatch):
         train(300)
 
 
-def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(tmp_path, monkeypatch):
-    diffem.fit(observations(), RECIPE, tmp_path / "undisturbed", progress=False)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The weights and draws of a run that nothing disturbed."""
+    return contents(diffem.fit(observations(), RECIPE, tmp_path_factory.mktemp("runs") / "run", progress=False).path)
+
+
+def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(undisturbed, tmp_path, monkeypatch):
     draw_shard, told = e_step.draw_shard, []
 
     def limited(*args, batch_size, **options):
@@ -102,7 +107,7 @@ def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(tmp_path,
     run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, say=say)
     assert [data["batch"] for data in told] == [40, 20, 10]
     assert run.laps[-1]["e_batch"] == 10
-    one, other = contents(tmp_path / "undisturbed"), contents(tmp_path / "run")
+    one, other = undisturbed, contents(tmp_path / "run")
     assert all(np.allclose(one[name], other[name], rtol=1e-4, atol=1e-4) for name in one if "draws" in name)
 
 
@@ -122,9 +127,8 @@ def test_watching_that_does_not_fit_goes_on_in_smaller_batches(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("calls", [1, 2, 4, 7])
-def test_asked_to_stop_and_called_again(calls, tmp_path, monkeypatch):
+def test_asked_to_stop_and_called_again(calls, undisturbed, tmp_path):
     """Asked at some point, the run raises `Preempted`; called again, it ends with the same bits."""
-    diffem.fit(observations(), RECIPE, tmp_path / "undisturbed", progress=False)
 
     class Later(Interruption):
         def __init__(self):
@@ -138,13 +142,12 @@ def test_asked_to_stop_and_called_again(calls, tmp_path, monkeypatch):
     with pytest.raises(Preempted):
         diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, interruption=Later())
     diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
-    assert same(contents(tmp_path / "undisturbed"), contents(tmp_path / "run"))
+    assert same(undisturbed, contents(tmp_path / "run"))
 
 
-def test_draws_of_the_last_lap_are_made_again_for_a_lap_that_keeps_them(tmp_path, capsys):
+def test_draws_of_the_last_lap_are_made_again_for_a_lap_that_keeps_them(undisturbed, tmp_path, capsys):
     """Draws that are gone or damaged are drawn again from the lap before, and the run ends with the same bits."""
     torch.set_num_threads(1)
-    diffem.fit(observations(), RECIPE, tmp_path / "undisturbed", progress=False)
     diffem.fit(observations(), {**RECIPE, "laps": 1}, tmp_path / "gone", progress=False)
     shutil.copytree(tmp_path / "gone", tmp_path / "damaged")
     (tmp_path / "gone/laps/001/draws/00001.npy").unlink()
@@ -152,5 +155,5 @@ def test_draws_of_the_last_lap_are_made_again_for_a_lap_that_keeps_them(tmp_path
     file.write_bytes(file.read_bytes()[:-7])
     for name in ("gone", "damaged"):
         diffem.fit(observations(), RECIPE, tmp_path / name, progress=False)
-        assert same(contents(tmp_path / "undisturbed"), contents(tmp_path / name))
+        assert same(undisturbed, contents(tmp_path / name))
     assert "00001.npy is damaged" in capsys.readouterr().err

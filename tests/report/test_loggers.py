@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import diffem
+from benchmarks.undrawn import undrawn
 from diffem import InputError, RunWarning
 from diffem.runs.rundir import RunDir
 from diffem.runs.shown import read_losses
@@ -17,7 +18,8 @@ from diffem.runs.shown import read_losses
 from ..command import diffem as command
 from ..em.small import RECIPE, observations
 
-SHORT = {"train.steps": 300, "laps": 2}
+STEPS = 40
+SHORT = {"train.steps": STEPS}
 
 
 class Writer:
@@ -75,8 +77,16 @@ def wandb(monkeypatch):
     return made
 
 
-def fit(out, **options):
-    return diffem.fit(observations(), RECIPE, out, changes=SHORT, progress=False, report=False, **options)
+def fit(out, laps=2, **options):
+    changes = SHORT | {"laps": laps}
+    return diffem.fit(observations(), RECIPE, out, changes=changes, progress=False, report=False, **options)
+
+
+@pytest.fixture
+def pictures_undrawn():
+    """For tests of which laps are written; two others look at the pictures."""
+    with undrawn():
+        yield
 
 
 def test_tensorboard_is_told_measures_losses_and_pictures(tensorboard, tmp_path):
@@ -91,7 +101,7 @@ def test_tensorboard_is_told_measures_losses_and_pictures(tensorboard, tmp_path)
     assert [(step, value) for name, value, step in writer.scalars if name == "training/loss"] == list(
         zip(steps, losses, strict=True)
     )
-    assert steps[-1] == 600  # counted over both laps
+    assert steps[-1] == 2 * STEPS  # counted over both laps
     assert [(name, step) for name, _, step in writer.images] == [
         (name, lap) for lap in range(3) for name in ("samples", "posterior")
     ]
@@ -103,16 +113,17 @@ def test_weights_and_biases_is_told_the_same_on_two_axes(wandb, tmp_path):
     (board,) = wandb
     assert board.finished
     assert board.options["project"] == "diffem"
-    assert board.options["config"]["train"]["steps"] == 300
+    assert board.options["config"]["train"]["steps"] == STEPS
     assert (board.axes["lap/*"], board.axes["training/*"]) == ("lap", "step")
     measured = {entry["lap"]: entry for entry in board.logged if "lap/seconds" in entry}
     assert [measured[k]["lap/predictive_log_likelihood"] for k in range(3)] == [
         lap["predictive_log_likelihood"] for lap in run.laps
     ]
-    assert [entry["step"] for entry in board.logged if "training/loss" in entry][-1] == 600
+    assert [entry["step"] for entry in board.logged if "training/loss" in entry][-1] == 2 * STEPS
     assert sum("lap/samples" in entry for entry in board.logged) == 3
 
 
+@pytest.mark.usefixtures("pictures_undrawn")
 def test_a_finished_run_is_written_once(tensorboard, wandb, tmp_path):
     fit(tmp_path / "run")
     fit(tmp_path / "run", loggers=["tensorboard", "wandb"])
@@ -124,13 +135,14 @@ def test_a_finished_run_is_written_once(tensorboard, wandb, tmp_path):
     assert len(tensorboard) == 2
 
 
+@pytest.mark.usefixtures("pictures_undrawn")
 def test_a_resumed_run_writes_the_laps_that_are_new(wandb, tmp_path):
-    diffem.fit(observations(), RECIPE, tmp_path / "run", changes=SHORT | {"laps": 1}, progress=False, loggers=["wandb"])
+    fit(tmp_path / "run", laps=1, loggers=["wandb"])
     fit(tmp_path / "run", loggers=["wandb"])
     assert [sorted({e["lap"] for e in board.logged if "lap" in e}) for board in wandb] == [[0, 1], [2]]
     assert wandb[0].options["id"] == wandb[1].options["id"]
     assert wandb[1].options["resume"] == "allow"
-    assert next(e["step"] for e in wandb[1].logged if "step" in e) > 300
+    assert next(e["step"] for e in wandb[1].logged if "step" in e) > STEPS
 
 
 def test_a_logger_that_fails_does_not_end_the_run(tensorboard, monkeypatch, tmp_path):

@@ -1,1 +1,1 @@
-"""Files that are written whole or not at all and read with care, and the memory that their contents may take."""
+"""Atomic writes, checked reads of arrays, tensors and YAML, and memory limits."""

@@ -1,0 +1,1 @@
+from ..undrawn import _undrawn  # noqa: F401 (a fixture)
