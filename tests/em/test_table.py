@@ -123,7 +123,7 @@ def undisturbed(tmp_path_factory):
 
 # training is saved at the end of a block of 256 steps
 @pytest.mark.parametrize(
-    ("owner", "method", "at"), [(e_step, "draw", 2), (Trainer, "step", 300), (loop, "conclude", 2)]
+    ("owner", "method", "at"), [(e_step, "draw", 2), (Trainer, "step", 264), (loop, "conclude", 2)]
 )
 def test_ctrl_c_saves_the_run_and_interrupts(owner, method, at, undisturbed, tmp_path, monkeypatch, capsys):
     """KeyboardInterrupt, as Python has it, but after the run was saved; the same call ends with the same bits."""
@@ -146,7 +146,7 @@ import diffem
 from tests.em.small import RECIPE, observations
 from tests.em.test_table import pressed
 from diffem.em.trainer import Trainer
-Trainer.step = pressed(Trainer, "step", signal.SIGTERM, 300)
+Trainer.step = pressed(Trainer, "step", signal.SIGTERM, 264)
 diffem.fit(observations(), RECIPE, {out!r}, progress=False)
 """
 
