@@ -27,7 +27,7 @@ FEW = {**RECIPE, "laps": 1, "train": {**RECIPE["train"], "steps": 20}}
 def without_times(text):
     """The lines of a table, less the columns of seconds and the paths."""
     lines = [line for line in text.splitlines() if not line.startswith(("start:", "run ", "report "))]
-    width = sum(column[3] for column in COLUMNS[:-3])
+    width = sum(column.width for column in COLUMNS[:-3])
     return [line[:width] if line.lstrip()[:1].isdigit() and "observations" not in line else line for line in lines]
 
 

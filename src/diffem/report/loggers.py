@@ -20,13 +20,14 @@ import numpy as np
 from ..core.errors import InputError
 from ..em.table import warn
 from ..files.writing import read_json, write_json
+from ..runs.lap_metrics import METRICS
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
 from . import pictures
 from .vectors import intervals
 
 LOGGED = "logged.json"  # in the run's folder: by logger, the last lap that was written
-HIDDEN = {"lap", "laps_before", "minutes_before", "images_before"}  # numbers of a lap that are no measures
+HIDDEN = {metric.key for metric in METRICS if not metric.logged}
 
 
 class Logger(Protocol):

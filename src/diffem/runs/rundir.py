@@ -24,6 +24,7 @@ from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, located, moved
+from .lap_metrics import wrong_number
 from .naming import run_name
 from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
@@ -31,11 +32,6 @@ from .repair import set_damaged_aside
 from .sources import SOURCES
 
 FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
-NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
-    "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "hidden_coverage90", "hidden_coverage90_error", "heldout_chi2_z", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
-    "m_seconds", "watch_seconds", "start_seconds", "seconds", "laps_before", "hidden_spread", "hidden_spread_z", "not_finite", "misfit", "outside", "stuck", "bound", "trained_loss", "unseen_loss", "unseen_loss_error", "gaussian_loss", "loss_fall",
-    "observation_scale", "observation_scale_z", "steps", "conditioned", "minutes", "images", "minutes_before", "images_before",
-}  # fmt: skip
 BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
 
 
@@ -267,9 +263,8 @@ class RunDir:
             raise InputError(f"{file} does not hold the measures of lap {k}")
         if origin is not None:
             origin.require(metrics.get("origin"), file)
-        for name in NUMBERS & metrics.keys():
-            if not isinstance(metrics[name], int | float | None):
-                raise InputError(f"{file}: {name} should be a number, got {type(metrics[name]).__name__}")
+        if (key := wrong_number(metrics)) is not None:
+            raise InputError(f"{file}: {key} should be a number, got {type(metrics[key]).__name__}")
         each = metrics.get("predictive_each", [])
         if not isinstance(each, list) or not all(isinstance(value, int | float) for value in each):
             raise InputError(f"{file}: predictive_each should be a list of numbers")
