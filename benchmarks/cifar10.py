@@ -21,7 +21,7 @@ import torch
 import diffem
 from diffem.core.interruption import Interruption, Preempted
 from diffem.datasets import cifar10
-from diffem.em.run import carry_out
+from diffem.em.run import run_recipe
 from diffem.files.writing import read_json, write_bytes, write_json
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.priors import DiffusionPrior, GaussianPrior
@@ -66,7 +66,7 @@ def main() -> None:
         if arguments.minutes is not None:
             interruption.stop_after(arguments.minutes)
         with contextlib.suppress(Preempted):
-            carry_out(recipe, problem.obs, arguments.out, device=device, say=measured, interruption=interruption)
+            run_recipe(recipe, problem.obs, arguments.out, device=device, say=measured, interruption=interruption)
     if arguments.run_only:
         return
     folder = RunDir(arguments.out)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from diffem.em.run import carry_out
+from diffem.em.run import run_recipe
 from diffem.em.watch import split
 from diffem.metrics import mse_unmeasured
 from diffem.observations.problem import Problem
@@ -55,7 +55,7 @@ def measure(name: str, share: float, out: Path) -> list[dict[str, Any]]:
             )
             print(rows[-1], flush=True)
 
-    carry_out(recipe, problem.obs, out, say=say, progress=False)
+    run_recipe(recipe, problem.obs, out, say=say, progress=False)
     return rows
 
 

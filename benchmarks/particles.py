@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from diffem.em.expectation import posterior_from_recipe
-from diffem.em.run import carry_out
+from diffem.em.run import run_recipe
 from diffem.em.watch import split
 from diffem.priors import MixturePrior
 from diffem.runs.draws import DrawStore
@@ -66,7 +66,7 @@ def measure(sampler: str, laps: int, out: Path) -> list[dict[str, Any]]:
     index, _ = split(len(problem.obs), recipe.watch.held_out)
     assert problem.reference is not None
     truths = problem.reference[index]
-    carry_out(recipe, problem.obs, out, progress=False)
+    run_recipe(recipe, problem.obs, out, progress=False)
     rows: list[dict[str, Any]] = []
     for metrics in RunDir(out).metrics()[1:]:
         store = DrawStore.of_lap(RunDir(out), metrics["lap"], len(index), recipe.e_step.shard)

@@ -16,11 +16,11 @@ TINY = {
 @pytest.fixture(scope="module")
 def tiny():
     """`fit` with tiny settings: the library and the command line both carry out recipes through one function."""
-    whole = fitting.carry_out
+    whole = fitting.run_recipe
 
-    def carry_out(recipe, *arguments, **options):
+    def run_recipe(recipe, *arguments, **options):
         return whole(load_recipe(recipe, TINY), *arguments, **options)
 
-    fitting.carry_out = carry_out
+    fitting.run_recipe = run_recipe
     yield fitting.fit
-    fitting.carry_out = whole
+    fitting.run_recipe = whole

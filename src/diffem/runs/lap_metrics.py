@@ -1,8 +1,8 @@
 """The metrics of a lap: every number in `metrics.json`, with its heading, format and meaning.
 
-The terminal table, the report, the app, the loggers and the validation of files read this list. A new metric is one line
-here. Files of earlier versions have fewer entries, and files of later versions may have more: unknown entries stay in
-the file and are shown nowhere.
+The terminal table, the report, the app, the loggers and the validation of files read this list. A new metric is one
+line here. Files of earlier versions have fewer entries, and files of later versions may have more: unknown entries stay
+in the file and are shown nowhere.
 """
 
 from __future__ import annotations
