@@ -85,7 +85,6 @@ def fit(
 
     Raises:
         InputError: If observations, recipe and folder do not fit together.
-        Preempted: If the run was stopped.
     """
     table = LapTable() if progress is not False and processes.is_first else None
     logger_names = _required(loggers)

@@ -15,7 +15,7 @@ from ..files.origin import Origin
 from ..files.tensors import read_tensors
 from ..files.writing import notice, write_tensors
 from ..priors import FitState
-from .maximization import TrainingRecord
+from .training_blocks import TrainingRecord
 
 
 def write_checkpoint(

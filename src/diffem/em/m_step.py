@@ -15,9 +15,10 @@ from ..runs.shown import write_losses
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .conditioning import Instruments
 from .context import RunContext
-from .maximization import MeasuredWith, TrainingRecord, maximization
+from .maximization import MeasuredWith, maximization
 from .measured_loss import usable_share
 from .start import denoiser_to_train, is_other_network
+from .training_blocks import TrainingRecord
 
 
 def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
