@@ -1,7 +1,7 @@
-"""What a run prints while it works, from Python and from the command line alike: a row per lap, notes, and a verdict at the end.
+"""The output of a run on the terminal: a row per lap, notes, and a verdict at the end.
 
-Warnings are not printed here: they go through Python's `warnings` (`RunWarning`), which programs can catch and the command
-line prints.
+Warnings are not printed here. They are issued as Python warnings (`RunWarning`), which programs can catch and which the
+command line prints.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LapTable:
         self.header = False
 
     def line(self, text: str, style: str | None = None) -> None:
-        # paths and sentences stay on one line, however long: in a file they are searched for
+        """Print a line without wrapping it, so that it can be searched in a log file."""
         self.console.print(text, style=style, soft_wrap=True, markup=False)
 
     def __call__(self, event: str, data: dict[str, Any]) -> None:
@@ -72,6 +72,7 @@ class LapTable:
             self.row(data)
 
     def row(self, metrics: dict[str, Any]) -> None:
+        """Print the row of a lap and its notes."""
         if not self.header:
             self.line(_aligned([column.heading or METRIC[column.key].heading for column in COLUMNS]), "bold")
             self.header = True
@@ -80,6 +81,7 @@ class LapTable:
             self.line(f"  note: {note}")
 
     def end(self, found: Verdict, run: Path, page: Path | None) -> None:
+        """Print the verdict and the paths of the run and its report."""
         self.line(found.text, "yellow" if found.worse else None)
         self.line(f"run     {run}")
         if page is not None:
@@ -94,11 +96,12 @@ def _start(data: dict[str, Any]) -> str:
     where = data["device"] if data["processes"] == 1 else f"{data['processes']} processes"
     held = data["held_out"]
     kept = f" and {held} held out to watch the run" if held else ", none held out"
-    return f"{data['observations']} observations to learn from{kept}; {data['laps']} laps{' and the final prior' if final else ''} on {where}; {state}"
+    laps = f"{data['laps']} laps{' and the final prior' if final else ''}"
+    return f"{data['observations']} observations to learn from{kept}; {laps} on {where}; {state}"
 
 
 def _aligned(cells: list[str]) -> str:
-    """A row of the table. A cell wider than its column moves the following ones, and is never joined to the one before."""
+    """Return a row of the table. A cell that is wider than its column moves the following cells."""
     row = ""
     for cell, column in zip(cells, COLUMNS, strict=True):
         row += f"{cell:>{column.width}}" if not row or len(cell) < column.width else f" {cell}"
@@ -106,7 +109,7 @@ def _aligned(cells: list[str]) -> str:
 
 
 def warn(text: str) -> None:
-    """A `RunWarning` that names the line outside this library that called it."""
+    """Issue a `RunWarning` at the line of the caller outside this library."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
