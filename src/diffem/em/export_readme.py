@@ -1,4 +1,4 @@
-"""README.md of an exported prior: what its card states, in words, and how the prior is loaded."""
+"""The README.md of an exported prior: a description of its card, and how to load the prior."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _sentence(text: str) -> str:
 
 
 def _training(card: dict[str, Any]) -> str:
-    """How the prior was learned: samples of x themselves need no expectation–maximisation."""
+    """Return how the prior was trained."""
     recipe = card["training"].get("recipe")
     e_step = recipe.get("e_step") if isinstance(recipe, dict) else None
     clean = isinstance(e_step, dict) and e_step.get("clean") is True
@@ -21,21 +21,21 @@ def _training(card: dict[str, Any]) -> str:
 
 
 def _family(prior: dict[str, Any]) -> list[str]:
-    """What a conditional network was trained for, in words."""
+    """Describe the operators that a conditional network was trained for."""
     if "family" not in prior:
         return []
     family = Family.read(prior["family"])
     (least, most), (low, high) = family.share, family.noise
     return [
-        f"It draws from posteriors in one forward pass per step for operators like those it was trained with: {family.operator}, which determine "
-        f"{least:.0%} to {most:.0%} of x, with noise of {low:.2g} to {high:.2g} times the scale of the data. `prior.posterior(obs)` uses "
-        "other methods elsewhere.",
+        "It draws from posteriors in one forward pass per step for operators like those it was trained with: "
+        f"{family.operator}, which determine {least:.0%} to {most:.0%} of x, with noise of {low:.2g} to {high:.2g} "
+        "times the scale of the data. `prior.posterior(obs)` uses other methods for other operators.",
         "",
     ]
 
 
 def readme(card: dict[str, Any]) -> str:
-    """The page of an exported prior, from its card."""
+    """Return the text of README.md."""
     prior = card["prior"]
     lines = [
         "---",
@@ -43,7 +43,8 @@ def readme(card: dict[str, Any]) -> str:
         "tags: [diffusion, inverse-problems]",
         "---",
         "",
-        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
+        f"A {prior['kind']} over samples of shape {tuple(prior['event_shape'])}, scale {prior.get('scale', 1.0):g}, "
+        f"diffusion noise levels {prior['sigma'][0]:g} to {prior['sigma'][1]:g}.",
         "",
         *([f"Data take values in {card['range']}.", ""] if card["range"] else []),
         *_family(prior),
@@ -57,7 +58,7 @@ def readme(card: dict[str, Any]) -> str:
         "samples = prior.sample(16)",
         "```",
         "",
-        "`config.json` holds what it was trained on and the hash of the weights:",
+        "`config.json` describes the training data and contains the hash of the weights:",
         "",
         "```json",
         json.dumps({name: card[name] for name in ("training", "tensors", "files")}, indent=1),

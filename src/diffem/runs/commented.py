@@ -47,7 +47,8 @@ OPEN_KEYS = {
     "network.heads": "attention heads per level, 0 for none",
     "network.embedding": "size of the embedding of the diffusion noise level",
     "network.dropout": "fraction of the features dropped in training, against overfitting",
-    "network.space_to_depth": "side s of the s×s blocks of pixels that are folded into channels before the network and unfolded after it",
+    "network.space_to_depth": "side of the blocks of pixels that are folded into channels before the network, and "
+    "unfolded after it",
     "network.frequencies": "lowest and highest frequency of the noise embedding",
     "network.shown": "number of additional inputs of a conditional network; set by the run",
 }
