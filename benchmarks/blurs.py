@@ -27,7 +27,6 @@ from diffem import Observations, operators
 from diffem.em.expectation import posterior_from_recipe
 from diffem.em.watch import split
 from diffem.metrics import coverage
-from diffem.priors import GaussianPrior
 from diffem.runs.recipe import Recipe, load_recipe
 
 from .record import earlier, record
@@ -85,11 +84,8 @@ class GainSquared:
 
 
 def errors(prior: Any, recipe: Recipe, obs: Observations, x: Tensor) -> dict[str, float]:
-    if isinstance(prior, GaussianPrior):
-        draws = torch.stack([prior.draw_posterior(obs, seed=1, draw=k) for k in range(DRAWS)])
-    else:
-        posterior = posterior_from_recipe(prior, obs, recipe.e_step)
-        draws = posterior.sample(DRAWS, steps=recipe.e_step.steps, seed=1, progress=False)
+    posterior = posterior_from_recipe(prior, obs, recipe.e_step)
+    draws = posterior.sample(DRAWS, steps=recipe.e_step.steps, seed=1, progress=False)
     return {
         "draw": float((draws[0] - x).square().mean()),
         "mean8": float((draws.mean(0) - x).square().mean()),

@@ -24,7 +24,7 @@ from diffem.datasets import cifar10
 from diffem.em.run import run_recipe
 from diffem.files.writing import read_json, write_bytes, write_json
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
-from diffem.priors import DiffusionPrior, GaussianPrior
+from diffem.priors import DiffusionPrior
 from diffem.report.pictures import grid
 from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import load_recipe, parse_change
@@ -116,10 +116,8 @@ def _name(arguments: argparse.Namespace, recipe: Any) -> str:
 
 
 def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
-    if isinstance(prior, GaussianPrior):
-        generator = torch.Generator().manual_seed(0)
-        z = torch.randn(arguments.samples, *prior.event_shape, generator=generator)
-        return prior.exact_sample(z.to(prior.mean))
+    if prior.is_exact:
+        return prior.sample(arguments.samples)
     assert isinstance(prior, DiffusionPrior)
     if prior.mean.is_cuda:
         prior.accelerate(arguments.batch, precision="bf16", sampling=True)

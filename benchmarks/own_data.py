@@ -28,7 +28,6 @@ from diffem import Observations
 from diffem.em.expectation import posterior_from_recipe
 from diffem.em.watch import split
 from diffem.metrics import coverage
-from diffem.priors import GaussianPrior
 from diffem.runs.rundir import RunDir
 
 from . import blurs
@@ -72,11 +71,8 @@ CASES: dict[str, tuple[Callable[[Path], Problem], str]] = {
 
 
 def errors(prior: Any, e_step: Any, obs: Observations, x: Tensor, counted: Tensor) -> dict[str, float]:
-    if isinstance(prior, GaussianPrior):
-        draws = torch.stack([prior.draw_posterior(obs, seed=1, draw=k) for k in range(DRAWS)])
-    else:
-        steps = e_step.steps if e_step.method == "conditional" else STEPS
-        draws = posterior_from_recipe(prior, obs, e_step).sample(DRAWS, steps=steps, seed=1, progress=False)
+    steps = e_step.steps if e_step.method == "conditional" else STEPS
+    draws = posterior_from_recipe(prior, obs, e_step).sample(DRAWS, steps=steps, seed=1, progress=False)
     off, one = (draws.mean(0) - x)[counted], (draws[0] - x)[counted]
     return {
         "rmse_mean": float(off.square().mean().sqrt()),

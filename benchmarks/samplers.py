@@ -47,7 +47,7 @@ def main() -> None:
     exact_mean, exact_std = variance * y / sigma_y**2, variance**0.5
 
     rows, figures = [], {}
-    for name in (name for name in SAMPLERS if name != "tds"):  # without weights it is ddpm
+    for name in (name for name in SAMPLERS if not get_sampler(name).needs_likelihood):  # without weights tds is ddpm
         for steps in STEPS:
             _, prior_std = moments(prior, name, steps)
             n = 2 + steps * get_sampler(name).noises_per_step

@@ -35,6 +35,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "cifar10-mmps": cifar10.cifar_covariances,
     "floor": cifar10.floor,
     "mri-fast": learning.mri,
+    "mri-conditional": learning.mri,
     "mri-complex": learning.mri,
     "speed": running.speed,
     "speed-conditional": running.speed,

@@ -58,9 +58,9 @@ class TestUploads:
         for data, words in [
             (None, "choose a file"),
             (b"", "choose a file"),
-            (b"hello, I am a text", "no picture"),
-            (b"\x89PNG\r\n\x1a\nbroken", "no picture"),
-            (picture[: len(picture) // 2], "damaged"),
+            (b"hello, I am a text", "not a readable picture"),
+            (b"\x89PNG\r\n\x1a\nbroken", "cannot be read as an image"),
+            (picture[: len(picture) // 2], "corrupted"),
             (array(np.zeros((3, 3))), r"shape \(8, 8\), got float64 of shape \(3, 3\)"),
             (array(np.full((8, 8), np.nan)), "not finite"),
             (array(np.array([{"a": 1}], dtype=object)), "cannot be read"),  # pickles are not opened
@@ -69,7 +69,7 @@ class TestUploads:
         ]:
             with pytest.raises(InputError, match=words):
                 upload.read_upload(data, (8, 8), levels)
-        with pytest.raises(InputError, match="no images"):
+        with pytest.raises(InputError, match="not an image"):
             upload.read_upload(picture, (5,), levels)
 
     def test_a_picture_too_large_to_decode_is_refused_before_it_is(self):
@@ -82,7 +82,7 @@ class TestUploads:
 
         header = struct.pack(">IIBBBBB", 12_000, 12_000, 8, 0, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
-        with pytest.raises(InputError, match="12000×12000 pixels; at most 64 million"):
+        with pytest.raises(InputError, match="12000×12000 pixels, the limit is 64 million"):
             upload.read_upload(bomb, (8, 8), (-2.0, 2.0))
 
 
@@ -104,10 +104,10 @@ class TestOperators:
     def test_bad_settings_are_answered(self):
         for words, kind, options in [
             ("unknown operator", "rotate", {}),
-            ("no pixel is left", "mask", {"missing": 1.0}),
+            ("removes every pixel", "mask", {"missing": 1.0}),
             ("number from 0 to 1", "mask", {"missing": "a lot"}),
             ("width of the blur", "blur", {"width": 40}),
-            ("reduced by 2, 4", "downsample", {"factor": 3}),
+            (r"must be one of \[2, 4\]", "downsample", {"factor": 3}),
         ]:
             with pytest.raises(InputError, match=words):
                 observing.make_operator(kind, (8, 8), **options)
@@ -154,7 +154,7 @@ class TestDraws:
         assert "caption &lt;b&gt;" in html
         # every colour is explained
         assert html.count('class="bar"') == 3
-        for words in ("values of x", "not measured", "standard deviation", "in units of the noise"):
+        for words in ("values of x", "not measured", "standard deviation", "in units of the noise level"):
             assert words in html
         assert panels.legend(panels.grey_bar(viewer.range)) in panels.samples(c.draws.numpy(), viewer.range, "")
 
@@ -167,8 +167,8 @@ class TestDraws:
 
     def test_observations_are_held_out_or_not(self, viewer):
         held = viewer.recipe.watch.held_out
-        assert all(viewer.is_held_out(k) for k in viewer.shown()[:held])
-        assert not any(viewer.is_held_out(k) for k in viewer.shown()[held:])
+        assert all(viewer.is_held_out(k) for k in viewer.observation_choices()[:held])
+        assert not any(viewer.is_held_out(k) for k in viewer.observation_choices()[held:])
 
     def test_bad_requests_are_answered(self, viewer):
         seen = observing.observation(viewer, 0)
@@ -179,8 +179,8 @@ class TestDraws:
             ("seed", lambda: drawing.prior_samples(viewer, 0, n=1, seed=-1)),
             ("lap must be a whole number from 0 to 2", lambda: drawing.prior_samples(viewer, 7)),
             ("lap", lambda: drawing.prior_samples(viewer, "../../etc")),
-            ("lap", lambda: viewer.stored(None, "samples")),
-            ("keeps samples and posterior", lambda: viewer.stored(0, "../prior")),
+            ("lap", lambda: viewer.read_saved(None, "samples")),
+            ("must be 'samples' or 'posterior'", lambda: viewer.read_saved(0, "../prior")),
             ("observation must be", lambda: observing.observation(viewer, 10**6)),
             ("draws", lambda: drawing.condition(viewer, 0, seen, draws=1000)),
         ]:
@@ -207,7 +207,7 @@ class TestRuns:
         RunDir(copy).set_status("running")
         viewer = Viewer(copy, device="cpu")
         (lap / "metrics.json").unlink()
-        assert standing.progress(viewer).stage == "lap 2: measuring the prior"
+        assert standing.progress(viewer).stage == "lap 2: held-out evaluation"
         (lap / "prior.safetensors").unlink()
         assert standing.progress(viewer).stage == "lap 2: training the denoiser"
         shutil.rmtree(lap / "draws")
@@ -233,7 +233,7 @@ class TestRuns:
         obs.save(tmp_path / "obs.safetensors")
         viewer = Viewer(copy, tmp_path / "obs.safetensors", device="cpu")
         assert torch.equal(observing.observation(viewer, 4).obs.y, obs.y[4:5])
-        assert sorted(viewer.shown())[:5] == [0, 1, 2, 3, 4]
+        assert sorted(viewer.observation_choices())[:5] == [0, 1, 2, 3, 4]
         low, high = viewer.range  # taken from what the run drew
         assert low < high
 

@@ -100,7 +100,7 @@ def test_a_bad_upload_is_answered(page, tmp_path):
     page.wait_for_selector("text=poem.png")
     page.click("#draw-upload")
     refused = page.wait_for_selector("#posterior .refused")
-    assert "no picture that can be read" in refused.inner_text()
+    assert "not a readable picture" in refused.inner_text()
     assert pictures(page, "#posterior") == []
 
 

@@ -134,7 +134,7 @@ class TestRefusals:
     @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
     def test_animations(self, kind):
         data = saved(grey(0), kind, save_all=True, append_images=[grey(255), grey(9)])
-        with pytest.raises(InputError, match="animation of 3 pictures"):
+        with pytest.raises(InputError, match="animation of 3 frames"):
             decode(data, (8, 8))
 
     def test_the_first_picture_of_a_stereo_jpeg_is_a_jpeg(self):
@@ -170,7 +170,7 @@ class TestRefusals:
             chunk(b"iTXt", b"a\0\1\0\0\0" + zeros),
             chunk(b"iCCP", b"a\0\0" + zeros),
         ):
-            with pytest.raises(InputError, match="damaged: Decompressed data too large"):
+            with pytest.raises(InputError, match="corrupted: Decompressed data too large"):
                 decode(png[:33] + extra + png[33:], (8, 8))
 
 
@@ -191,7 +191,7 @@ class TestDataSets:
 
     def test_animations(self, tmp_path):
         (tmp_path / "x.png").write_bytes(saved(grey(0), "PNG", save_all=True, append_images=[grey(255)]))
-        with pytest.raises(InputError, match="animation of 2 pictures"):
+        with pytest.raises(InputError, match="animation of 2 frames"):
             read_images(str(tmp_path))
 
     def test_the_orientation_is_applied(self, tmp_path):

@@ -161,7 +161,7 @@ class TestUploads:
         postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n"
         (path,) = json.loads(send_file(address, postscript)[1])
         for _ in range(2):
-            assert "no picture that can be read" in result(call(server, "take_upload", [file_data(path)]))
+            assert "not a readable picture" in result(call(server, "take_upload", [file_data(path)]))
             assert files_in(temporary) == []
 
     def test_one_that_is_gone_is_asked_for_again(self, server, temporary):

@@ -10,6 +10,7 @@ import torch
 
 from diffem import Observations, load, operators
 from diffem.metrics import to_uint8
+from diffem.posterior import METHODS
 from diffem.runs.rundir import RunDir
 from diffem.runs.sources import make_problem
 
@@ -97,6 +98,15 @@ def test_posterior(run, tmp_path):
     assert saved["std"].shape == (3, 8, 8)
 
 
+def test_iterations_are_for_the_methods_that_have_a_solver():
+    """The registry decides: every method with a parameter `iterations`, sigma_x among them, and no other."""
+    from diffem.cli.drawing import methods_with_iterations
+
+    solving = {name for name, method in METHODS.items() if hasattr(method, "iterations")}
+    assert set(methods_with_iterations()) == solving >= {"mmps", "sigma_x", "tmpd"}
+    assert not solving & {"conditional", "dps", "exact"}
+
+
 def test_posterior_counts_draws_an_e_step_would_refuse(run, tmp_path):
     """Values no digit has, half of them hidden: whatever is drawn for them is not plausible."""
     folder, _ = run
@@ -104,7 +114,7 @@ def test_posterior_counts_draws_an_e_step_would_refuse(run, tmp_path):
     Observations(50 * torch.randn(3, 8, 8), operators.Mask(mask), sigma=0.1).save(tmp_path / "obs")
     result = diffem("posterior", folder, tmp_path / "obs", "-o", tmp_path / "p.npz", "--draws", 2, "--steps", 4)
     assert result.returncode == 0
-    assert "6 of 6 draws are such as an E-step refuses" in result.stderr
+    assert "6 of 6 draws fail the screening of the E-step" in result.stderr
 
 
 def test_posterior_as_the_run_drew(run, tmp_path):

@@ -1,6 +1,8 @@
 """What the doctor says, checked against what can be counted by hand."""
 
 import json
+import sys
+import types
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 from diffem.cli import doctor
 from diffem.cli.commands import app
 from diffem.runs.recipe import load_recipe, names
+from diffem.runs.sources import SOURCES, expected_size, make_problem
 
 SMALL = doctor.Device("slow", "cpu", 4.0, 8.0, ["float32"], {"float32": 2.0e9})
 LARGE = doctor.Device("fast", "cuda", 140.0, 140.0, ["float32", "tf32", "bf16", "fp16"], dict.fromkeys(("float32", "tf32"), 3e14) | {"bf16": 7e14})  # fmt: skip
@@ -67,6 +70,20 @@ def test_every_recipe_gets_a_verdict():
 
 def test_a_recipe_for_your_own_data_depends_on_them():
     assert doctor.fit_of(recipe(data={"source": "file", "path": "obs.safetensors"}), SMALL).why == "depends on the data"
+
+
+def test_the_size_of_the_data_comes_from_their_source(monkeypatch):
+    """Every simulated source knows its size; a source from outside the package tells it in the same way."""
+    assert {name for name in SOURCES if expected_size(name, {}) is None} == {"file"}
+    problem = make_problem("digits", 0, {})
+    assert expected_size("digits", {}) == (problem.obs.x_shape, len(problem.obs))
+    module = types.ModuleType("outside_source")
+    module.ours, module.expected_size_of_ours = (lambda seed: problem), (lambda options: ((8, 8), 40))
+    module.ours.__module__ = "outside_source"
+    monkeypatch.setitem(sys.modules, "outside_source", module)
+    monkeypatch.setitem(SOURCES, "ours", "outside_source:ours")
+    few = doctor.fit_of(recipe(laps=5, data={"source": "ours"}), SMALL).seconds
+    assert few < doctor.fit_of(recipe(laps=5), SMALL).seconds
 
 
 def test_a_batch_that_does_not_fit_is_called_so():

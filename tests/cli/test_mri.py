@@ -158,6 +158,8 @@ class TestBadInput:
         self.refused(
             "numbers separated by commas, got 'fast'", "mri", folder / "run", "--accel", "fast", "-o", tmp_path
         )
-        self.refused("settings of the data here", "mri", folder / "run", "--set", "train.lr=1", "-o", tmp_path)
+        self.refused(
+            "only settings of the data source here", "mri", folder / "run", "--set", "train.lr=1", "-o", tmp_path
+        )
         self.refused("at least 2, for a standard deviation", "mri", folder / "run", "--draws", 1, "-o", tmp_path)
         self.refused("must end in .npz", "prepare", folder, "-o", tmp_path / "x.zip")

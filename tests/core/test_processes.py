@@ -36,7 +36,7 @@ watch: {held_out: 16, draws: 4, samples: 32}
 
 # the command line, without drawings in the report
 COMMAND = "from benchmarks.undrawn import undrawn\nfrom diffem.cli import main\nwith undrawn():\n    main()"
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def launch(folder: Path, count: int, *changes: str) -> list[subprocess.Popen]:

@@ -54,18 +54,18 @@ class TestFiles:
             with pytest.raises(ValueError, match=f"(?s){words}"):
                 cifar10.images(where, split)
 
-        refused("no folder.*nowhere.*binary version.*cs.toronto.edu", where=folder / "nowhere")
+        refused("folder .*nowhere.* does not exist.*binary version.*cs.toronto.edu", where=folder / "nowhere")
         refused("unknown split 'valid'.*train, test", "valid")
         batch = folder / "data_batch_3.bin"
         whole = batch.read_bytes()
         batch.write_bytes(whole[:-1])
-        refused("data_batch_3.bin is truncated.*18437 bytes.*multiple of 3073")
+        refused("data_batch_3.bin is truncated.*multiple of 3073 bytes.*got 18437")
         batch.write_bytes(b"")
-        refused("data_batch_3.bin is truncated.*0 bytes")
+        refused("data_batch_3.bin is truncated.*got 0")
         batch.write_bytes(whole[:-3073])  # cut off between two images
-        refused("equally many images.*data_batch_2.bin 6, data_batch_3.bin 5")
+        refused("same number of images.*data_batch_2.bin 6, data_batch_3.bin 5")
         batch.write_bytes(b"\x63" + whole[1:])
-        refused("data_batch_3.bin is not a batch of CIFAR-10.*label 99")
+        refused("data_batch_3.bin is not a batch of CIFAR-10: labels must be 0 … 9, got 99")
         batch.unlink()
         refused("lacks data_batch_3.bin of CIFAR-10's 5 training batches")
 
@@ -75,7 +75,7 @@ class TestFiles:
         with pytest.raises(ValueError, match=r"neither test_batch.bin nor test.npz; get"):
             cifar10.images(tmp_path, "test")
         (tmp_path / "data_batch_1").write_bytes(b"a pickle")
-        with pytest.raises(ValueError, match="Python version, whose pickles are never read"):
+        with pytest.raises(ValueError, match="Python version in that folder consists of pickles"):
             cifar10.images(tmp_path)
 
     @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ class TestFiles:
         [
             ({"x": np.zeros(3)}, "holds x; needed: an array 'images'"),
             ({"images": np.zeros((2, 3, 32, 32))}, r"uint8 of shape.*float64 \(2, 3, 32, 32\)"),
-            ({"images": np.zeros((2, 1, 28, 28), np.uint8)}, r"\(3, 32, 32\), these are \(1, 28, 28\)"),
+            ({"images": np.zeros((2, 1, 28, 28), np.uint8)}, r"\(3, 32, 32\), got \(1, 28, 28\)"),
             ({"images": np.zeros((0, 3, 32, 32), np.uint8)}, r"uint8 \(0, 3, 32, 32\)"),
             ({"images": np.array([None, {}], dtype=object)}, "cannot be read"),
         ],
@@ -144,7 +144,7 @@ class TestSource:
             ({"n": 31}, "from 1 to 30.*got 31"),
             ({"n": 0}, "from 1 to 30.*got 0"),
             ({"sigma": 0.0}, "positive"),
-            ({"colour": "grey"}, "does not take these settings"),
+            ({"colour": "grey"}, "does not accept these settings"),
         ):
             with pytest.raises(ValueError, match=words):
                 make_problem("cifar10", 0, {"folder": str(folder), **settings})

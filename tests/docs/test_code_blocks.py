@@ -125,4 +125,4 @@ def test_commands_exist(page):
 
 def test_every_block_is_of_a_kind_that_is_checked():
     kinds = {block.language for page in PAGES for block in blocks(page)}
-    assert kinds <= {"python", "sh", "", "yaml"}
+    assert kinds <= {"python", "sh", "", "yaml", "text"}

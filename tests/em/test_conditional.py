@@ -136,10 +136,12 @@ def gaussian_problem(n: int, generator: torch.Generator) -> tuple[priors.Gaussia
 
 
 @pytest.mark.parametrize(
-    ("draws", "steps", "width", "error"),
-    [(8192, 1500, 128, 0.2), pytest.param(131072, 12000, 256, 0.05, marks=pytest.mark.slow)],
+    ("draws", "steps", "width", "drawn_each", "error"),
+    [(8192, 1500, 128, 64, 0.2), pytest.param(131072, 12000, 256, 256, 0.05, marks=pytest.mark.slow)],
 )
-def test_a_trained_network_is_the_posterior_of_a_gaussian(draws: int, steps: int, width: int, error: float) -> None:
+def test_a_trained_network_is_the_posterior_of_a_gaussian(
+    draws: int, steps: int, width: int, drawn_each: int, error: float
+) -> None:
     """Trained on exact draws of a Gaussian over 16 numbers, half of them measured: means and intervals of new observations."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
@@ -160,9 +162,9 @@ def test_a_trained_network_is_the_posterior_of_a_gaussian(draws: int, steps: int
     _, truth, new = gaussian_problem(128, torch.Generator().manual_seed(9))
     posterior = prior.posterior(new)
     assert posterior.method == "conditional"
-    drawn = posterior.sample(64, steps=48, progress=False)
+    drawn = posterior.sample(drawn_each, steps=48, progress=False)
     exact = gaussian.posterior_mean(new)
-    # the mean of 64 draws has an error of its own, of 4 % here; what is left is how far the training has come
+    # the mean of 256 draws has an error of its own, of 2 % here, that of 64 twice as much; what is left is how far the training has come
     assert float((drawn.mean(0) - exact).norm() / exact.norm()) < error
     assert 0.87 <= float(coverage(drawn, truth)) <= 0.93
 

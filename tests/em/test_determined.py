@@ -6,7 +6,7 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.em.determined import Explicit, Polynomial, Rows, Spectral, determined
 from diffem.em.maximization import maximization
-from diffem.linalg import Dense, Diagonal, Isotropic
+from diffem.linalg import DenseCovariance, Diagonal, Isotropic
 from diffem.nn import MLP
 from diffem.runs.recipe import Train
 
@@ -29,7 +29,7 @@ def noise_for(y, kind):
         return Isotropic(torch.tensor([0.01, 0.1, 0.7], dtype=DOUBLE))
     if kind == "entries":
         return Diagonal(0.05 + torch.rand(y.shape[1:], generator=generator(3), dtype=DOUBLE))
-    return Dense(0.3 * random_covariance(y[0].numel(), 4))
+    return DenseCovariance(0.3 * random_covariance(y[0].numel(), 4))
 
 
 def exact(A, cov, x_shape, like):
@@ -67,7 +67,7 @@ def test_every_operator_against_dense_algebra(name, noise):
     make, x_shape = REGISTRY[name]
     A = make(N_OBSERVATIONS)
     y = A(torch.zeros(N_OBSERVATIONS, *x_shape, dtype=DOUBLE))
-    A, cov = A.bound(torch.zeros(1, *x_shape, dtype=DOUBLE)), noise_for(y, noise).bind(y.ndim - 1)
+    A, cov = A.resolve_axes(torch.zeros(1, *x_shape, dtype=DOUBLE)), noise_for(y, noise).bind(y.ndim - 1)
     D = determined(A, cov, N_OBSERVATIONS, x_shape, SCALE)
     expected = exact(A, cov, x_shape, y)
     assert torch.allclose(weighed(D, x_shape), expected, atol=1e-10)

@@ -59,13 +59,13 @@ class TestReference:
     def test_bad_references(self, problem, tmp_path):
         np.save(tmp_path / "pixels.npy", pixels(20).numpy())
         for name, given, words in (
-            ("pixels.npy", problem, "holds pixels.*--range LOW HIGH"),
+            ("pixels.npy", problem, "contains pixels.*--range LOW HIGH"),
             ("missing.npy", problem, "cannot be read"),
             ("missing.npz", problem, "cannot be read"),
         ):
             with pytest.raises(ValueError, match=words):
                 evaluation._reference(str(tmp_path / name), given, None)
-        with pytest.raises(ValueError, match="does not know the truth"):
+        with pytest.raises(ValueError, match="true x is not known"):
             evaluation._reference("source", Problem(problem.obs), None)
 
 
@@ -73,10 +73,10 @@ class TestExtractor:
     def test_asked_for_and_impossible(self, tmp_path):
         path = write_extractor(tmp_path / "small.pt")
         for arguments, words in (
-            ((path, None, (8, 8), (0, 1)), "give --reference"),
+            ((path, None, (8, 8), (0, 1)), "set --reference"),
             ((path, "source", (5,), (0, 1)), r"shape \(h, w\).*not \(5,\)"),
             ((path, "source", (2, 8, 8), (0, 1)), r"not \(2, 8, 8\)"),
-            ((path, "source", (8, 8), None), "give --range LOW HIGH"),
+            ((path, "source", (8, 8), None), "set --range LOW HIGH"),
             ((tmp_path / "missing.pt", "source", (8, 8), (0, 1)), "no feature extractor at"),
         ):
             with pytest.raises(ValueError, match=words):

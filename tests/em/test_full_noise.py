@@ -8,7 +8,7 @@ import torch
 import diffem
 from diffem import Observations, operators, priors
 from diffem.em.held_out import expected_chi2
-from diffem.linalg import Dense, LowRank
+from diffem.linalg import DenseCovariance, LowRank
 from diffem.metrics.evidence import exact_predictive_log_likelihood, hide, predictive_log_likelihood, simulate
 from diffem.observations.scale import smallest_noise
 
@@ -22,7 +22,7 @@ def noise(n=None):
     """Σ_y with correlations up to 0.9, shared or one per observation."""
     correlation = 0.9 ** (torch.arange(SIZE)[:, None] - torch.arange(SIZE)).abs().double()
     matrix = 0.04 * correlation
-    return Dense((matrix if n is None else torch.linspace(0.5, 1.5, n).reshape(-1, 1, 1) * matrix).float())
+    return DenseCovariance((matrix if n is None else torch.linspace(0.5, 1.5, n).reshape(-1, 1, 1) * matrix).float())
 
 
 def observations(n=136, each=False):

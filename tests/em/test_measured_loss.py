@@ -23,7 +23,7 @@ def generator(seed=0):
 
 def test_counts_measured_pixels_with_their_weight():
     mask = torch.rand(6, 1, 4, 4, generator=generator()) < 0.25
-    A = operators.Mask(mask).bound(torch.zeros(1, 3, 4, 4))
+    A = operators.Mask(mask).resolve_axes(torch.zeros(1, 3, 4, 4))
     error, rows = torch.randn(5, 3, 4, 4, generator=generator(1)), torch.tensor([7, 0, 3, 11, 2])
     owners = torch.arange(6).repeat(2)
     D = determined(A, SMALL, 6, (3, 4, 4), 1.0)
@@ -35,7 +35,7 @@ def test_counts_measured_pixels_with_their_weight():
 @pytest.mark.parametrize("names", [["hflip"], ["hue"], ["hflip", "hue"]])
 def test_looks_at_the_sample_as_it_was_measured(names):
     augment = Augment(names, (3, 4, 4))
-    A = operators.Mask(torch.rand(5, 1, 4, 4, generator=generator()) < 0.5).bound(torch.zeros(1, 3, 4, 4))
+    A = operators.Mask(torch.rand(5, 1, 4, 4, generator=generator()) < 0.5).resolve_axes(torch.zeros(1, 3, 4, 4))
     error, u = torch.randn(5, 3, 4, 4, generator=generator(1)), torch.rand(5, augment.uniforms, generator=generator(2))
     rows = torch.arange(5)
     D = determined(A, SMALL, 5, (3, 4, 4), 1.0)

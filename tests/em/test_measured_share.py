@@ -90,7 +90,7 @@ def adaptive_bias(sigma, weight):
 def test_operators_chosen_by_looking_bias_it(sigma, expected):
     """By 0.18 and 0.46 of a standard deviation; EM, with share 0, has no such term."""
     mask = torch.tensor([[True, False], [True, True]])
-    A, rows = operators.Mask(mask).bound(torch.zeros(1, 2)), torch.arange(2)
+    A, rows = operators.Mask(mask).resolve_axes(torch.zeros(1, 2)), torch.arange(2)
 
     def weight(share):  # of the second value, where it is not measured and where it is: three values of four are
         D = determined(A, Isotropic(torch.tensor(1e-12, dtype=DOUBLE)), 2, (2,), 1.0)

@@ -48,7 +48,7 @@ def test_made_again(maker, damage, finished, tmp_path):
         with pytest.raises(InputError, match=name):
             read_shown(RunDir(out), lap, name)
         with pytest.raises(InputError, match=name):
-            Viewer(out).stored(lap, name.removesuffix(".npy"))
+            Viewer(out).read_saved(lap, name.removesuffix(".npy"))
     fit(out) if maker == "fit" else write_report(out, observations())
     for (lap, name), array in expected.items():
         assert np.array_equal(read_shown(RunDir(out), lap, name), array)

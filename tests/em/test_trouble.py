@@ -156,4 +156,4 @@ def test_draws_of_the_last_lap_are_made_again_for_a_lap_that_keeps_them(undistur
     for name in ("gone", "damaged"):
         diffem.fit(observations(), RECIPE, tmp_path / name, progress=False)
         assert same(undisturbed, contents(tmp_path / name))
-    assert "00001.npy is damaged" in capsys.readouterr().err
+    assert "00001.npy is corrupted" in capsys.readouterr().err

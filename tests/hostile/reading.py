@@ -27,9 +27,9 @@ def look(path: Path) -> None:
     standing.progress(viewer)
     standing.losses(viewer)
     for name in ("samples", "posterior"):
-        viewer.stored(0, name)
+        viewer.read_saved(0, name)
     viewer.prior(0)
-    viewer.shown()
+    viewer.observation_choices()
 
 
 READERS: dict[str, Callable[[Path], object]] = {"hub": hub.load, "draws": draws, "look": look}

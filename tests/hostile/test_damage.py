@@ -162,7 +162,7 @@ class TestShards:
             assert [store.has(k) for k in range(2)] == [True, False]
             said = capsys.readouterr().err
             assert name in said
-            assert "observations 4 to 5 are made again" in said
+            assert "observations 4 to 5 are recomputed" in said
             with pytest.raises(InputError, match=name):
                 store.all()
             (folder / name).write_bytes(whole[name])
@@ -171,7 +171,7 @@ class TestShards:
         folder = write_shards(tmp_path)
         store = store_of(folder / "x")
         store.write(1, numbers(2, 2, 5), {})
-        with pytest.raises(InputError, match=r"00001.npy holds draws of another form"):
+        with pytest.raises(InputError, match=r"00001.npy contains draws of another shape"):
             store.all()
 
     def test_links_that_lead_out_are_refused(self, tmp_path):
@@ -259,7 +259,7 @@ class TestGoingOn:
         fit(out)
         changed = {file.name for file in draws.iterdir() if file.stat().st_mtime_ns != before[file.name]}
         assert changed == {"00001.npy", "00001.json"}
-        assert "00001.npy is damaged" in capsys.readouterr().err
+        assert "00001.npy is corrupted" in capsys.readouterr().err
         assert same_arrays(contents_of(out), expected)
 
     def test_a_damaged_prior_is_trained_again(self, stopped, capsys):

@@ -70,7 +70,7 @@ def test_samples_and_draws_are_those_of_the_run(run, exported, tmp_path):
     assert np.array_equal(np.load(tmp_path / "run.npz")["draws"], np.load(tmp_path / "prior.npz")["draws"])
     result = command("sample", exported)
     assert result.returncode == 2
-    assert "--out is needed" in result.stderr
+    assert "--out is required" in result.stderr
 
 
 def test_the_app_looks_at_an_export(exported):
@@ -83,8 +83,8 @@ def test_the_app_looks_at_an_export(exported):
     shown = panels.status(standing.progress(viewer))
     assert "an exported prior" in shown
     assert "best" not in shown
-    assert viewer.shown() == []
-    with pytest.raises(InputError, match="has none of its own"):
+    assert viewer.observation_choices() == []
+    with pytest.raises(InputError, match="which has no observations"):
         ExportedViewer(exported, exported / "obs.safetensors")
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
+from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 
 from ..exact import random_covariance
 
@@ -29,8 +29,8 @@ REGISTRY = {
     "low rank, scalar": lambda: LowRank(_factor(2, *EVENT), 0.4),
     "low rank, diagonal each": lambda: LowRank(_factor(2, *EVENT), _positive(N, *EVENT)),
     "low rank each": lambda: LowRank(_factor(N, 3, *EVENT), _positive(N, *EVENT)),
-    "dense": lambda: Dense(random_covariance(SIZE)),
-    "dense each": lambda: Dense(torch.stack([random_covariance(SIZE, seed) for seed in range(N)])),
+    "dense": lambda: DenseCovariance(random_covariance(SIZE)),
+    "dense each": lambda: DenseCovariance(torch.stack([random_covariance(SIZE, seed) for seed in range(N)])),
 }
 EACH = pytest.mark.parametrize("name", REGISTRY)
 
@@ -183,8 +183,8 @@ def test_slicing(name):
         (lambda: Isotropic(torch.tensor([1.0, -1.0])), r"-1\.0"),
         (lambda: Diagonal(torch.tensor([1.0, float("nan")])), "finite"),
         (lambda: LowRank(torch.ones(3), 1.0), r"\(r, \*event\)"),
-        (lambda: Dense(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
-        (lambda: Dense(-torch.eye(2)), "eigenvalue"),
+        (lambda: DenseCovariance(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
+        (lambda: DenseCovariance(-torch.eye(2)), "eigenvalue"),
     ],
 )
 def test_bad_input(make, words):

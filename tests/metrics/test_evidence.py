@@ -7,7 +7,7 @@ import torch
 from scipy.stats import gamma
 
 from diffem import Observations, metrics, operators, priors
-from diffem.linalg import Dense
+from diffem.linalg import DenseCovariance
 from diffem.metrics.estimate import clustered_mean
 from diffem.metrics.evidence import exact_hidden_log_densities
 from diffem.metrics.log_density import unbiased_log_density
@@ -80,7 +80,7 @@ def conditional(prior, obs, hidden):
 def test_a_gaussian_prior_predicts_in_closed_form(kind):
     prior, obs, _, hidden = gaussian(7, 0.3)
     if kind == "full":
-        obs = Observations(obs.y, obs.A, cov=Dense(random_covariance(4, seed=5)))
+        obs = Observations(obs.y, obs.A, cov=DenseCovariance(random_covariance(4, seed=5)))
     got = metrics.exact_predictive_log_likelihood(prior, obs, hidden)
     assert got == pytest.approx(float(conditional(prior, obs, hidden).mean()), rel=1e-10)
 

@@ -61,11 +61,11 @@ class TestReading:
         [
             (lambda p: None, "no folder, tar archive or .npz"),
             (lambda p: p.mkdir(), "no .jpg, .jpeg, .png images"),
-            (lambda p: p.write_text("no"), "neither a folder, a tar archive nor"),
+            (lambda p: p.write_text("no"), "not a folder, a tar archive or"),
             (lambda p: (p.mkdir(), (p / "x.jpg").write_bytes(b"no")), "x.jpg cannot be read as an image"),
             (
                 lambda p: (p.mkdir(), [Image.new("L", (8, k)).save(p / f"{k}.png") for k in (8, 9)]),
-                "images differ in size.*diffem prepare",
+                "images must have the same size.*diffem prepare",
             ),
         ],
     )
@@ -79,7 +79,7 @@ class TestReading:
         for arrays, words in (
             ({"other": np.zeros(3)}, "holds other; needed: an array 'images' or 'image'"),
             ({"images": np.zeros((2, 3, 4, 5))}, r"\(n, 2, H, W\), got float64 \(2, 3, 4, 5\)"),
-            ({"images": np.zeros((2, 4, 4)), "groups": np.zeros(3)}, "one group per image"),
+            ({"images": np.zeros((2, 4, 4)), "groups": np.zeros(3)}, "one entry per image"),
             ({"images": np.full((2, 4, 4), np.nan)}, "be finite"),
         ):
             np.savez(path, **arrays)
@@ -142,7 +142,7 @@ class TestSource:
         assert "left out: 0 exact copies, 4 in the gaps, 0 that resemble" in train.about
         assert float(every.obs.chi2(every.reference).mean()) == pytest.approx(1, abs=0.03)  # 44,000 values: 0.7 %
         assert len(make_problem("mri_images", 0, {**options, "part": "heldout", "n": 4}).obs) == 4
-        with pytest.raises(ValueError, match=r"data\.n must lie between 1 and 16"):
+        with pytest.raises(ValueError, match=r"data\.n must be from 1 to 16"):
             make_problem("mri_images", 0, {**options, "part": "heldout", "n": 17})
 
     def test_complex_images_are_recognised(self, tmp_path):

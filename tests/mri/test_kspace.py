@@ -1,4 +1,4 @@
-"""Column masks and their noise: the paper's numbers, addresses, and the shelf that keeps only what was measured."""
+"""Column masks and their noise: the paper's numbers, addresses, and the cache of measured columns."""
 
 import itertools
 import shutil
@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from diffem import Observations
+from diffem.mri import kspace_cache
 from diffem.mri.kspace import (
-    Protocol,
+    Acquisition,
     central,
     centre_columns,
     column_masks,
@@ -19,7 +20,7 @@ from diffem.mri.kspace import (
     put_columns,
     take_columns,
 )
-from diffem.mri.kspace_cache import Slices, in_memory, on_disk
+from diffem.mri.kspace_cache import Slices, cache_kspace, in_memory, on_disk
 from diffem.observations.fingerprint import fingerprint
 
 
@@ -58,11 +59,11 @@ class TestMasks:
     @pytest.mark.parametrize("accel", [0.5, 0, -2, float("nan"), "six"])
     def test_bad_accelerations(self, accel):
         with pytest.raises(ValueError, match="accel"):
-            Protocol(accel, 0.1, 0)
+            Acquisition(accel, 0.1, 0)
 
     def test_bad_noise(self):
         with pytest.raises(ValueError, match="sigma must be a positive number, got 0"):
-            Protocol(4, 0, 0)
+            Acquisition(4, 0, 0)
 
 
 def test_taking_columns_and_putting_them_back():
@@ -88,7 +89,7 @@ def test_the_noise_of_a_column_does_not_depend_on_the_others():
 def measured(channels, n=7, coils=None, accel=3):
     x = torch.randn(n, channels, 12, 16)
     maps = None if coils is None else torch.randn(n, coils, 12, 16, 2)
-    columns, masks = Protocol(accel, 0.05, 0).measure(x, torch.arange(n), maps)
+    columns, masks = Acquisition(accel, 0.05, 0).measure(x, torch.arange(n), maps)
     return x, Slices(columns, masks, torch.full((n,), 0.05, dtype=torch.float64), maps, x)
 
 
@@ -106,7 +107,7 @@ def parts(slices, step=3):
 CASES = pytest.mark.parametrize(("channels", "coils"), [(1, None), (2, None), (1, 3), (2, 3)])
 
 
-class TestShelf:
+class TestCache:
     @CASES
     def test_what_is_read_is_what_was_measured(self, channels, coils, tmp_path):
         x, slices = measured(channels, coils=coils)
@@ -114,11 +115,11 @@ class TestShelf:
         whole = Observations(put_columns(slices.columns, slices.masks), A, sigma=0.05)
         # χ² of the truth: 7 slices of some hundred values each, standard deviation √(2/m)
         assert float(whole.chi2(x).mean()) == pytest.approx(1, abs=5 * (2 / int(whole.counts().sum())) ** 0.5)
-        for shelf in (
+        for cache in (
             in_memory(parts(slices), channels == 2),
             on_disk(parts(slices), channels == 2, tmp_path, {"made": "here"}),
         ):
-            obs = shelf.observations()
+            obs = cache.observations()
             assert len(obs) == 7
             assert obs.x_shape == (channels, 12, 16)
             for index in (slice(2, 5), [6, 0, 6], [3], -1):
@@ -127,22 +128,22 @@ class TestShelf:
                 assert torch.equal(got.y, expected.y)
                 assert torch.equal(got.A(some), expected.A(some))
                 assert torch.equal(got.chi2(some), expected.chi2(some))
-            assert torch.equal(shelf.reference[[4, 1]], x[[4, 1]])
+            assert torch.equal(cache.reference[[4, 1]], x[[4, 1]])
 
     def test_indexing_reads_nothing_and_composes(self, tmp_path):
         _, slices = measured(1)
-        shelf = on_disk(parts(slices), False, tmp_path, {})
-        asked = []
-        read = shelf.read
-        shelf.read = lambda rows: (asked.append(rows.tolist()), read(rows))[1]
-        part = shelf.observations()[torch.tensor([6, 4, 2, 0])][1:3]
-        assert (len(part), asked) == (2, [])
+        cache = on_disk(parts(slices), False, tmp_path, {})
+        calls = []
+        read = cache.read
+        cache.read = lambda rows: (calls.append(rows.tolist()), read(rows))[1]
+        part = cache.observations()[torch.tensor([6, 4, 2, 0])][1:3]
+        assert (len(part), calls) == (2, [])
         part.to(torch.float64)
-        assert asked == [[4, 2]]
+        assert calls == [[4, 2]]
         with pytest.raises(ValueError, match="no observations left"):
             part[5:]
 
-    def test_the_fingerprint_knows_data_and_rows(self, tmp_path):
+    def test_the_fingerprint_depends_on_data_and_rows(self, tmp_path):
         _, slices = measured(1)
         obs = on_disk(parts(slices), False, tmp_path / "a", {}).observations()
         same = on_disk(parts(slices, 2), False, tmp_path / "b", {"other": 1}).observations()
@@ -152,7 +153,7 @@ class TestShelf:
         assert fingerprint(obs.tensors()) != fingerprint(changed.tensors())
         assert fingerprint(obs.tensors()) != fingerprint(obs[1:].tensors())
 
-    def test_a_shelf_is_made_once(self, tmp_path):
+    def test_a_cache_is_built_once(self, tmp_path):
         _, slices = measured(1)
 
         def never():
@@ -165,27 +166,35 @@ class TestShelf:
             on_disk(never(), False, tmp_path, {"a": 2})
         assert [p.name[0] for p in tmp_path.iterdir()] == ["k"]  # nothing half-made is left
 
-    def test_measurements_of_other_data_are_not_taken(self, tmp_path):
-        """A cache folder in the place of another: whole, and of the same shape."""
+    @pytest.mark.parametrize(("cache", "folder"), [(None, "environment"), ("recipe", "recipe")])
+    def test_the_folder_is_that_of_the_recipe_or_of_the_environment(self, cache, folder, tmp_path, monkeypatch):
+        monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "environment"))
+        _, slices = measured(1)
+        named = None if cache is None else str(tmp_path / cache)
+        cache_kspace(parts(slices), False, kspace_cache.MEMORY + 1, named, {})
+        assert [path.parent for path in tmp_path.glob("*/kspace-*")] == [tmp_path / folder]
+
+    def test_a_cache_of_other_data_is_rejected(self, tmp_path):
+        """A complete cache folder of the same shape, copied to the name of another."""
         _, slices = measured(1)
         for a in (1, 2):
             on_disk(parts(slices), False, tmp_path / f"{a}", {"a": a})
         (first,), (second,) = ((tmp_path / f"{a}").iterdir() for a in (1, 2))
         shutil.rmtree(first)
         shutil.copytree(second, first)
-        with pytest.raises(ValueError, match="holds measurements of other data; remove it"):
+        with pytest.raises(ValueError, match="is a cache of other data; remove it"):
             on_disk(parts(slices), False, tmp_path / "1", {"a": 1})
 
-    def test_damage_is_noticed(self, tmp_path):
+    def test_a_corrupted_cache_is_rejected(self, tmp_path):
         _, slices = measured(1)
         on_disk(parts(slices), False, tmp_path, {})
         (folder,) = tmp_path.iterdir()
         data = (folder / "columns.bin").read_bytes()
         (folder / "columns.bin").write_bytes(data[:-4])
-        with pytest.raises(ValueError, match=r"columns.bin is damaged"):
+        with pytest.raises(ValueError, match=r"columns.bin is corrupted"):
             on_disk(parts(slices), False, tmp_path, {})
         (folder / "shelf.json").write_text("{}")
-        with pytest.raises(ValueError, match="not a folder of measurements"):
+        with pytest.raises(ValueError, match="not a k-space cache"):
             on_disk(parts(slices), False, tmp_path, {})
 
     def test_noise_levels_that_differ(self):

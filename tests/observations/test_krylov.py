@@ -12,7 +12,7 @@ import torch
 from diffem import Observations, operators
 from diffem.observations.information import explicit_information, information_of, matrix_free_information
 from diffem.observations.krylov import Krylov
-from diffem.operators.spectrum import determined
+from diffem.operators.spectrum import determined_share
 from diffem.posterior.correction import Correction
 from diffem.priors.preconditioning import Correcting
 
@@ -115,7 +115,7 @@ def test_where_nothing_was_measured_nothing_is_known() -> None:
     obs, _, _ = observations("dense")
     G = matrix_free_information(obs).only(torch.zeros(N, dtype=torch.bool))
     x = torch.randn(N, *obs.x_shape, dtype=DOUBLE)
-    assert torch.equal(G.combine((determined(3.0), x)), torch.zeros_like(x))
+    assert torch.equal(G.combine((determined_share(3.0), x)), torch.zeros_like(x))
     assert torch.equal(G.solve(obs.y, torch.tensor(1.0)), torch.zeros_like(x))
     assert all(len(numbers) == 0 for numbers in G.extent())
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from diffem import Observations, operators
 from diffem.files import memory
-from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
+from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 
 from ..exact import random_covariance
 
@@ -33,7 +33,7 @@ def test_chi2_under_a_full_noise_covariance(shared):
     matrices = torch.stack([random_covariance(12, seed) for seed in range(4)])
     y, x = torch.randn(2, 4, 3, 4, dtype=torch.float64)
     mask = masked().measured
-    obs = Observations(y, operators.Mask(mask), cov=Dense(matrices[0] if shared else matrices))
+    obs = Observations(y, operators.Mask(mask), cov=DenseCovariance(matrices[0] if shared else matrices))
     for i in range(4):
         keep = mask[i].flatten()
         residual, block = (y - x)[i].flatten()[keep], matrices[0 if shared else i][keep][:, keep]
@@ -86,8 +86,8 @@ def numbers(*shape):
         Diagonal(numbers(4, 3, 4)),
         LowRank(numbers(2, 3, 4), numbers(4, 3, 4)),
         LowRank(numbers(2, 3, 4), 0.5),
-        Dense(random_covariance(12).float()),
-        Dense(torch.stack([random_covariance(12, seed) for seed in range(4)]).float()),
+        DenseCovariance(random_covariance(12).float()),
+        DenseCovariance(torch.stack([random_covariance(12, seed) for seed in range(4)]).float()),
     ],
     ids=repr,
 )
@@ -144,7 +144,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Diagonal(torch.ones(4))), "does not fit y"),
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=torch.eye(3)), "covariance, got Tensor"),
         (
-            lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Dense(torch.ones(3, 3))),
+            lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=DenseCovariance(torch.ones(3, 3))),
             "positive definite",
         ),
         (

@@ -143,7 +143,7 @@ def test_save_and_load(name, resident, tmp_path, monkeypatch):
     A, x, y, v = build(name)
     obs = Observations(y + 0.1, A, sigma=0.3)
     if name == "function each":
-        with pytest.raises(ValueError, match="holds code"):
+        with pytest.raises(ValueError, match="contains code"):
             obs.save(tmp_path / "obs.safetensors")
         return
     obs.save(tmp_path / "obs.safetensors")

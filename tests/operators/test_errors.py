@@ -55,7 +55,7 @@ def test_complex_and_integer_data():
 def test_channels_that_are_not_two():
     with raises(r"\(n, ..., 2, H, W\)", r"\(1, 3, 8, 8\)"):
         operators.Fourier(complex=True, channels=True)(torch.randn(1, 3, 8, 8))
-    with raises("complex=True too"):
+    with raises("needs complex=True"):
         operators.Fourier(channels=True)
 
 

@@ -14,7 +14,7 @@ def test_gain_of_every_operator(name):
     """Exact where AAᵀ is diagonal. Elsewhere its relative error has standard deviation √2 ‖off-diagonal part‖ / trace: five of those."""
     make, x_shape = REGISTRY[name]
     x = torch.randn(3, *x_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    A = make(3).bound(x[:1])
+    A = make(3).resolve_axes(x[:1])
     y = A(x)
     gram = matrix_of(A, x_shape, 3)
     gram = gram @ gram.mT

@@ -34,10 +34,10 @@ def network_prior(seed=0):
             return h if shown is None else h + 0.3 * shown.sin()
 
     cov = random_covariance(SIZE)
-    from diffem.linalg import Dense
+    from diffem.linalg import DenseCovariance
 
     return priors.DiffusionPrior(
-        Network().double(), EVENT, cov=Dense(cov), mean=torch.zeros(EVENT, dtype=torch.float64), family=FAMILY
+        Network().double(), EVENT, cov=DenseCovariance(cov), mean=torch.zeros(EVENT, dtype=torch.float64), family=FAMILY
     )
 
 

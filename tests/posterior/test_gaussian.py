@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.linalg import Dense, Diagonal, LowRank
+from diffem.linalg import DenseCovariance, Diagonal, LowRank
 from diffem.samplers import get_sampler
 
 from ..exact import gaussian_posterior_mean, matrix_of, random_covariance, textbook_cg
@@ -128,8 +128,8 @@ def noise(kind, shape):
     cov, matrix = {
         "diagonal": (Diagonal(variances), torch.diag(variances.flatten())),
         "low rank": (LowRank(factor, variances), low_rank),
-        "dense": (Dense(each[0]), each[0]),
-        "dense each": (Dense(each), each),
+        "dense": (DenseCovariance(each[0]), each[0]),
+        "dense each": (DenseCovariance(each), each),
     }[kind]
     return cov, matrix.expand(N, size, size)
 

@@ -121,4 +121,6 @@ def test_the_exact_posterior_is_that_of_its_components():
             assert torch.allclose(evaluation.prior[i], log_r[i].exp() @ m[i], atol=1e-10)
             # up to the determinant of Σ_y, which is the same for every x_t
             constant = math.log(0.25)
-            assert torch.allclose(evaluation.log_likelihood[i] - constant, torch.logsumexp(log_w, 0), atol=1e-10)
+            assert torch.allclose(
+                evaluation.log_likelihood(obs, obs.y, 1)[i] - constant, torch.logsumexp(log_w, 0), atol=1e-10
+            )

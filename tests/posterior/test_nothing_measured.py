@@ -7,8 +7,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.core.randomness import Stream
-from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
-from diffem.posterior.likelihood import log_likelihood
+from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 
 from ..exact import random_covariance
 from .registry import ANY_PRIOR, CONFIGURATIONS
@@ -19,7 +18,7 @@ EMPTY = torch.arange(N) % 3 == 0
 NOISE = {
     "isotropic": lambda: Isotropic(0.2),
     "low rank": lambda: LowRank(torch.ones(1, *EVENT, dtype=DOUBLE), 0.2),
-    "dense": lambda: Dense(random_covariance(SIZE, seed=4)),
+    "dense": lambda: DenseCovariance(random_covariance(SIZE, seed=4)),
 }
 
 
@@ -43,7 +42,7 @@ def test_the_denoiser_is_the_priors(name, noise):
         x_t = sigma * torch.randn(N, *EVENT, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
         assert torch.equal(posterior(x_t, sigma)[EMPTY], prior(x_t, sigma)[EMPTY])
         evaluation = posterior.evaluate(x_t, torch.tensor(sigma, dtype=DOUBLE))
-        twist = log_likelihood(evaluation, posterior.obs, torch.ones(N, *EVENT, dtype=DOUBLE), 3)
+        twist = evaluation.log_likelihood(posterior.obs, torch.ones(N, *EVENT, dtype=DOUBLE), 3)
         assert (twist[EMPTY] == 0).all()  # nothing was measured: log 1
         assert torch.isfinite(twist).all()
 
@@ -94,7 +93,7 @@ def test_draws_are_those_of_the_prior(sampler):
 def test_gaussian_draws_are_exactly_those_of_the_prior(kind, noise):
     """Matheron's rule with nothing to correct: μ + Σ^½z, each draw with the normal numbers of its address."""
     cov = {
-        "dense": Dense(random_covariance(SIZE)),
+        "dense": DenseCovariance(random_covariance(SIZE)),
         "low rank": LowRank(torch.randn(2, *EVENT, dtype=DOUBLE, generator=torch.Generator().manual_seed(5)), 0.3),
         "diagonal": Diagonal(torch.rand(EVENT, dtype=DOUBLE, generator=torch.Generator().manual_seed(6)) + 0.1),
     }[kind]

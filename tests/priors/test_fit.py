@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.linalg import Dense
+from diffem.linalg import DenseCovariance
 from diffem.priors import rounds
 
 from ..exact import matrix_of, random_covariance
@@ -47,7 +47,7 @@ def problem(seed, n=60, kind="mask"):
     y = A(x)
     noise = torch.randn(y.shape, generator=generator, dtype=torch.float64)
     if kind == "mask, full noise":
-        cov = Dense(0.1 * random_covariance(size, seed + 10))
+        cov = DenseCovariance(0.1 * random_covariance(size, seed + 10))
         return Observations(y + cov.sqrt(noise), A, cov=cov)
     return Observations(y + 0.2 * noise, A, sigma=0.2)
 

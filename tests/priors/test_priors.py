@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from diffem import Observations, operators, priors
-from diffem.linalg import Dense, Diagonal, Isotropic, LowRank
+from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 from diffem.nn import MLP, reference_embedding
 
 from ..exact import random_covariance
@@ -152,8 +152,11 @@ class TestDiffusion:
         (lambda: priors.MixturePrior(torch.ones(2), torch.zeros(2, 2), torch.tensor([1.0, 0.0])), "positive"),
         (lambda: priors.DiffusionPrior(lambda x, s: x, (2,)), "torch.nn.Module"),
         (lambda: priors.DiffusionPrior(nn.Identity(), (2,), sigma_min=2, sigma_max=1), "0 < sigma_min < sigma_max"),
-        (lambda: gaussian(Dense(random_covariance(SIZE)))(torch.zeros(2, 6, dtype=torch.float64), 1.0), r"\(2, 3\)"),
-        (lambda: gaussian(Dense(random_covariance(SIZE)))(torch.zeros(2, 2, 3), 1.0), "float32.*float64"),
+        (
+            lambda: gaussian(DenseCovariance(random_covariance(SIZE)))(torch.zeros(2, 6, dtype=torch.float64), 1.0),
+            r"\(2, 3\)",
+        ),
+        (lambda: gaussian(DenseCovariance(random_covariance(SIZE)))(torch.zeros(2, 2, 3), 1.0), "float32.*float64"),
         (lambda: mixture()(torch.zeros(2, *EVENT, dtype=torch.float64), -1.0), "sigma must be positive"),
     ],
 )

@@ -150,7 +150,7 @@ def test_a_logger_that_fails_does_not_end_the_run(tensorboard, monkeypatch, tmp_
         raise OSError("no space")
 
     monkeypatch.setattr(Writer, "add_scalar", broken)
-    with pytest.warns(RunWarning, match="tensorboard ended: OSError: no space; the run goes on"):
+    with pytest.warns(RunWarning, match="tensorboard failed: OSError: no space; the run continues"):
         run = fit(tmp_path / "run", loggers=["tensorboard"])
     assert len(run.laps) == 3
 

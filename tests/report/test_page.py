@@ -39,7 +39,7 @@ def own(tmp_path_factory):
 def test_the_page_of_own_data_is_about_them(own):
     page = text(own / "report.html")
     assert page.strip().startswith("my-table · diffem")
-    assert "Recipe digits, on data given from Python" in page
+    assert "Recipe digits, on data from Python" in page
     assert page.count("handwritten digits") == 1  # in the settings
     assert "learned from the observations alone" in page
 
@@ -49,7 +49,7 @@ def test_settings_tell_the_encoding_in_readable_letters(own):
     assert "8×8 pixels" in page
     assert "x some entries of x, 25% to 100% of the values, noise 0.1" in page.replace("an observation y", "x")
     scale = diffem.load(own, 0).scale
-    assert f"the network computes with x / {scale:.4g}" in page
+    assert f"the network input is x / {scale:.4g}" in page
     assert "0.02 to 20 times the scale" in page
     assert "8×8" in (own / "recipe.yaml").read_text()
 
@@ -75,35 +75,35 @@ def test_predictions_come_with_their_uncertainty(own):
 
 def test_a_report_without_the_observations_shows_no_empty_ones(own):
     page = text(write_report(own))
-    assert "draws of x given each of them" in page
+    assert "osterior draws for" in page
     assert "an observation y" not in page
 
 
-def test_a_clean_run_is_not_said_to_have_seen_no_clean_example(tmp_path):
+def test_a_clean_run_is_described_as_trained_on_clean_samples(tmp_path):
     x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
     changes = SHORT | {"e_step.clean": True, "e_step.fresh": 1.0, "watch.held_out": 0}
     diffem.fit(Observations.clean(x), RECIPE, tmp_path / "run", changes=changes, progress=False)
     page = text(tmp_path / "run/report.html")
-    assert "trained on samples of x themselves" in page
-    assert "samples to learn from + held out" in page
+    assert "trained on clean samples of x" in page
+    assert "samples for training + held out" in page
     assert "observations alone" not in page
-    assert "kept from training" not in page
-    assert "rejected" not in page.split("Lap by lap")[1].split("Settings")[0]
+    assert "held-out samples" not in page.split("Measures of each lap")[0]
+    assert "rejected" not in page.split("Measures of each lap")[1].split("Settings")[0]
     hub.export_run(tmp_path / "run", tmp_path / "export")
-    assert "From lap 1 of training on samples of x themselves." in (tmp_path / "export/README.md").read_text()
+    assert "From lap 1 of training on clean samples of x." in (tmp_path / "export/README.md").read_text()
 
 
-def test_nothing_held_out_and_nothing_found_is_said_so():
+def test_sentences_depend_on_held_out_observations_and_start():
     from diffem.report.page import _words
 
     recipe = load_recipe(RECIPE, {"watch.held_out": 0})
     words = _words(recipe, [{"lap": 0}, {"lap": 1}], True)
-    assert "not checked" in words["fine"]
-    assert "used in training" in words["posterior"]
+    assert "not tested" in words["fine"]
+    assert "Training observations" in words["posterior"]
     given = _words(load_recipe(RECIPE), [{"lap": 0, "start": "given", "predictive_log_likelihood": 0.0}], True)
-    assert "started from a prior that was given" in given["prior"]
-    assert "kept from training" in given["posterior"]
-    assert "explained" in given["fine"]
+    assert "started from a given prior" in given["prior"]
+    assert "Held-out observations" in given["posterior"]
+    assert "draws fit held-out" in given["fine"]
 
 
 def test_a_given_start_is_not_called_gaussian(tmp_path):
@@ -112,7 +112,7 @@ def test_a_given_start_is_not_called_gaussian(tmp_path):
     changes = SHORT | {"watch.held_out": 8}
     diffem.fit(Observations(y, sigma=0.5), RECIPE, tmp_path / "run", changes=changes, progress=False, start=start)
     page = text(tmp_path / "run/report.html")
-    assert "Lap 0 (the start)" in page
+    assert "Lap 0 (starting prior)" in page
     assert "Gaussian start)" not in page
 
 

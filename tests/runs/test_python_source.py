@@ -111,7 +111,7 @@ def test_a_runs_folder_executes_nothing(run, folder, monkeypatch, tmp_path):
         result = command("fit", recipe, "-o", folder / "other")
         assert result.returncode == 2
         assert (
-            f"executed only if you name it, not because a run's recipe does: --set data.source={NAME}:problem"
+            f"not executed only because the recipe of a run names it. Name it yourself: --set data.source={NAME}:problem"
             in result.stderr
         )
     result = command("observe", run, "-o", "obs.safetensors")
@@ -152,12 +152,12 @@ def test_a_mapping_is_the_users_own(folder, monkeypatch):
         ({"source": "some_module_of_a_user:absent"}, "has no function 'absent'"),
         ({"source": "some_module_of_a_user:number"}, "has no function 'number'"),
         ({"source": "some_module_of_a_user:nothing"}, "must return diffem.Observations.*got NoneType"),
-        ({"source": "some_module_of_a_user:problem", "m": 3}, "does not take these settings.*'m'"),
+        ({"source": "some_module_of_a_user:problem", "m": 3}, "does not accept these arguments.*'m'"),
         ({"source": "some_module_of_a_user.py:problem"}, "without .py: some_module_of_a_user:function"),
         ({"source": "some_module_of_a_user:failing"}, r"failed: FileNotFoundError: psf.fits .*user.py, line \d+"),
-        ({"source": "no_module_of_a_user:problem"}, "no module 'no_module_of_a_user', neither in"),
-        ({"source": "some_module_of_a_user:problem()"}, "not of the form module:function"),
-        ({"source": "../some_module_of_a_user:problem"}, "not of the form module:function"),
+        ({"source": "no_module_of_a_user:problem"}, "module 'no_module_of_a_user' was found neither in"),
+        ({"source": "some_module_of_a_user:problem()"}, "must have the form module:function"),
+        ({"source": "../some_module_of_a_user:problem"}, "must have the form module:function"),
     ],
 )
 def test_what_is_wrong_with_a_source_is_named(data, words, folder):
@@ -182,7 +182,7 @@ def test_a_module_of_the_same_name_is_not_taken_for_another(folder, tmp_path):
     other.mkdir()
     shutil.copy(folder / f"{NAME}.py", other)
     shutil.copy(folder / "recipe.yaml", other)
-    with pytest.raises(InputError, match="loaded already"):
+    with pytest.raises(InputError, match="already loaded"):
         diffem.fit(None, other / "recipe.yaml", other / "run")
 
 

@@ -7,8 +7,8 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.em.expectation import draw_shard
-from diffem.linalg import Dense, Isotropic, System
-from diffem.posterior.likelihood import lanczos_logdet, log_likelihood
+from diffem.linalg import DenseCovariance, Isotropic, System
+from diffem.posterior.likelihood import lanczos_logdet
 from diffem.runs.recipe import EStep
 from diffem.samplers.tds import normalised, systematic
 
@@ -100,7 +100,7 @@ def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, kind):
     prior, n = gaussian(), 3
     if kind.startswith("mask"):
         mask = torch.tensor([[True, False, True, True], [True, True, True, True], [False, False, True, False]])
-        cov = Dense(random_covariance(4, seed=7)) if "full" in kind else Isotropic(0.16)
+        cov = DenseCovariance(random_covariance(4, seed=7)) if "full" in kind else Isotropic(0.16)
         obs = Observations(torch.randn(n, 4, dtype=DOUBLE), operators.Mask(mask), cov=cov)
         matrix = torch.diag_embed(mask.double())
     else:
@@ -114,7 +114,7 @@ def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, kind):
         for _ in range(2):
             x_t = sigma * torch.randn(n, 4, dtype=DOUBLE)
             evaluation = posterior.evaluate(x_t, torch.tensor(sigma, dtype=DOUBLE))
-            got.append(log_likelihood(evaluation, obs, torch.ones_like(obs.y), posterior.iterations + 4))
+            got.append(evaluation.log_likelihood(obs, torch.ones_like(obs.y), posterior.iterations + 4))
             expected.append(exact_log_likelihood(obs, matrix, prior(x_t, sigma), V))
         # besides the constant of 2π, the whole density: the determinant is in it
         constant = -0.5 * obs.counts() * math.log(2 * math.pi)
@@ -128,7 +128,7 @@ def test_lanczos_determinant_under_correlated_noise():
     As many Lanczos steps as dimensions make zᵀ log(M) z exact; here nothing is known about x and M = Σ_y has eigenvalues 0.1 and 1.9.
     """
     noise = torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=DOUBLE)
-    obs = Observations(torch.zeros(1, 2, dtype=DOUBLE), operators.Mask(torch.ones(1, 2)), cov=Dense(noise))
+    obs = Observations(torch.zeros(1, 2, dtype=DOUBLE), operators.Mask(torch.ones(1, 2)), cov=DenseCovariance(noise))
     system = System(lambda p: (torch.zeros_like(p), torch.zeros_like(p)), obs.noise)
     probe = torch.tensor([[1.0, -1.0]], dtype=DOUBLE)
     assert float(lanczos_logdet(system, probe, obs, 2)) == pytest.approx(2 * math.log(0.1), rel=1e-12)

@@ -1,7 +1,7 @@
-"""A page to look at a run with.
+"""A local web page that displays a run.
 
-What is looked at is a `viewer`. Requests are checked in `guard` (who sent them), `asked` (how much they ask for) and
-`upload` (which file), turned into observations in `observing` and answered in `drawing` and `standing`; `panels` makes
-pictures of the answers. The page itself is in `page`, its upload field in `incoming`; `server` serves it and `folder`
-keeps the uploads.
+`viewer` reads the run. `guard` rejects requests from other web sites, `asked` limits the size of a request, and
+`upload` decodes an uploaded file. `observing` turns the request into observations, `drawing` and `standing` compute the
+answer, and `panels` renders it as HTML. `page` lays out the controls, `actions` holds their handlers and `incoming` the
+upload field. `server` serves the page and `folder` manages the temporary folder of uploads.
 """

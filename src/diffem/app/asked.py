@@ -1,4 +1,4 @@
-"""What a request may ask for: how many and how long, checked before anything is done."""
+"""Limits on the numbers in a request, checked before any computation starts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 
 from ..core.errors import InputError
 
-# The most one request may ask for: the page answers one at a time.
+# Largest values of one request: the page answers one request at a time, so a long one blocks the others.
 LIMITS = {"samples": 256, "draws": 64, "steps": 1024, "seed": (1 << 31) - 1}
 
 
 def whole(value: Any, name: str, low: int, high: int) -> int:
-    """An integer between `low` and `high`, or a readable refusal."""
+    """Convert a value to an integer.
+
+    Raises:
+        InputError: If the value is not a whole number from `low` to `high`.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -23,6 +27,11 @@ def whole(value: Any, name: str, low: int, high: int) -> int:
 
 
 def real(value: Any, name: str, low: float, high: float) -> float:
+    """Convert a value to a float.
+
+    Raises:
+        InputError: If the value is not a number from `low` to `high`.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError):

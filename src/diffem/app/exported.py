@@ -1,4 +1,4 @@
-"""An exported prior as the app looks at it: a run of one lap, without measures, draws and observations."""
+"""An exported prior, presented to the app as a run with one lap and without measures, draws or observations."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from .viewer import Viewer
 
-SAMPLES, STEPS = 32, 32  # drawn once, for the page's first view
+SAMPLES, STEPS = 32, 32  # of the prior samples that are drawn once, when the page opens
 
 
 class ExportedRun(RunDir):
-    """What a run's folder would tell about the prior."""
+    """A run folder that is emulated from the card of an exported prior."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
         self.card = hub.read_card(path)
 
     def recipe(self) -> Recipe:
-        """How the prior is drawn from, and what the page is headed with; a card names no data that could be made again."""
-        kept = hub.kept_recipe(self.card)
+        """The recipe in the card, or a placeholder; it provides the page's heading and the options for drawing."""
+        saved = hub.kept_recipe(self.card)
         base = {"name": "exported", "data": {"source": "given"}, "laps": 1, "train": {"steps": 1}}
-        recipe = load_recipe(base) if kept is None else kept
+        recipe = load_recipe(base) if saved is None else saved
         lap = self.card.get("lap")
-        source = recipe.about if kept is None else lead(recipe)
+        source = recipe.about if saved is None else lead(recipe)
         about = f"an exported prior{'' if lap is None else f' of lap {lap}'}; {source}"
         return recipe.model_copy(update={"about": about.removesuffix("; "), "laps": 0, "final": None})
 
@@ -51,15 +51,13 @@ class ExportedRun(RunDir):
 
 
 class ExportedViewer(Viewer):
-    """The prior of an export as lap 0 of a run."""
+    """An exported prior, presented as lap 0 of a run."""
 
     def __init__(
         self, path: str | os.PathLike[str], observations: Path | None = None, device: torch.device | str | None = None
     ) -> None:
         if observations is not None:
-            raise InputError(
-                f"--observations are those of a run; {path} is an exported prior, which has none of its own"
-            )
+            raise InputError(f"--observations needs a run: {path} is an exported prior, which has no observations")
         super().__init__(path, None, device, ExportedRun(path))
         self._samples: np.ndarray | None = None
 
@@ -75,8 +73,8 @@ class ExportedViewer(Viewer):
         assert isinstance(self.run, ExportedRun)
         return super().range if (given := hub.card_range(self.run.card)) is None else given
 
-    def stored(self, lap: int, name: str) -> np.ndarray:
-        """Samples, drawn when they are first looked at; an export keeps none, and no draws."""
+    def read_saved(self, lap: int, name: str) -> np.ndarray:
+        """Prior samples, drawn at the first call; an export contains no posterior draws, so those are empty."""
         if name != "samples":
             return np.zeros((0, 0, *self.event_shape), dtype=np.float32)
         if self._samples is None:

@@ -1,7 +1,8 @@
-"""The temporary folder of uploaded files: removed when the app stops, however it stops.
+"""The temporary folder of uploaded files, which is removed when the app stops.
 
-The folder is locked while its process lives, and the operating system frees the lock with the process. So the next
-start can tell the folders of processes that were killed (SIGKILL, loss of power) from those in use, and removes them.
+The folder is locked while its process lives, and the operating system frees the lock with the process. The next start
+of the app removes every folder without a lock: those are left over from processes that were killed (SIGKILL, power
+failure).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PREFIX = "diffem-app-"
 
 @contextmanager
 def upload_folder() -> Iterator[Path]:
-    """A locked folder of this process; leftovers of processes that are gone are removed first."""
+    """Create a locked folder for this process, after removing the folders of processes that no longer exist."""
     remove_leftovers()
     path, lock = _create()
     try:
@@ -31,7 +32,7 @@ def upload_folder() -> Iterator[Path]:
 
 
 def remove_leftovers() -> None:
-    """Remove this user's upload folders that no process holds locked."""
+    """Remove the upload folders of this user that no process has locked."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         lock = _lock(path)
         if lock is not None:
@@ -40,7 +41,7 @@ def remove_leftovers() -> None:
 
 
 def sweep(folder: Path, age: float) -> None:
-    """Remove files that nobody has read for `age` seconds: uploads that were abandoned or interrupted."""
+    """Remove files that have not been read for `age` seconds: abandoned or interrupted uploads."""
     for root, _, names in os.walk(folder, topdown=False):
         for name in names:
             file = Path(root, name)
@@ -54,7 +55,7 @@ def sweep(folder: Path, age: float) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder unless something is in it."""
+    """Remove a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()
 
@@ -64,15 +65,15 @@ def _create() -> tuple[Path, int | None]:
         path = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
         lock = _lock(path)
         if lock is None:
-            time.sleep(0.2)  # another process that starts now may have taken it for a leftover, and is removing it
+            time.sleep(0.2)  # a process that starts at the same moment may have locked the folder to remove it
         if path.is_dir():
-            return path, lock  # without a lock on file systems that have none
+            return path, lock  # the lock is None on file systems without locks
         if lock is not None:
             os.close(lock)
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a folder of this user; None where somebody else has locked it, or where it is not ours."""
+    """Lock a folder; None if another process has locked it or if it belongs to another user."""
     import fcntl
 
     try:
@@ -90,7 +91,7 @@ def _lock(path: Path) -> int | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, also while a request that is being cancelled still writes into it."""
+    """Remove a folder; retry while a request that is being cancelled still writes into it."""
     for _ in range(20):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():

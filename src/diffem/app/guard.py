@@ -1,15 +1,16 @@
-"""Which HTTP requests reach the page: those that its own JavaScript makes.
+"""Reject HTTP requests that were not made by the page's own JavaScript.
 
-Any web page that somebody has open can send requests to servers on their machine and in their network. Gradio
-compares `Origin` with `Host` only to decide about CORS headers, that is, whether the other page may *read* the
-answer; it carries the request out all the same. And a page whose own name suddenly resolves to this machine (DNS
-rebinding) is of the same origin for the browser. So, before Gradio:
+Any web page that is open in the user's browser can send requests to servers on the same machine and in the same
+network. Gradio compares `Origin` with `Host` only to set CORS headers, which decide whether the other page may *read*
+the answer; it executes the request in either case. A page whose host name is made to resolve to this machine (DNS
+rebinding) even has the same origin. These checks therefore run before Gradio:
 
-- `Host` must be a name of this server: rebinding needs a name of the attacker's.
-- `Origin`, where there is one, must be the address that the request was sent to, and `Sec-Fetch-Site` must not be
-  another site's. The one exception is a link to the page itself. Programs, which send neither header, are served.
-- Only the routes that the page uses exist: Gradio's others read files and fetch addresses of the visitor's choice.
-- A request has at most `MAX_BODY` bytes, whatever it claims.
+- `Host` must be a name of this server. DNS rebinding needs a name that belongs to the attacker.
+- `Origin`, if present, must be the address that the request was sent to, and `Sec-Fetch-Site` must not name another
+  site. The only exception is a link to the page itself. Programs that send neither header are served.
+- Only the routes that the page uses are available. Other routes of Gradio read files and fetch addresses that the
+  request names.
+- A request has at most `MAX_BODY` bytes, whatever its `Content-Length`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 MAX_UPLOAD = 16 << 20  # bytes of an uploaded file
 MAX_BODY = MAX_UPLOAD + (1 << 16)  # of a request: the file and the headers around it
 TOO_LONG = 413, f"a request has at most {MAX_BODY} bytes"
-# The browser itself refuses to fetch from anywhere else, and to show the page inside another.
+# The browser then loads nothing from other hosts and does not display the page inside another one.
 POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"
 ROUTES = re.compile(
     r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?"
@@ -40,7 +41,7 @@ ROUTES = re.compile(
 
 
 def own_names(host: str, others: Iterable[str] = ()) -> frozenset[str]:
-    """Names under which a page that is served on `host` may be opened, in lower case."""
+    """Host names, in lower case, under which a page that is served on `host` may be opened."""
     names = {host, *LOCAL, *others}
     if host not in LOCAL:
         machine = socket.gethostname()
@@ -49,13 +50,13 @@ def own_names(host: str, others: Iterable[str] = ()) -> frozenset[str]:
 
 
 class Guard:
-    """ASGI middleware: refuses requests made by other web pages, adds the content security policy to every response.
+    """ASGI middleware that rejects requests from other web pages and adds a content security policy to every response.
 
     Args:
         app: The application to protect.
         names: Host names that the page is served under.
-        any_address: Accept every numeric address as a host name. Numeric addresses cannot be rebound; this is for
-            servers that listen on a network and do not know under which addresses they are reached.
+        any_address: Accept every numeric address as a host name, for servers that listen on a network and may have
+            several addresses. DNS rebinding does not work with numeric addresses.
     """
 
     def __init__(self, app: Application, names: frozenset[str], any_address: bool = False) -> None:
@@ -67,8 +68,8 @@ class Guard:
         elif scope["type"] != "http":  # the page uses no websockets
             await receive()
             await send({"type": "websocket.close", "code": 1008})
-        elif refused := self.refusal(scope):
-            await _answer(send, *refused)
+        elif rejection := self.rejection(scope):
+            await _answer(send, *rejection)
         else:
             exchange = _Exchange(receive, send)
             try:
@@ -79,8 +80,8 @@ class Guard:
             if exchange.too_long and not exchange.answered:
                 await _answer(send, *TOO_LONG)
 
-    def refusal(self, scope: Message) -> tuple[int, str] | None:
-        """Status code and reason when a request is to be refused."""
+    def rejection(self, scope: Message) -> tuple[int, str] | None:
+        """Status code and reason if a request is rejected; None if it is accepted."""
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value.decode("latin-1").strip())
@@ -89,18 +90,18 @@ class Guard:
         if len(hosts) != 1 or not self.is_own(hosts[0]):
             return 400, "this page is not served under that name; start the app with --name to add one"
         if origins and origins != [f"{scope['scheme']}://{hosts[0]}"]:
-            return 403, "requests from other web pages are refused"
+            return 403, "requests from other web pages are rejected"
         if any(site not in ("same-origin", "none") for site in sites) and not _is_link(scope, headers):
-            return 403, "requests from other web sites are refused"
+            return 403, "requests from other web sites are rejected"
         if not ROUTES.fullmatch(scope["path"]):
-            return 404, "there is nothing here"
+            return 404, "not found"
         length = headers.get(b"content-length", ["0"])[0]
         if length.isdecimal() and int(length) > MAX_BODY:
             return TOO_LONG
         return None
 
     def is_own(self, host: str) -> bool:
-        """Whether a `Host` header names this server; ports are not compared, a tunnel may have another."""
+        """Whether a `Host` header names this server. Ports are not compared, because a tunnel may use another port."""
         found = re.fullmatch(r"(?:\[([\da-fA-F:.]+)\]|([^\[\]:/@?#\s]+))(?::\d{1,5})?", host)
         if found is None:
             return False
@@ -117,7 +118,7 @@ def _is_address(name: str) -> bool:
 
 
 def _is_link(scope: Message, headers: dict[bytes, list[str]]) -> bool:
-    """Whether somebody follows a link to the page: the browser shows it, and the other page sees nothing of it."""
+    """Whether the user follows a link to the page. The linking page cannot read the result."""
     navigating = headers.get(b"sec-fetch-mode") == ["navigate"]
     alone = headers.get(b"sec-fetch-dest") == ["document"]
     return scope["method"] == "GET" and scope["path"] == "/" and navigating and alone
@@ -132,10 +133,10 @@ async def _answer(send: Send, status: int, reason: str) -> None:
 
 
 class _Exchange:
-    """One request and its response: the body is bounded, and the policy is added.
+    """One request and its response, with a bounded body and the content security policy.
 
-    `Content-Length` may be absent, so the bytes are counted as they arrive. Once there are too many, the application
-    is told that the client has gone, and whatever it then answers is replaced by an error.
+    `Content-Length` may be absent, so the bytes are counted as they arrive. If there are too many, the application
+    receives a disconnect message, and its response is replaced by an error.
     """
 
     def __init__(self, receive: Receive, send: Send) -> None:

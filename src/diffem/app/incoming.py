@@ -1,4 +1,4 @@
-"""The page's upload field: a file is read once and deleted; what was decoded from it stays in memory."""
+"""The page's upload field. A file is decoded once and deleted; the decoded sample stays in memory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..core.errors import InputError
 from .folder import remove_empty
 from .upload import Upload
 
-KEPT = 64  # decoded uploads in memory: as many people can draw again and again from theirs
+KEPT = 64  # decoded uploads in memory; the least recently used one is dropped first
 
 
 class Incoming:
     """Reads and deletes uploaded files.
 
-    Gradio stores an upload in its folder and then names it by its path in every request of the page. A path is
-    therefore read when it is first named, and afterwards stands for what was decoded. Gradio would also accept
-    addresses to download from, and does not check paths at all where the page is mounted in a server of one's own:
-    here a path must be that of a file in the folder.
+    Gradio stores an upload in its folder, and every later request of the page contains its path. The file is read at
+    the first request; later requests get the decoded upload for the same path. Gradio also accepts addresses to
+    download from, and it does not check paths if the page is mounted in another server. Here a path must lie in the
+    folder.
 
     Args:
-        folder: Where Gradio stores uploads; nothing outside it is read.
+        folder: The folder in which Gradio stores uploads; no file outside it is read.
         decode: Turns a file's content into an upload, or raises `InputError`.
     """
 
@@ -34,15 +34,15 @@ class Incoming:
         self._lock = threading.Lock()
 
     def field(self, gr: Any, **options: Any) -> Any:
-        """The upload field; event handlers receive an `Upload`, an `InputError` to raise, or None for no file."""
+        """Create the upload field; event handlers receive an `Upload`, an `InputError`, or None without a file."""
         field = gr.File(type="binary", **options)
-        # Replaced on the object: Gradio writes a stub file beside the source of every subclass of a component.
+        # replaced on the object: Gradio writes a stub file next to the source of every subclass of a component
         field.async_move_resource_to_block_cache = self._resolved
         field.preprocess = lambda payload: None if payload is None else self.read(payload.path)
         return field
 
     def read(self, path: str) -> Upload | InputError:
-        """What the uploaded file at `path` holds; the file is deleted."""
+        """Decode the uploaded file at `path` and delete it."""
         file = self._require_inside(path)
         with self._lock:
             if file.is_file() and not file.is_symlink():
@@ -52,7 +52,7 @@ class Incoming:
                     remove_empty(file.parent)
                 self._read[file] = self._decoded(data)
             elif file not in self._read:
-                return InputError("the uploaded file is no longer here; choose it again")
+                return InputError("the uploaded file has expired; choose it again")
             self._read.move_to_end(file)
             while len(self._read) > KEPT:
                 self._read.popitem(last=False)
@@ -70,5 +70,5 @@ class Incoming:
     def _require_inside(self, path: Any) -> Path:
         file = Path(str(path)).resolve()
         if self.folder not in file.parents:
-            raise ValueError(f"{path} was not uploaded")
+            raise ValueError(f"{path} is not an uploaded file")
         return file

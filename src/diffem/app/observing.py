@@ -1,4 +1,4 @@
-"""Observations to condition on: one of the run's, or a visitor's picture through an operator of their choice."""
+"""Observations to condition on: one of the run, or an uploaded sample corrupted by an operator of the page."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ from .upload import image_shape
 from .viewer import Viewer
 
 OPERATORS = ("mask", "blur", "downsample")
-NAMES = {"mask": "missing pixels", "blur": "blur", "downsample": "lower resolution"}  # as the page has them
+NAMES = {"mask": "missing pixels", "blur": "blur", "downsample": "lower resolution"}  # labels on the page
 
 
 @dataclass
 class Observed:
-    """One observation, with the truth behind it where it is known, `(*event)`."""
+    """One observation, and the true x `(*event)` if it is known."""
 
     obs: Observations
     truth: Tensor | None = None
 
 
 def observation(viewer: Viewer, index: Any) -> Observed:
-    """Observation `index` of the run."""
+    """Observation `index` of the run.
+
+    Raises:
+        InputError: If the observations are not available, or there is none of this index.
+    """
     problem = viewer.problem
     if problem is None:
         raise InputError(
-            "this run was given its observations from Python and does not keep them; "
+            "this run got its observations from Python and does not contain them; "
             "save them with obs.save('obs.safetensors') and start the app with --observations obs.safetensors"
         )
     k = whole(index, "observation", 0, len(problem.obs) - 1)
@@ -42,7 +46,7 @@ def observation(viewer: Viewer, index: Any) -> Observed:
 
 
 def factors(event_shape: tuple[int, ...]) -> list[int]:
-    """By how much images of this shape can be made smaller."""
+    """Factors by which images of this shape can be downsampled."""
     _, height, width = image_shape(event_shape)
     return [f for f in (2, 4, 8) if height % f == 0 and width % f == 0 and min(height, width) // f >= 2]
 
@@ -50,7 +54,19 @@ def factors(event_shape: tuple[int, ...]) -> list[int]:
 def make_operator(
     kind: str, event_shape: tuple[int, ...], *, missing: Any = 0.5, width: Any = 1.0, factor: Any = 2, seed: Any = 0
 ) -> Operator:
-    """mask: a fraction `missing` of the pixels; blur: a Gaussian of standard deviation `width` pixels; downsample: by `factor`."""
+    """Make an operator from the values of the page's controls.
+
+    Args:
+        kind: `mask`, `blur` or `downsample`.
+        event_shape: Shape of a sample.
+        missing: Fraction of pixels that the mask removes.
+        width: Standard deviation of the Gaussian blur, in pixels.
+        factor: Downsampling factor.
+        seed: Seed of the random mask.
+
+    Raises:
+        InputError: If a value is out of range.
+    """
     _, height, columns = image_shape(event_shape)
     if kind == "mask":
         stream = Stream(whole(seed, "seed", 0, LIMITS["seed"]), "app mask")
@@ -58,7 +74,7 @@ def make_operator(
             missing, "the fraction missing", 0, 1
         )
         if not mask.any():
-            raise InputError("no pixel is left: choose a smaller fraction")
+            raise InputError("the mask removes every pixel: choose a smaller fraction")
         return Mask(mask.reshape(1, *(1,) * (len(event_shape) - 2), height, columns))
     if kind == "blur":
         std = real(width, "the width of the blur", 0.1, min(height, columns) / 4)
@@ -69,16 +85,22 @@ def make_operator(
     if kind == "downsample":
         allowed = factors(event_shape)
         if factor not in allowed:
-            raise InputError(
-                f"images of {height}×{columns} can be reduced by {', '.join(map(str, allowed)) or 'nothing'}, got {factor!r}"
-            )
+            raise InputError(f"the factor for images of {height}×{columns} must be one of {allowed}, got {factor!r}")
         return Downsample(int(factor), "mean")
     raise InputError(f"unknown operator {kind!r}; known: {', '.join(OPERATORS)}")
 
 
 def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0, unit: float = 1.0) -> Observed:
-    """y = A x + noise for one sample x `(*event)`; unit: the size of samples, which limits the noise."""
-    sigma = real(sigma, "the noise", 1e-4 * unit, 10 * unit)
+    """Observe one sample x `(*event)`: y = A x + σ_y z.
+
+    Args:
+        x: `(*event)`. The sample.
+        A: The operator.
+        sigma: Noise level σ_y, from 10⁻⁴ to 10 times `unit`.
+        seed: Seed of the noise.
+        unit: Typical size of samples.
+    """
+    sigma = real(sigma, "the noise level", 1e-4 * unit, 10 * unit)
     y = A(x[None])
     z = Stream(whole(seed, "seed", 0, LIMITS["seed"]), "app noise").normal(
         torch.zeros(1, dtype=torch.int64), tuple(y.shape[1:])

@@ -1,4 +1,4 @@
-"""Arrays as pictures inside HTML: nothing is written to disk and nothing has to be fetched."""
+"""HTML with embedded pictures: nothing is written to disk, and the browser loads no other file."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from ..report.vectors import intervals
 from .drawing import Conditioned
 from .standing import Progress
 
-SIDE = 168  # pixels a picture is enlarged to, at least
-MISSING = (0.874, 0.894, 0.918)  # the grey-blue of the reports: not measured
-DARKER = (0.741, 0.773, 0.812)  # the same where white means zero
-RESIDUALS = 4.0  # standard deviations at the ends of the residuals' scale
+SIDE = 168  # smaller pictures are enlarged to at least this many pixels
+MISSING = (0.874, 0.894, 0.918)  # grey-blue, as in the reports: unmeasured entries
+DARKER = (0.741, 0.773, 0.812)  # the same for colour maps in which white means zero
+RESIDUALS = 4.0  # standard deviations at the ends of the colour scale of residuals
 
 
 def shade(x: np.ndarray, levels: tuple[float, float]) -> np.ndarray:
-    """A sample as RGB in [0, 1], `(H, W, 3)`: black and white, or colours, between the levels; grey-blue where it is NaN."""
+    """Convert a sample to RGB in [0, 1], `(H, W, 3)`.
+
+    Args:
+        x: `(*event)`. NaN becomes grey-blue.
+        levels: The values of x that are black and white.
+    """
     image = pictures.between(_image(x), *levels)
     rgb = image if image.ndim == 3 else np.repeat(image[..., None], 3, -1)
     return np.where(np.isnan(rgb), MISSING, rgb)
 
 
 def mapped(x: np.ndarray, low: float, high: float, colours: str) -> np.ndarray:
-    """Numbers as colours of a matplotlib map, `(H, W, 3)`; channels are averaged."""
+    """Convert numbers to colours of a matplotlib colour map, `(H, W, 3)`; channels are averaged."""
     from matplotlib import colormaps
 
     image = x.mean(0) if x.ndim == 3 and x.shape[0] == 3 else _image(x)
@@ -45,7 +50,7 @@ def _image(x: np.ndarray) -> np.ndarray:
 
 
 def encode(rgb: np.ndarray) -> str:
-    """A PNG as a data address; small pictures are enlarged, every pixel a sharp square."""
+    """Encode a picture as a PNG data URL; small pictures are enlarged without interpolation."""
     from PIL import Image
 
     image = Image.fromarray((255 * np.clip(rgb, 0, 1)).round().astype(np.uint8))
@@ -56,25 +61,28 @@ def encode(rgb: np.ndarray) -> str:
 
 
 def address(png: bytes) -> str:
+    """Data URL of a PNG."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def figure(source: str, caption: str, kind: str = "") -> str:
+    """A picture with a caption; `kind` is its CSS class."""
     text = escape(caption)
     return f'<figure class="{kind}"><img src="{source}" alt="{text}"><figcaption>{text}</figcaption></figure>'
 
 
 def message(text: str) -> str:
-    """What could not be done, and why."""
+    """An error message."""
     return f'<div class="refused" role="alert">{escape(text)}</div>'
 
 
 def note(text: str) -> str:
+    """A paragraph in small print."""
     return f'<p class="note">{escape(text)}</p>'
 
 
 def bar(low: str, high: str, meaning: str, colours: str = "gray") -> str:
-    """A scale of colours with its two ends, for a legend."""
+    """A colour bar with labelled ends, for a legend."""
     from matplotlib import colormaps
 
     shades = [tuple(round(255 * v) for v in colormaps[colours](k / 8)[:3]) for k in range(9)]
@@ -84,7 +92,7 @@ def bar(low: str, high: str, meaning: str, colours: str = "gray") -> str:
 
 
 def patch(colour: tuple[float, float, float], meaning: str) -> str:
-    """A single colour, for a legend."""
+    """A patch of one colour, for a legend."""
     rgb = tuple(round(255 * v) for v in colour)
     return f'<span><i class="bar patch" style="background: rgb{rgb}"></i> {escape(meaning)}</span>'
 
@@ -94,12 +102,12 @@ def legend(*entries: str) -> str:
 
 
 def grey_bar(levels: tuple[float, float]) -> str:
-    """The values of x that are black and white."""
+    """A colour bar with the values of x that are black and white."""
     return bar(f"{levels[0]:.3g}", f"{levels[1]:.3g}", "values of x")
 
 
 def samples(x: np.ndarray, levels: tuple[float, float], caption: str, explained: bool = True) -> str:
-    """Prior samples `(n, *event)`; explained: with a legend."""
+    """Prior samples `(n, *event)`, with a legend if `explained`."""
     if pictures.is_image(x[0]):
         tiles = "".join(f'<img src="{encode(shade(s, levels))}" alt="sample {i}">' for i, s in enumerate(x))
         below = legend(grey_bar(levels)) if explained else ""
@@ -113,7 +121,7 @@ def vectors(draws: np.ndarray) -> str:
 
 
 def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
-    """What was measured, mean, deviation, residual (and truth), then the draws."""
+    """The observation, mean, standard deviation and residual of the draws, the truth if it is known, and the draws."""
     draws = c.draws.numpy()
     lead = "".join(note(text) for text in [caption, *c.notes])
     facts = _facts(c)
@@ -129,7 +137,7 @@ def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
         return lead + facts + spread + pairs + table
     std, residual = c.std.numpy(), c.residual.numpy()
     top = float(np.percentile(std, 99)) or 1.0
-    shown = [grey_bar(levels), patch(MISSING, "not measured"), bar("0", f"{top:.2g}", "standard deviation", "magma")]
+    legends = [grey_bar(levels), patch(MISSING, "not measured"), bar("0", f"{top:.2g}", "standard deviation", "magma")]
     panels = [figure(encode(shade(c.seen.numpy(), levels)), c.name, "seen")]
     panels.append(figure(encode(shade(c.mean.numpy(), levels)), f"mean of {len(draws)} draws", "mean"))
     panels.append(figure(encode(mapped(std, 0, top, "magma")), "standard deviation of the draws", "std"))
@@ -138,11 +146,11 @@ def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
             figure(encode(mapped(residual, -RESIDUALS, RESIDUALS, "RdBu")), "residual of the mean", "residual")
         )
         ends = f"−{RESIDUALS:.0f} σ", f"{RESIDUALS:.0f} σ"
-        shown.append(bar(*ends, "residual, what was measured minus A times the mean, in units of the noise", "RdBu"))
+        legends.append(bar(*ends, "residual y − A·mean, in units of the noise level", "RdBu"))
     if c.truth is not None:
-        panels.append(figure(encode(shade(c.truth.numpy(), levels)), "truth, not used for the draws", "truth"))
+        panels.append(figure(encode(shade(c.truth.numpy(), levels)), "truth (not used for the draws)", "truth"))
     tiles = "".join(f'<img src="{encode(shade(d, levels))}" alt="draw {i + 1}">' for i, d in enumerate(draws))
-    first = f'<div class="panels">{"".join(panels)}</div>{legend(*shown)}'
+    first = f'<div class="panels">{"".join(panels)}</div>{legend(*legends)}'
     return f'{lead}{facts}{first}<h4>Draws</h4><div class="tiles draws">{tiles}</div>'
 
 
@@ -151,7 +159,7 @@ def _facts(c: Conditioned) -> str:
     cells = [
         (
             "–" if math.isnan(chi2) else f"{chi2:.2f}",
-            "χ² per measured value, about 1 when draws explain the observation",
+            "χ² per measured value, about 1 if the draws fit the observation",
         ),
         (f"{int((~c.residual.isnan()).sum())}", "measured values"),
         (f"{float(c.std.mean()):.3f}", "mean standard deviation"),
@@ -163,11 +171,11 @@ def _facts(c: Conditioned) -> str:
 
 
 def status(p: Progress) -> str:
-    """One line: where the run stands."""
+    """One line with the progress of the run, and its verdict."""
     quiet = f"{p.quiet:.0f} s" if p.quiet < 120 else f"{p.quiet / 60:.0f} min"
     state = f"finished, {p.laps} laps" if p.last >= p.laps else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
     if p.status == "exported":
-        state = "an exported prior: no laps, measures or observations"
+        state = "an exported prior, without laps, measures and observations"
     if p.last < 0:
         state = f"{p.status}: no lap is finished yet"
     stage = f" · {p.stage} · last file written {quiet} ago" if p.stage else ""
@@ -177,7 +185,7 @@ def status(p: Progress) -> str:
 
 
 def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
-    """The table of the laps, and what its columns mean."""
+    """The table of measures, one row per lap, and the meaning of its columns."""
     shown = columns(metrics, clean)
     head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for _, name, _, meaning in shown)
     rows = "".join(
@@ -185,11 +193,12 @@ def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
         for m in metrics
     )
     meanings = "".join(f"<dt>{escape(name)}</dt><dd>{escape(meaning)}</dd>" for _, name, _, meaning in shown)
-    return f'<div class="scroll"><table><tr><th>lap</th>{head}</tr>{rows}</table></div><dl class="meanings">{meanings}</dl>'
+    table = f"<table><tr><th>lap</th>{head}</tr>{rows}</table>"
+    return f'<div class="scroll">{table}</div><dl class="meanings">{meanings}</dl>'
 
 
 def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]], clean: bool = False) -> str:
-    """The measures that need no clean data, lap by lap, and the training loss."""
+    """Curves of the measures that need no clean data, one point per lap, and of the training loss."""
     series = lap_curves(metrics, clean)
     out = figure(address(pictures.curves(series)), "measures per lap, on held-out data", "wide") if series else ""
     if loss[0]:
@@ -199,4 +208,5 @@ def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]],
 
 
 def warnings(found: list[tuple[int, str]]) -> str:
+    """The warnings of all laps; `found` contains pairs of lap and text."""
     return "".join(f'<div class="refused"><b>Lap {lap}.</b> {escape(text)}</div>' for lap, text in found)

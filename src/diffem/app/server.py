@@ -1,9 +1,9 @@
 """Serve the page of a run until a signal ends it: Ctrl-C, SIGTERM or SIGHUP.
 
-The sockets are our own, so that the system can choose the port and IPv6 addresses work. The page runs in threads; the
-main thread waits for signals, removes abandoned uploads meanwhile, and afterwards the folder of uploads. A
-computation that is still going on by then cannot be stopped from outside, and the interpreter aborts when it shuts
-down under one. So once everything is tidy the process ends at once, without the interpreter's shutdown.
+This module opens the sockets itself, so that the system can choose the port and IPv6 addresses work. The page runs in
+threads. The main thread waits for signals, removes abandoned uploads in the meantime, and removes the folder of uploads
+at the end. A computation that is still running then cannot be stopped by another thread, and the interpreter's shutdown
+would abort under it. The process therefore exits without that shutdown, after everything has been cleaned up.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from .page import build, import_gradio
 from .viewer import Viewer
 
 PORTS = range(7860, 7960)  # tried in this order when none is named
-SWEEP = 30.0  # seconds between two looks at the folder of uploads
-ABANDONED = 300.0  # seconds that a file may lie there unread
-PATIENCE = 2  # seconds that open connections have to end
+SWEEP = 30.0  # seconds between two removals of abandoned uploads
+ABANDONED = 300.0  # an upload that is not read within this many seconds is removed
+PATIENCE = 2  # seconds to wait for open connections at shutdown
 
 
 class Stopped(BaseException):
-    """A signal asked the app to stop."""
+    """The app received a signal to stop."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -45,11 +45,11 @@ class Stopped(BaseException):
 def serve(
     path: Path, observations: Path | None, host: str, port: int | None, browser: bool, names: Sequence[str] = ()
 ) -> NoReturn:
-    """What `diffem app` does; ends the process once a signal has asked for it.
+    """Serve the page of a run (the command `diffem app`), and exit the process after a signal.
 
     Args:
         path: The run's folder, or that of an exported prior.
-        observations: A file of the run's observations, for runs that do not keep them.
+        observations: A file with the run's observations, for runs that do not contain them.
         host: The name or address to listen on.
         port: The port to listen on; None for the first free one from 7860, 0 to let the system choose.
         browser: Open the page in a browser.
@@ -59,26 +59,26 @@ def serve(
     try:
         with _signals(), ExitStack() as stack:
             viewer = (ExportedViewer if is_export(path) else Viewer)(path, observations)
-            _ = viewer.problem  # read, or refused, before anything else is begun
+            _ = viewer.problem  # raises for unsuitable observations before the server starts
             sockets = [stack.enter_context(listening) for listening in listen(host, port)]
             folder = stack.enter_context(upload_folder())
             os.environ["GRADIO_TEMP_DIR"] = str(folder)  # read when gradio is imported, and later
             with served(build(viewer, folder), sockets, host, names, blocked=path) as address:
                 print(f"{path}: {address}  (Ctrl-C to stop)", flush=True)
                 if host not in LOCAL:
-                    print(f"anybody who can reach {host} can use this page", flush=True)
+                    print(f"warning: everybody who can connect to {host} can use this page", flush=True)
                 if browser:
                     _open_browser(address)
                 while True:
                     time.sleep(SWEEP)
                     sweep(folder, ABANDONED)
     except Stopped as stopped:
-        # Ctrl-C is the way to stop the app; other signals are reported as shells report them.
+        # Ctrl-C is the normal way to stop the app; for other signals the exit code is 128 + n, as in shells
         _leave(0 if stopped.number == signal.SIGINT else 128 + stopped.number)
 
 
 def listen(host: str, port: int | None) -> list[socket.socket]:
-    """Listening sockets, one for each address of `host`, all with the same port number."""
+    """Open listening sockets, one for each address of `host`, all with the same port number."""
     error: OSError | None = None
     for number in PORTS if port is None else (port,):
         sockets: list[socket.socket] = []
@@ -98,7 +98,7 @@ def listen(host: str, port: int | None) -> list[socket.socket]:
 
 
 def address_of(host: str, port: int) -> str:
-    """The page's URL; a host that stands for all addresses is replaced by this machine's own."""
+    """URL of the page; a wildcard address is replaced by the loopback address."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
@@ -107,14 +107,14 @@ def address_of(host: str, port: int) -> str:
 def served(
     page: Any, sockets: list[socket.socket], host: str, names: Sequence[str] = (), blocked: Path | None = None
 ) -> Iterator[str]:
-    """The page behind its guard, served by a thread; the page's URL.
+    """Serve the page behind its guard in a thread, and yield its URL.
 
     Args:
         page: The Gradio page.
         sockets: Listening sockets of `host`.
         host: The name or address that the page is served on.
         names: Further host names under which it may be opened.
-        blocked: A folder of which no file may be named in a request.
+        blocked: A folder whose files must not be named in a request.
     """
     import uvicorn
 
@@ -140,7 +140,7 @@ def _application(page: Any, blocked: Path | None) -> Any:
     from fastapi import FastAPI
 
     page.queue(default_concurrency_limit=1, max_size=32, api_open=False)
-    page.has_launched = True  # else Gradio does not check which files a request names
+    page.has_launched = True  # otherwise Gradio does not check the files that a request names
     theme = gr.themes.Base(
         primary_hue="slate",
         neutral_hue="slate",
@@ -169,14 +169,14 @@ def _application(page: Any, blocked: Path | None) -> Any:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Raise `Stopped` in the main thread on Ctrl-C, SIGTERM and SIGHUP, once; ignored signals (nohup) stay ignored."""
+    """Raise `Stopped` once in the main thread on Ctrl-C, SIGTERM or SIGHUP; ignored signals (nohup) stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for other in numbers:  # what follows must not be interrupted; it takes seconds at most
+        for other in numbers:  # the cleanup must not be interrupted; it takes a few seconds at most
             signal.signal(other, signal.SIG_IGN)
         raise Stopped(number)
 
@@ -195,7 +195,7 @@ def _open_browser(address: str) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process without waiting for its threads."""
+    """Exit the process without waiting for its threads."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # the terminal may be gone
             stream.flush()

@@ -1,4 +1,4 @@
-"""How far a run is, from its files alone: it may be going on in another process."""
+"""The progress of a run, read from its files only, because the run may be executing in another process."""
 
 from __future__ import annotations
 
@@ -17,31 +17,40 @@ from .viewer import Viewer
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """The progress of a run.
 
-    status: str  # running, finished
-    last: int  # last finished lap
-    laps: int  # that the recipe asks for
-    stage: str  # what the lap in progress is doing
-    quiet: float  # seconds since a file was written
+    Attributes:
+        status: `running`, `finished`, …
+        last: The last finished lap, −1 if there is none.
+        laps: Number of laps in the recipe.
+        stage: Description of the lap in progress; empty if the run is finished.
+        quiet: Seconds since a file was written.
+        metrics: The measures of the finished laps.
+        warnings: Pairs of lap and text.
+        verdict: Comparison of the laps; None if no lap is finished.
+    """
+
+    status: str
+    last: int
+    laps: int
+    stage: str
+    quiet: float
     metrics: list[dict[str, Any]]
     warnings: list[tuple[int, str]]
-    verdict: Verdict | None  # None while no lap is finished
+    verdict: Verdict | None
 
 
 def progress(viewer: Viewer) -> Progress:
-    """Read how far the run is, from its files alone."""
+    """Read the progress of a run from its files."""
     run = viewer.run
     info, metrics = run.info(), run.metrics()
     last = len(metrics) - 1
-    recipe = run.recipe()  # read again: a run may have been asked for more laps
+    recipe = run.recipe()  # read again: the number of laps may have been raised since the page was opened
     newest = max((f.stat().st_mtime for f in _files(run, last + 1)), default=time.time())
     found = [(m["lap"], text) for m in metrics for text in m.get("warnings", [])]
     stage = "" if last >= recipe.last_lap else _stage(viewer, last + 1)
-    quiet, best = (
-        max(0.0, time.time() - newest),
-        verdict(metrics) if metrics and info.get("status") != "exported" else None,
-    )
+    quiet = max(0.0, time.time() - newest)
+    best = verdict(metrics) if metrics and info.get("status") != "exported" else None
     return Progress(info.get("status", "?"), last, recipe.last_lap, stage, quiet, metrics, found, best)
 
 
@@ -51,12 +60,14 @@ def _files(run: RunDir, lap: int) -> list[Path]:
 
 
 def _stage(viewer: Viewer, lap: int) -> str:
-    """What a lap in progress is doing, by the files it has written so far."""
+    """Describe the lap in progress, judged by the files it has written so far."""
     run, recipe = viewer.run, viewer.recipe
     if lap == 0:
-        return "lap 0: fitting the Gaussian start" if recipe.start == "gaussian" else "lap 0: reading the start"
+        return (
+            "lap 0: fitting the Gaussian start" if recipe.start == "gaussian" else "lap 0: reading the starting prior"
+        )
     if run.prior_file(lap).is_file():
-        return f"lap {lap}: measuring the prior"
+        return f"lap {lap}: held-out evaluation"
     written = len(list((run.lap(lap) / "draws").glob("*.json"))) if (run.lap(lap) / "draws").is_dir() else 0
     shards = None
     if viewer.problem is not None:
@@ -76,11 +87,11 @@ def _stage(viewer: Viewer, lap: int) -> str:
 def _training_steps(path: Path) -> int | None:
     try:
         done = read_header(path)[1].get("done")
-    except InputError:  # replaced or finished while it was read
+    except InputError:  # the file was replaced or removed while it was read
         return None
     return done if isinstance(done, int) else None
 
 
 def losses(viewer: Viewer) -> tuple[list[float], list[float]]:
-    """The training loss over all finished laps: optimizer steps, losses."""
+    """The training loss of all finished laps: optimizer steps, counted over all laps, and losses."""
     return read_losses(viewer.run, range(1, viewer.last + 1))

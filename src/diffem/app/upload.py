@@ -1,4 +1,4 @@
-"""Decode the file that a visitor uploads: it becomes a sample, or an error message that says what is wrong with it."""
+"""Decode an uploaded file into a sample. A file that cannot be decoded raises an `InputError` with the reason."""
 
 from __future__ import annotations
 
@@ -14,40 +14,50 @@ from ..files.arrays import array_of
 from ..files.decoding import opened_picture, picture_format
 
 FORMATS = ("PNG", "JPEG", "WEBP")
-UPLOAD_PIXELS = 1 << 26  # beyond this a picture is not even decoded
+UPLOAD_PIXELS = 1 << 26  # larger pictures are rejected before they are decoded
 
 
 def image_shape(event_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """(channels, height, width) of a sample that is an image."""
+    """(channels, height, width) of a sample that is an image.
+
+    Raises:
+        InputError: If samples of this shape are not images.
+    """
     if len(event_shape) == 2 and min(event_shape) >= 4:
         return 1, *event_shape
     if len(event_shape) == 3 and event_shape[0] in (1, 2, 3) and min(event_shape[1:]) >= 4:
         return event_shape[0], event_shape[1], event_shape[2]
     raise InputError(
-        f"the samples of this run have shape {event_shape}: they are no images, so no picture can stand for one"
+        f"the samples of this run have shape {event_shape}, which is not an image, so pictures cannot be used"
     )
 
 
 @dataclass(frozen=True)
 class Upload:
-    """An uploaded file, decoded.
+    """A decoded upload.
 
     Attributes:
-        values: A picture's grey or colour levels in [0, 1], `(height, width)` or `(3, height, width)`, or the array
-            of a `.npy`, `(*event)`.
-        picture: Whether `values` are levels of a picture.
+        values: `(height, width)` or `(3, height, width)`, the grey or colour levels of a picture in [0, 1]; or
+            `(*event)`, the array of a `.npy` file.
+        picture: Whether `values` are the levels of a picture.
     """
 
     values: Tensor
     picture: bool
 
     def sample(self, event_shape: tuple[int, ...], levels: tuple[float, float], invert: bool = False) -> Tensor:
-        """The sample that was uploaded, `(*event)`: black and white become `levels`; an array is taken as it is."""
+        """Convert to a sample, `(*event)`.
+
+        Args:
+            event_shape: Shape of a sample.
+            levels: The values of x that are black and white; an array is not rescaled.
+            invert: Exchange black and white of a picture.
+        """
         if not self.picture:
             return self.values
         grey = 1 - self.values if invert else self.values
         low, high = levels
-        if image_shape(event_shape)[0] == 2:  # a complex image without phase: black is zero
+        if image_shape(event_shape)[0] == 2:  # a complex image with zero phase, in which black is zero
             return torch.stack([high * grey, torch.zeros_like(grey)])
         return (low + (high - low) * grey).reshape(event_shape)
 
@@ -55,16 +65,19 @@ class Upload:
 def read_upload(
     data: bytes | None, event_shape: tuple[int, ...], levels: tuple[float, float], invert: bool = False
 ) -> Tensor:
-    """The content of a PNG, JPEG, WebP or `.npy` file as a sample, `(*event)`; see `decode`."""
+    """Decode the content of a PNG, JPEG, WebP or `.npy` file and convert it to a sample, `(*event)`; see `decode`."""
     return decode(data, event_shape).sample(event_shape, levels, invert)
 
 
 def decode(data: bytes | None, event_shape: tuple[int, ...]) -> Upload:
-    """Decode the content of a PNG, JPEG, WebP or `.npy` file; which of them it is, its first bytes decide.
+    """Decode the content of a PNG, JPEG, WebP or `.npy` file. The first bytes determine the format.
 
-    A picture is cropped to the sample's proportions about its centre, resized, and converted to grey or colour as the
-    samples are. Its orientation (EXIF) is applied, transparent pixels are shown on white, and colour profiles are
-    ignored. An array must have the sample's shape.
+    A picture is cropped around its centre to the aspect ratio of the samples, resized, and converted to grey or colour
+    like the samples. Its orientation (EXIF) is applied, transparent pixels become white, and colour profiles are
+    ignored. An array must have the shape of a sample.
+
+    Raises:
+        InputError: If the file cannot be decoded, or an array has another shape or values that are not finite.
     """
     if not data:
         raise InputError("choose a file first: a picture, or a .npy array of the shape of a sample")
@@ -72,13 +85,13 @@ def decode(data: bytes | None, event_shape: tuple[int, ...]) -> Upload:
     if data.startswith(b"\x93NUMPY"):
         return Upload(_array(data, event_shape), picture=False)
     if picture_format(data) is None:
-        raise InputError("this file is no picture that can be read; PNG, JPEG, WebP or a .npy array, please")
+        raise InputError("this file is not a readable picture; it must be PNG, JPEG, WebP or a .npy array")
     with opened_picture(data, FORMATS, UPLOAD_PIXELS, "the uploaded picture") as file:
         return Upload(_levels(file, channels == 3, (width, height)), picture=True)
 
 
 def _levels(file: Any, colour: bool, size: tuple[int, int]) -> Tensor:
-    """Levels in [0, 1], cropped and resized to `size` (width, height): `(height, width)` or `(3, height, width)`."""
+    """Crop and resize to `size` (width, height); levels in [0, 1], `(height, width)` or `(3, height, width)`."""
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(file)
@@ -90,7 +103,7 @@ def _levels(file: Any, colour: bool, size: tuple[int, int]) -> Tensor:
         image = image.convert("RGBA")
     elif image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode == "1" else "RGB")
-    # Resized before it is converted: the large picture is in memory only once.
+    # resized before it is converted, so that the large picture is in memory only once
     resampling = Image.Resampling.BOX if image.width >= size[0] else Image.Resampling.BICUBIC
     image = ImageOps.fit(image, size, resampling)
     if image.mode == "RGBA":
@@ -112,5 +125,5 @@ def _array(data: bytes, event_shape: tuple[int, ...]) -> Tensor:
     with np.errstate(over="ignore"):  # checked below
         x = torch.from_numpy(array.astype(np.float32))
     if not torch.isfinite(x).all():
-        raise InputError("the array holds values that are not finite")
+        raise InputError("the array contains values that are not finite")
     return x

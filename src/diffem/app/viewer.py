@@ -1,4 +1,4 @@
-"""A run to look at. No path comes from a request: a visitor names laps and observations by number."""
+"""Read access to a run for the app. Requests name laps and observations by number and never contain a path."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ from .asked import whole
 
 
 class Viewer:
-    """A run as it is looked at: finished laps, their priors, the observations behind it.
+    """The finished laps of a run, their priors, and the run's observations.
 
-    path: the run's folder. observations: a file written by `Observations.save`, for runs whose observations came from Python; such a run
-    does not keep them.
+    Args:
+        path: The run folder.
+        observations: A file written by `Observations.save`, for runs that got their observations from Python; such a
+            run does not contain them.
+        device: Device of the priors. Default: CUDA if it is available.
+        run: A replacement for the run folder, for exported priors.
     """
 
     def __init__(
@@ -47,21 +51,26 @@ class Viewer:
 
     @property
     def last(self) -> int:
-        """The last finished lap, −1 while there is none."""
+        """The last finished lap, −1 if there is none."""
         return self.run.laps_done()
 
     def _load(self, lap: int) -> Prior:
         return load(self.run.path, lap, self.device, "recipe")
 
     def check_lap(self, lap: Any) -> int:
+        """Convert a request's lap to an integer.
+
+        Raises:
+            InputError: If it is not a finished lap.
+        """
         last = self.last
         if last < 0:
-            raise InputError("no lap of this run is finished yet; look again in a while")
+            raise InputError("no lap of this run is finished yet; try again later")
         return whole(lap, "lap", 0, last)
 
     @property
     def problem(self) -> Problem | None:
-        """The observations, from the file or the recipe's source; None where the run was given them and they are not here."""
+        """The observations, from the file or the recipe's data source; None if they came from Python without a file."""
         if self._problem is None and self._file is not None:
             obs = Observations.load(self._file)
             self.run.require_observations(obs, f"those in {self._file}")
@@ -70,15 +79,15 @@ class Viewer:
             self._problem = replace(problem, obs=in_float32(problem.obs))
         return self._problem
 
-    def shown(self) -> list[int]:
-        """Observations to choose from: the held-out ones first, which training never saw."""
+    def observation_choices(self) -> list[int]:
+        """Indices of the observations that a visitor can choose: the held-out ones first, at most 256."""
         if self.problem is None:
             return []
         train, held = split(len(self.problem.obs), min(self.recipe.watch.held_out, len(self.problem.obs) - 1))
         return [*held.tolist(), *train[: 256 - len(held)].tolist()]
 
     def is_held_out(self, index: int) -> bool:
-        """Whether an observation was kept from training."""
+        """Whether an observation is held out from training."""
         if self.problem is None:
             return False
         _, held = split(len(self.problem.obs), min(self.recipe.watch.held_out, len(self.problem.obs) - 1))
@@ -86,19 +95,25 @@ class Viewer:
 
     @property
     def event_shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
         if self.problem is not None:
             return self.problem.obs.x_shape
-        return tuple(self.stored(0, "samples").shape[1:])
+        return tuple(self.read_saved(0, "samples").shape[1:])
 
     @property
     def range(self) -> tuple[float, float]:
         """The values of x that are black and white."""
         if self._file is None and self.problem is not None and self.problem.range is not None:
             return self.problem.range
-        return pictures.limits(self.stored(max(self.last, 0), "samples"))
+        return pictures.limits(self.read_saved(max(self.last, 0), "samples"))
 
-    def stored(self, lap: int, name: str) -> np.ndarray:
-        """What the run itself drew after a lap: `samples` `(n, *event)` or `posterior` `(draws, observations, *event)`."""
+    def read_saved(self, lap: int, name: str) -> np.ndarray:
+        """Read an array that the run saved after a lap.
+
+        Args:
+            lap: A finished lap.
+            name: `samples`, `(n, *event)`, or `posterior`, `(draws, observations, *event)`.
+        """
         if name not in ("samples", "posterior"):
-            raise InputError(f"a lap keeps samples and posterior, not {name!r}")
+            raise InputError(f"name must be 'samples' or 'posterior', got {name!r}")
         return read_shown(self.run, self.check_lap(lap), f"{name}.npy")

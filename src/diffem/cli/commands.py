@@ -1,4 +1,4 @@
-"""The command line: recipes, fit, evaluate, report, export, app and doctor here, the others in `drawing.py` and in the packages that `ELSEWHERE` names."""
+"""The command line: recipes, fit, evaluate, report, export, app and doctor; the other modules add their commands."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .options import (
     require_folder,
 )
 
-ELSEWHERE = ("diffem.mri.commands",)  # modules with commands of their own, which `register(app)` adds
-PATIENCE = 8.0  # seconds a run has to stop by itself when asked to; see `core/interruption.py`
+ELSEWHERE = ("diffem.mri.commands",)  # other modules with commands, which their `register(app)` adds
+PATIENCE = 8.0  # seconds after a signal within which a run must stop; see `core/interruption.py`
 
 app = typer.Typer(
     add_completion=True,
@@ -55,10 +55,10 @@ def _options(
 def recipes(
     recipe: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="print this one, with a comment for every key; also a YAML file"),
+        typer.Argument(metavar="[NAME]", help="print this recipe, a name or a YAML file, with a comment for every key"),
     ] = None,
 ) -> None:
-    """List the built-in recipes, or print one to be edited: diffem recipes table > mine.yaml."""
+    """List the built-in recipes, or print one for editing: diffem recipes table > mine.yaml."""
     from ..runs.recipe import load_recipe, names
 
     if recipe is not None:
@@ -73,31 +73,33 @@ def recipes(
 @app.command()
 def fit(
     recipe: Annotated[str, typer.Argument(help="a built-in recipe or a YAML file")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="the run's folder; runs/RECIPE when absent")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="the run folder. Default: runs/RECIPE")] = None,
     change: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a key: train.lr=1e-4")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key: train.lr=1e-4; may be repeated"),
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="overrides the recipe's")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="seed of all random numbers. Default: the seed of the recipe")
+    ] = None,
     logger: Annotated[
         list[str] | None,
-        typer.Option("--logger", metavar="NAME", help="write laps to tensorboard or wandb, too; may be repeated"),
+        typer.Option("--logger", metavar="NAME", help="also log every lap to tensorboard or wandb; may be repeated"),
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="exit with code 3 if the last lap was flagged as worse than before")
-    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="exit with code 3 if the last lap has warnings")] = False,
     minutes: Annotated[
         float | None,
         typer.Option(
             "--minutes",
             metavar="N",
-            help="stop after N minutes with exit code 75, beginning no lap that would end later; the same command resumes",
+            help="stop after N minutes with exit code 75; no lap begins that would end later. The same command resumes",
         ),
     ] = None,
 ) -> None:
-    """Run a recipe, or resume it if the folder holds an unfinished run of the same recipe.
+    """Run a recipe, or resume it if the folder contains an unfinished run of the same recipe.
 
-    Several processes, started by `accelerate launch -m diffem fit …` or torchrun, share the work. SIGTERM, SIGUSR1 and Ctrl-C save
-    and end within seconds, with exit code 75 (130 after Ctrl-C); the same command resumes.
+    Several processes, started by `torchrun -m diffem fit …`, share the work. After SIGTERM,
+    SIGUSR1 or Ctrl-C the run saves its state and exits within seconds, with code 75 (130 after Ctrl-C). The same
+    command resumes.
     """
     from ..api import fit as learn
     from ..core.interruption import EXIT_CTRL_C, Interruption, Preempted
@@ -141,32 +143,33 @@ def evaluate(
         str | None,
         typer.Option(
             "--reference",
-            help="clean data: 'source' for the truth of a simulated source, a .npy, a .npz with an array 'images', a CIFAR-10 folder",
+            help="clean data: 'source' for the true x of a simulated source, a .npy file, a .npz file with an array "
+            "'images', or a CIFAR-10 folder",
         ),
     ] = None,
     draws: Annotated[int, typer.Option("--draws", min=0, help="posterior draws per observation; 0 for none")] = 16,
     observations: Annotated[
-        int, typer.Option("--observations", min=1, help="posterior draws are made for so many")
+        int, typer.Option("--observations", min=1, help="number of observations with posterior draws")
     ] = 2048,
-    samples: Annotated[int, typer.Option("--samples", min=2, help="prior samples")] = 1024,
+    samples: Annotated[int, typer.Option("--samples", min=2, help="number of prior samples")] = 1024,
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="prior samples drawn at a time")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="prior samples per batch")] = None,
     extractor: Annotated[
         str | None,
         typer.Option(
             "--extractor",
-            help="adds FID and KID: a TorchScript feature extractor, whose code is executed; DIFFEM_INCEPTION when absent",
+            help="TorchScript feature extractor for FID and KID; its code is executed. Default: DIFFEM_INCEPTION",
         ),
     ] = None,
     pixel_range: Annotated[
         tuple[float, float] | None,
-        typer.Option("--range", metavar="LOW HIGH", help="the values that are pixel 0 and pixel 255"),
+        typer.Option("--range", metavar="LOW HIGH", help="the values of x that are pixel 0 and pixel 255"),
     ] = None,
     lap: LapOption = None,
     source: SourceOption = None,
 ) -> None:
-    """Measure a run: without clean data, and against clean data where it is given."""
+    """Evaluate a run without clean data, and against clean data if a reference is given."""
     from ..em.evaluation import evaluate as measure
 
     results = measure(
@@ -189,7 +192,7 @@ def evaluate(
 
 @app.command()
 def report(run: RunArgument, source: SourceOption = None) -> None:
-    """Write the HTML page of a run again."""
+    """Write the HTML report of a run again."""
     from ..report.page import write_report
     from ..runs.rundir import RunDir
 
@@ -203,7 +206,7 @@ def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="the folder to write")],
     lap: LapOption = None,
-    notes: Annotated[str, typer.Option("--notes", help="free text for the card")] = "",
+    notes: Annotated[str, typer.Option("--notes", help="free text for the model card")] = "",
     source: SourceOption = None,
     dtype: Annotated[
         str | None,
@@ -214,9 +217,9 @@ def export(
         typer.Option("--piece", metavar="SIZE", help="split weights into files of at most this size, such as 15M"),
     ] = None,
 ) -> None:
-    """Write a prior to give away, or to go on from elsewhere (--set start=DIR): weights, and a card that says what it learned from.
+    """Export a prior in the layout of the Hugging Face hub: weights, and a model card about its training data.
 
-    The layout is the Hugging Face hub's.
+    Another run can start from the folder: `--set start=DIR`.
     """
     from ..core.errors import InputError
     from ..em import exports as hub
@@ -235,39 +238,41 @@ def export(
 
 @app.command("app")
 def look(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder, or an exported prior's")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or the folder of an exported prior")],
     observations: Annotated[
         Path | None,
         typer.Option(
             "--observations",
-            help="the run's observations, where they were given from Python: a file of Observations.save",
+            help="the observations of a run that got them from Python: a file written by Observations.save",
         ),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="who may connect: this machine alone when absent")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", help="address to listen on. The default accepts connections from this machine only")
+    ] = "127.0.0.1",
     port: Annotated[
         int | None,
         typer.Option(
             "--port",
             min=0,
             max=65535,
-            help="the first free one from 7860 when absent; 0 for one that the system chooses",
+            help="port; 0 lets the system choose. Default: the first free port from 7860",
         ),
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="another host name that the page may be opened under, for proxies and DNS aliases"),
+        typer.Option("--name", help="additional host name of the page, for proxies and DNS aliases; may be repeated"),
     ] = None,
-    browser: Annotated[bool, typer.Option("--browser", help="open it in a browser")] = False,
+    browser: Annotated[bool, typer.Option("--browser", help="open the page in a browser")] = False,
 ) -> None:
-    """Look at a run, finished or in progress, or at an exported prior, on a local page; needs the extra 'app'."""
+    """Display a run, finished or in progress, or an exported prior on a local web page; needs the extra 'app'."""
     from ..app.server import serve
 
     serve(run, observations, host, port, browser, name or [])
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="the same for programs")] = False) -> None:
-    """Say what this machine offers, what is missing, and which recipes fit it."""
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """List the resources of this machine, missing packages, and the recipes that run on it."""
     from .doctor import describe, diagnose
 
     diagnosis = diagnose()
@@ -279,7 +284,7 @@ for module in ELSEWHERE:
 
 
 def main() -> None:
-    """The entry point: bad input ends with one clear message and exit code 2, storage that fails with exit code 74."""
+    """Entry point. Bad input gives one message and exit code 2, a storage error exit code 74."""
     from ..core.errors import InputError, StorageError
     from ..core.interruption import EXIT_LOST, Lost, Preempted
     from ..files.memory import is_out_of_memory
@@ -294,19 +299,19 @@ def main() -> None:
         print(f"diffem: stopped {where.reason} ({where}); the same command resumes", file=sys.stderr)
         sys.exit(where.exit_code)
     except Lost as error:
-        print(f"diffem: {error}; this one stops too. Nothing is lost: the same command resumes.", file=sys.stderr)
+        print(f"diffem: {error}; this process stops too. No work is lost: the same command resumes.", file=sys.stderr)
         sys.exit(EXIT_LOST)
     except StorageError as error:
-        _complain(f"{error}; once it can be, the same command goes on")
+        _complain(f"{error}; the same command resumes when it can be written")
         sys.exit(74)  # EX_IOERR
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
             raise
-        _complain(f"out of memory: {next(iter(str(error).splitlines()), 'there is no more')}; ask for less at a time")
+        _complain(f"out of memory: {next(iter(str(error).splitlines()), 'no details')}; use a smaller batch")
         sys.exit(1)
 
 
 def _complain(message: object) -> None:
-    # names may be a stranger's: what is not a letter could command the terminal
+    # names may be untrusted, and control characters could change the state of the terminal
     text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(message))
     print(f"diffem: {text}", file=sys.stderr)

@@ -1,8 +1,9 @@
-"""What this machine offers, and which recipes it can run: devices, precision, memory, disk, versions, optional packages.
+"""The command `doctor`: resources of this machine, missing packages, and the recipes that run on it.
 
-The time a recipe takes is estimated from its arithmetic: floating-point operations of one forward pass, counted on tensors without
-memory, times the forward passes of all laps (a vector–Jacobian product counts as one, a training step as three), over the rate at
-which this machine multiplies matrices, of which networks reach about half. Rough, but it tells minutes from weeks.
+The time of a recipe is a rough estimate from its arithmetic. The floating-point operations of one forward pass are
+counted on tensors without memory and multiplied by the number of forward passes of all laps; a vector–Jacobian product
+counts as one forward pass, a training step as three. The result is divided by half the measured rate of matrix
+products, which is what networks typically reach.
 """
 
 from __future__ import annotations
@@ -27,53 +28,85 @@ from ..core.compile import fast_products
 from ..core.version import __version__
 from ..nn.networks import make_network
 from ..runs.recipe import Recipe, load_recipe, names
+from ..runs.sources import expected_size
 from ..samplers import get_sampler, schedule
 
 GIB = 1 << 30
-SHARE_OF_PEAK = 0.5  # what networks reach of the rate of large matrix products
-PATIENCE = 3 * 24 * 3600.0  # seconds beyond which a recipe is called too slow for a machine
-# Observations of the sources that do not say: as published, and for mri_images a collection of a common size.
-OBSERVATIONS = {"digits": 1797, "cifar10": 50_000, "fastmri": 24_853, "mri_images": 4_000}
+SHARE_OF_PEAK = 0.5  # rate of networks as a fraction of the rate of large matrix products
+PATIENCE = 3 * 24 * 3600.0  # seconds; a recipe that takes longer does not fit the machine
 
 
 @dataclass
 class Device:
+    """A processor or GPU.
+
+    Attributes:
+        name: Name of the device.
+        kind: `cpu`, `cuda` or `mps`.
+        free_gib: Free memory in GiB.
+        total_gib: Memory in GiB.
+        precisions: Supported precisions.
+        flops: Measured rate of matrix products in operations per second, by precision.
+    """
+
     name: str
-    kind: str  # cpu, cuda, mps
+    kind: str
     free_gib: float
     total_gib: float
     precisions: list[str]
-    flops: dict[str, float] = field(default_factory=dict)  # measured rate of matrix products, by precision
+    flops: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
 class Fit:
-    """Whether a recipe fits the best device."""
+    """Whether a recipe runs on a device.
+
+    Attributes:
+        recipe: Name of the recipe.
+        about: Description of the recipe.
+        parameters: Number of parameters of its network.
+        memory_gib: Estimated memory of weights, optimizer and the activations of a training batch.
+        seconds: Estimated time; None if the number of observations is not known.
+        fits: Whether memory and time are sufficient.
+        why: The reason, in words.
+    """
 
     recipe: str
     about: str
     parameters: int
-    memory_gib: float  # weights, optimizer and the activations of a training batch, estimated
-    seconds: float | None  # None: the source does not say how many observations there are
+    memory_gib: float
+    seconds: float | None
     fits: bool
     why: str
 
 
 @dataclass
 class Diagnosis:
+    """The result of `diagnose`.
+
+    Attributes:
+        versions: Versions of packages and of the system, by name.
+        devices: The processor and all GPUs.
+        disk_free_gib: Free disk space in GiB.
+        compiler: Whether torch.compile can generate GPU code.
+        extras: The missing packages of each extra.
+        recipes: The built-in recipes on the best device.
+    """
+
     versions: dict[str, str]
     devices: list[Device]
     disk_free_gib: float
-    compiler: bool  # whether torch.compile can make GPU code
-    extras: dict[str, list[str]]  # by extra, the packages of it that are missing
+    compiler: bool
+    extras: dict[str, list[str]]
     recipes: list[Fit]
 
     def to_json(self) -> dict[str, Any]:
+        """JSON values of all attributes."""
         return asdict(self)
 
 
 def diagnose(folder: Path = Path()) -> Diagnosis:
-    """Look at the machine; folder: where runs would be written."""
+    """Examine the machine; `folder` is the place of the runs, whose disk space is reported."""
     found = devices()
     best = found[-1]
     return Diagnosis(
@@ -93,7 +126,7 @@ def diagnose(folder: Path = Path()) -> Diagnosis:
 
 
 def devices() -> list[Device]:
-    """The processor first, then every GPU; the last one is where a run would go."""
+    """The processor, then every GPU; a run uses the last one."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -141,7 +174,7 @@ def matrix_rate(device: torch.device, precision: str = "float32", seconds: float
 
 
 def missing_extras() -> dict[str, list[str]]:
-    """The extras of this package as it is installed, and what is missing for each; empty when it is not installed as a package."""
+    """The missing packages of each extra; empty if diffem is not installed as a package."""
     try:
         requirements = metadata.requires("diffem") or []
     except metadata.PackageNotFoundError:
@@ -172,19 +205,11 @@ def _has(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def event_shape(recipe: Recipe) -> tuple[int, ...] | None:
-    """The shape of a sample, if the recipe says it."""
-    data = recipe.data.options("source")
-    if recipe.data.source == "manifold":
-        return (int(data.get("dimension", 5)),)
-    if recipe.data.source in ("fastmri", "mri_images"):
-        size = int(data.get("size") or 320)
-        return (2 if data.get("complex") else 1, size, size)
-    return {"digits": (8, 8), "cifar10": (3, 32, 32)}.get(recipe.data.source)
-
-
 def network_cost(recipe: Recipe, shape: tuple[int, ...]) -> tuple[int, float, float]:
-    """Parameters, operations of a forward pass per sample, and bytes that training holds per sample; nothing is allocated."""
+    """Number of parameters, operations of a forward pass per sample, and bytes of activations per sample in training.
+
+    No memory is allocated.
+    """
     return _network_cost(recipe.network.kind, shape, json.dumps(recipe.network.options("kind")))
 
 
@@ -211,15 +236,15 @@ def _network_cost(kind: str, shape: tuple[int, ...], options: str) -> tuple[int,
 
 
 def fit_of(recipe: Recipe, device: Device) -> Fit:
-    """Whether `recipe` fits `device`, and about how long it would take."""
-    shape = event_shape(recipe)
-    if shape is None:
+    """Estimate whether a recipe runs on a device, and how long it takes."""
+    expected = expected_size(recipe.data.source, recipe.data.options("source"))
+    if expected is None:
         return Fit(recipe.name, recipe.about, 0, 0.0, None, True, "depends on the data")
+    shape, n = expected
     parameters, forward, activations = network_cost(recipe, shape)
     half = recipe.precision == "bf16" and "bf16" in device.precisions
     # weights, gradients, two moments and the average, in float32; activations of one training batch
     memory = (5 * 4 * parameters + activations * recipe.train.batch / (2 if half else 1)) / GIB
-    n = recipe.data.options("source").get("n") or OBSERVATIONS.get(recipe.data.source)
     rate = device.flops.get(recipe.precision) or device.flops.get("float32", 0.0)
     seconds = None
     if n is not None and rate > 0:
@@ -227,7 +252,7 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
         sampler = get_sampler(options.sampler, **options.sampler_options)
         phases = sampler.phases(schedule(options.steps, recipe.sigma_min, recipe.sigma_max))
         evaluations = sum(who.evaluations_per_step * (len(sigmas) - 1) for who, sigmas in phases) + 1
-        paths = getattr(sampler, "particles", 1) / options.together
+        paths = sampler.particles / options.together
         draw = paths * evaluations * (1 + options.iterations)
         # the first lap draws from the Gaussian start, without the network
         laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
@@ -242,7 +267,9 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
         seconds = operations / (SHARE_OF_PEAK * rate)
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
     why = f"{duration(seconds)} here" if seconds is not None else "fits"
-    why = why if seconds is None or seconds < 57 else f"about {why}"  # below, the words say so
+    why = (
+        why if seconds is None or seconds < 57 else f"about {why}"
+    )  # below that, `duration` returns "less than a minute"
     if not quick and device.kind == "cpu":
         why += "; needs a GPU"
     elif not small:
@@ -251,7 +278,7 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words of one figure: a rough number should look like one."""
+    """A duration in words, rounded to one or two digits."""
     for unit, size in (("year", 365.25 * 86400), ("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= 0.95 * size:
             count = seconds / size
@@ -268,15 +295,15 @@ def describe(diagnosis: Diagnosis) -> str:
         rates = [f"{p} ({rate / 1e12:.3g} Tflop/s)" if (rate := device.flops.get(p)) else p for p in device.precisions]
         lines.append(f"        precision: {', '.join(rates)}")
     if all(device.kind == "cpu" for device in diagnosis.devices):
-        lines.append("        no GPU that torch can use")
+        lines.append("        no GPU available to torch")
     elif not diagnosis.compiler:
-        lines.append("        networks are not compiled: triton or a C compiler is missing")
+        lines.append("        networks are not compiled: triton or a C compiler is not installed")
     lines += [f"disk    {diagnosis.disk_free_gib:.0f} GiB free here", ""]
     lines.append("extras  " + ("" if diagnosis.extras else "unknown: diffem is not installed as a package"))
     for extra, missing in diagnosis.extras.items():
         state = "complete" if not missing else f"missing {', '.join(missing)}: pip install 'diffem[{extra}]'"
         lines.append(f"  {extra:14}{state}")
-    lines += ["", "recipes, the time by their arithmetic alone"]
+    lines += ["", "recipes, with a rough estimate of their time"]
     for fit in diagnosis.recipes:
         mark = "yes" if fit.fits else "no"
         lines.append(

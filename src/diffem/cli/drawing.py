@@ -1,7 +1,8 @@
-"""Commands that draw: samples of a prior, and of the posterior of every observation in a file."""
+"""The commands `sample` and `posterior`: samples of a prior, and posterior draws for the observations in a file."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from ..core.errors import InputError
 from ..files import memory
+from ..posterior import METHODS
 from .options import (
     BatchOption,
     LapOption,
@@ -25,13 +27,13 @@ from .options import (
 if TYPE_CHECKING:
     from ..runs.recipe import EStep
 
-ITERATIONS = 3  # of the solver, at least: laps may be in a hurry, somebody who asks for draws is not
+ITERATIONS = 3  # smallest default of --iterations; E-steps may use fewer to save time
 
 
 def sample(
     run: PriorArgument,
-    n: Annotated[int, typer.Option("-n", min=1, help="how many")] = 64,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy for the numbers, .png for a picture")] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="number of samples")] = 64,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy file of the samples, or .png picture")] = None,
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
     seed: SeedOption = 0,
@@ -44,7 +46,7 @@ def sample(
 
     if out is None and (run.is_file() or is_export(run)):
         what = "a file" if run.is_file() else "an exported prior"
-        raise InputError(f"--out is needed: {run} is {what}, there is no run's folder to write into")
+        raise InputError(f"--out is required: {run} is {what}, not a run folder to write into")
     target = require_file("--out", out or run / "samples.png", ".npy", ".png")
     prior = load(run, lap, device(), "recipe")
     memory.require(2 * n * prior.mean.numel() * prior.mean.element_size(), f"-n {n}")
@@ -57,15 +59,15 @@ def posterior(
     run: PriorArgument,
     observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help=".npz with draws, mean and std; .nii.gz; .png for a picture")
+        Path, typer.Option("--out", "-o", help=".npz file with draws, mean and std; .nii.gz volumes; or .png picture")
     ],
-    draws: Annotated[int, typer.Option("--draws", min=1, help="draws per observation; one has no std")] = 16,
+    draws: Annotated[int, typer.Option("--draws", min=1, help="draws per observation; std needs at least 2")] = 16,
     steps: StepsOption = 128,
     sampler: PosteriorSamplerOption = None,
     method: MethodOption = None,
     iterations: Annotated[
         int | None,
-        typer.Option("--iterations", min=1, help="solver iterations of mmps; when absent the run's, at least 3"),
+        typer.Option("--iterations", min=1, help="solver iterations. Default for mmps: those of the run, at least 3"),
     ] = None,
     seed: SeedOption = 0,
     batch: BatchOption = None,
@@ -89,29 +91,36 @@ def posterior(
     obs = Observations.load(observations).to(prior.mean.device, prior.mean.dtype)
     if obs.x_shape != prior.event_shape:
         raise InputError(
-            f"{observations} holds observations of {obs.x_shape}, the samples of {run} have shape {prior.event_shape}"
+            f"{observations} must contain observations of x with shape {prior.event_shape}, as {run}, got {obs.x_shape}"
         )
     memory.require(2 * draws * len(obs) * prior.mean.numel() * prior.mean.element_size(), f"--draws {draws}")
     e_step = _drawing(run)
-    if iterations is not None and (method or e_step.method) != "mmps":
-        raise InputError(f"--iterations is for the method mmps, the method here is {method or e_step.method}")
-    changes = {"method": method or e_step.method, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
-    conditioned = posterior_from_recipe(prior, obs, e_step.model_copy(update=changes))
-    drawing = default_sampler_options(e_step) if sampler is None else {"sampler": sampler}
+    name = method or e_step.method
+    if iterations is not None and name not in (solving := methods_with_iterations()):
+        raise InputError(
+            f"--iterations needs a method with a linear solver ({', '.join(solving)}), the method is {name}"
+        )
+    exact = prior.is_exact and method is None and iterations is None
+    if iterations is not None and name != "mmps":
+        conditioned = prior.posterior(obs, method=name, iterations=iterations)
+    else:
+        changes = {"method": name, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
+        conditioned = posterior_from_recipe(prior, obs, e_step.model_copy(update=changes), exact=exact)
+    drawing = {"sampler": sampler} if sampler is not None else {} if exact else default_sampler_options(e_step)
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
     bound = largest_plausible(prior, e_step.bound)
-    refused = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
-    chi2 = torch.stack([obs.chi2(d) for d in x])  # NaN where nothing was measured
+    rejected = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
+    chi2 = torch.stack([obs.chi2(d) for d in x])  # NaN for observations without measured values
     empty = int(obs.empty().sum())
     residual = f"residual χ² per measured value {float(chi2.nanmedian()):.2f} (median)" if empty < len(obs) else ""
     typer.echo(f"{len(obs)} observations, {draws} draws each" + (f"; {residual}" if residual else ""))
     if empty:
-        typer.echo(f"{empty} of them measure nothing: their draws are samples of the prior")
-    if refused:
+        typer.echo(f"{empty} of them have no measured values: their draws are samples of the prior")
+    if rejected:
         typer.echo(
-            f"warning: {refused} of {draws * len(obs)} draws are such as an E-step refuses (not finite, χ² above {e_step.chi2:g}, "
-            f"or |x| above {bound:g}): try more --steps, more --iterations, or --sampler tds",
+            f"warning: {rejected} of {draws * len(obs)} draws fail the screening of the E-step (not finite, χ² above "
+            f"{e_step.chi2:g}, or |x| above {bound:g}): try more --steps, more --iterations, or --sampler tds",
             err=True,
         )
     if out.suffix == ".png":
@@ -121,19 +130,25 @@ def posterior(
     typer.echo(out)
 
 
+def methods_with_iterations() -> list[str]:
+    """Names of the posterior methods that solve a linear system iteratively, from the registry."""
+    return [name for name, method in METHODS.items() if "iterations" in inspect.signature(method).parameters]
+
+
 def _drawing(run: Path) -> EStep:
-    """How the run, or the run an export came from, draws; the defaults for a prior of which that is not known."""
+    """Options of the E-step of the run, or of the run that an export came from; otherwise the defaults."""
     from ..em import exports as hub
     from ..runs.recipe import EStep
     from ..runs.rundir import RunDir
 
     if hub.is_export(run):
-        kept = hub.kept_recipe(hub.read_card(run))
-        return EStep.model_validate({}) if kept is None else kept.drawing
+        recipe = hub.kept_recipe(hub.read_card(run))
+        return EStep.model_validate({}) if recipe is None else recipe.drawing
     return RunDir(run).recipe().drawing if run.is_dir() else EStep.model_validate({})
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
     for command in (sample, posterior):
         app.command()(command)
 

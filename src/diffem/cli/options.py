@@ -1,4 +1,4 @@
-"""What commands share: their arguments and options, and the device they use."""
+"""Arguments, options and checks that several commands share."""
 
 from __future__ import annotations
 
@@ -13,70 +13,82 @@ import typer
 
 from ..core.errors import CastWarning, InputError, RunWarning, StorageError
 from ..posterior import METHODS
-from ..samplers import SAMPLERS
+from ..samplers import SAMPLERS, get_sampler
 
 if TYPE_CHECKING:
     import torch
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]
 PriorArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="a run's folder, an exported prior's, or a prior's file")
+    Path, typer.Argument(metavar="RUN", help="a run folder, the folder of an exported prior, or the file of a prior")
 ]
 SourceOption = Annotated[
     str | None,
     typer.Option(
         "--source",
         metavar="MODULE:FUNCTION",
-        help="where the run's recipe names a function that makes its observations: execute it, looked for here and in sys.path",
+        help="function that makes the observations, if the recipe of the run names one; it is imported from the "
+        "current folder or sys.path and executed",
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="address of the random numbers")]
+SeedOption = Annotated[int, typer.Option("--seed", help="seed of the random numbers")]
 
 
 def _lap(text: str) -> int | str:
     return text if text == "best" else int(text)
 
 
-# a number or "best"; typer has no unions, and takes the type from the parser
+# a number or "best"; typer does not support unions, so the type comes from the parser
 LapOption = Annotated[
     Any,
     typer.Option(
-        "--lap", parser=_lap, metavar="K|best", help="use this lap instead of the last; best: by held-out prediction"
+        "--lap",
+        parser=_lap,
+        metavar="K|best",
+        help="use this lap, or the one with the best held-out prediction. Default: the last",
     ),
 ]
 StepsOption = Annotated[int, typer.Option("--steps", min=1, max=1_000_000, help="sampling steps")]
-# Weighted particles are for posteriors: without an observation all weights are equal.
-PRIOR_SAMPLERS = [name for name in SAMPLERS if name != "tds"]
+# Samplers that weight particles by the likelihood of an observation do not apply to a prior.
+PRIOR_SAMPLERS = [name for name in SAMPLERS if not get_sampler(name).needs_likelihood]
 SamplerOption = Annotated[str, typer.Option("--sampler", help=", ".join(PRIOR_SAMPLERS))]
 PosteriorSamplerOption = Annotated[
     str | None,
     typer.Option(
         "--sampler",
-        help=f"{', '.join(SAMPLERS)} (tds: weighted particles); when absent ddpm2, or tds where the run drew with it",
+        help=f"{', '.join(SAMPLERS)} (tds: weighted particles). Default: ddpm2, or tds if the run used it",
     ),
 ]
 MethodOption = Annotated[
-    str | None, typer.Option("--method", help=f"{', '.join(METHODS)}; when absent the method of the run")
+    str | None, typer.Option("--method", help=f"{', '.join(METHODS)}. Default: the method of the run")
 ]
 BatchOption = Annotated[
     int | None,
-    typer.Option("--batch", min=1, help="how many are drawn at a time; as many as suit the device when absent"),
+    typer.Option("--batch", min=1, help="samples per batch. Default: chosen for the device"),
 ]
 
 
 def device() -> torch.device:
+    """CUDA if it is available, otherwise the CPU."""
     import torch
 
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def require_file(option: str, path: Path, *suffixes: str) -> Path:
-    """The file that a command is to write, or an error before it begins to compute.
+    """Check that a file can be written, before the computation starts.
 
     Args:
         option: The option that names the file.
-        path: The file; it need not exist, nor its folder.
-        suffixes: What its name may end in; anything when none is given.
+        path: The file. The file and its folder need not exist.
+        suffixes: Allowed endings of the name. Default: any.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: If the name has another ending or is that of a folder.
+        StorageError: If the folder is read-only.
     """
     if suffixes and not path.name.endswith(suffixes):
         known = " or ".join([", ".join(suffixes[:-1]), suffixes[-1]] if len(suffixes) > 1 else suffixes)
@@ -88,7 +100,7 @@ def require_file(option: str, path: Path, *suffixes: str) -> Path:
 
 
 def require_folder(option: str, path: Path) -> Path:
-    """The folder that a command is to write into, or an error before it begins to compute."""
+    """Check that files can be written into a folder, before the computation starts; see `require_file`."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{option}: {path} is a file, not a folder")
     _require_writable(option, path / "file")
@@ -96,7 +108,7 @@ def require_folder(option: str, path: Path) -> Path:
 
 
 def _require_writable(option: str, path: Path) -> None:
-    """Missing folders are made; the one that is there already must be a folder, and writable."""
+    """Check that the closest existing parent is a writable folder; missing folders are created later."""
     there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
     if not there.is_dir():
         raise InputError(f"{option}: {there} is a file, not a folder")
@@ -106,7 +118,7 @@ def _require_writable(option: str, path: Path) -> None:
 
 @contextmanager
 def printed_warnings(stream: TextIO) -> Iterator[None]:
-    """Print the library's own warnings as lines for people, without the place in the code that gave them."""
+    """Print the library's warnings as single lines without the location in the code."""
     with warnings.catch_warnings():
         for category in (RunWarning, CastWarning):
             warnings.simplefilter("always", category)
@@ -118,7 +130,7 @@ def printed_warnings(stream: TextIO) -> Iterator[None]:
                 return
             from rich.console import Console
 
-            # names may be untrusted input: what is not printable could command the terminal
+            # names may be untrusted, and control characters could change the state of the terminal
             text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(message))
             Console(file=stream, highlight=False).print(
                 f"warning: {text}", style="yellow", soft_wrap=True, markup=False

@@ -1,1 +1,1 @@
-"""What every other package builds on: errors, shapes, batched values, random numbers, progress, processes, compilation."""
+"""Foundations: errors, shapes, batched values, random numbers, progress, processes, compilation."""

@@ -1,8 +1,8 @@
 """Immutable values whose tensors may carry a leading observation axis.
 
 Operators and covariances are such values: a mask or kernel is either shared by all observations or given one per
-observation. Which of the two a tensor is follows from its number of axes; where that cannot be known before the value
-meets data (a mask `(64, 8, 8)` is 64 masks of 8×8 or one of 64×8×8), slicing is remembered and done when it is known.
+observation. The number of axes decides which of the two a tensor is. If that is ambiguous until the value meets data
+(a mask `(64, 8, 8)` may be 64 masks of 8×8 or one of 64×8×8), slicing is deferred until then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Index: TypeAlias = int | slice | list[int] | Tensor
 
 
 def as_index(index: Index) -> slice | Tensor:
-    """Indices that keep the observation axis: an int selects a batch of one."""
+    """Convert an index so that it keeps the observation axis: an int selects a batch of one."""
     if isinstance(index, bool):
         raise InputError("an observation index must be an int, a slice or a 1-d tensor, got a bool")
     if isinstance(index, int):
@@ -80,7 +80,7 @@ class Batched:
         return tensor
 
     def _bind(self, **shared_ndim: int) -> Self:
-        """The same value with the axes of undecided tensors settled, remembered slices done."""
+        """Return a copy in which ambiguous axes are resolved and deferred slices are applied."""
         new = copy.copy(self)
         new._tensors, new._shared_ndim = dict(self._tensors), dict(self._shared_ndim)
         for name, ndim in shared_ndim.items():

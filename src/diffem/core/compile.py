@@ -1,4 +1,4 @@
-"""Element-wise work in few kernels: compiled where it runs on a GPU, plain everywhere else."""
+"""Compilation of networks and of element-wise functions. Functions are compiled on a GPU only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 P = ParamSpec("P")
 T = TypeVar("T")
 
-COMPILING_SECONDS = 60  # of a U-Net with its products, about
-GAIN_SECONDS = 0.03  # of an evaluation with its products on a batch that fills the card; benchmarks/cost
+COMPILING_SECONDS = 60  # compiling a U-Net and its vector–Jacobian products takes about this long
+GAIN_SECONDS = 0.03  # saved per evaluation with its VJPs on a batch that fills the GPU; see benchmarks/cost
 
 
 def fused(function: Callable[P, T]) -> Callable[P, T]:
@@ -41,7 +41,10 @@ def _on_gpu(args: tuple[Any, ...]) -> bool:
 
 @contextmanager
 def fast_products(enabled: bool = True) -> Iterator[None]:
-    """float32 matrix products on tensor cores (TF32) inside: for networks only, measurements and covariances need every digit."""
+    """Allow TF32 matrix products inside this context.
+
+    For networks only: operators and covariances need full float32.
+    """
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if enabled else "highest")
     try:
@@ -51,12 +54,12 @@ def fast_products(enabled: bool = True) -> Iterator[None]:
 
 
 def compiling_pays(evaluations: int) -> bool:
-    """Whether so many evaluations are done sooner when the network is compiled first."""
+    """Whether compiling the network first makes this many evaluations faster in total."""
     return evaluations * GAIN_SECONDS > COMPILING_SECONDS
 
 
 def compile_network(network: torch.nn.Module) -> None:
-    """Compile a network in place, once, so that repeated vector–Jacobian products through one forward pass stay possible."""
+    """Compile a network in place, once. Repeated VJPs through one forward pass remain possible."""
     import torch._functorch.config as functorch
 
     if network._compiled_call_impl is not None:

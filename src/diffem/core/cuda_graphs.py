@@ -1,4 +1,4 @@
-"""A step captured once as a CUDA graph and replayed: no Python and no launch gaps between its kernels."""
+"""CUDA graphs: a step is captured once and replayed, without Python or launch gaps between its kernels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from torch import Tensor
 from .interruption import poll
 from .progress import Progress
 
-State: TypeAlias = tuple[Tensor, ...]  # what a step changes: x first, then whatever a sampler remembers
-# Capturing takes steps of its own. What counts them is asked for a bookmark before, and what that returns is called after, to forget them.
-Bookmark: TypeAlias = Callable[[], Callable[[], None]]
+State: TypeAlias = tuple[Tensor, ...]  # tensors that a step updates: x first, then the memory of the sampler
+# Capturing runs extra steps. A snapshot saves the statistics before them and returns a function that restores the
+# statistics afterwards.
+Snapshot: TypeAlias = Callable[[], Callable[[], None]]
 
 
-def no_bookmark() -> Callable[[], None]:
+def no_snapshot() -> Callable[[], None]:
+    """Save nothing: for steps that count nothing."""
     return lambda: None
 
 
 def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGraph:
-    """Run `function` a few times, as capturing requires, then capture it. It must work in place on tensors it closes over."""
+    """Run `function` a few times, as capturing requires, then capture it.
+
+    It must work in place on tensors it closes over.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -42,11 +47,11 @@ def walk(
     *,
     captured: bool,
     progress: Progress | None,
-    bookmark: Bookmark,
+    snapshot: Snapshot,
 ) -> State:
-    """All steps of a table `(steps, c)` on a state of `rows` rows: one by one, or captured and replayed."""
+    """Run all steps of a table `(steps, c)` on a state of `rows` rows, eagerly or by replaying a CUDA graph."""
     if captured:
-        return replay(step, state, table, progress, bookmark)
+        return replay(step, state, table, progress, snapshot)
     for i in range(len(table)):
         state = step(state, i, table[i])
         if progress is not None:
@@ -59,9 +64,9 @@ def replay(
     state: State,
     table: Tensor,
     progress: Progress | None,
-    bookmark: Bookmark,
+    snapshot: Snapshot,
 ) -> State:
-    """All steps of a table `(steps, c)` by replaying one; `step(state, i, row)` as in `run.draw`."""
+    """Run all steps of a table `(steps, c)` by capturing one `step(state, i, row)` and replaying it."""
     static = tuple(part.clone() for part in state)
     i = torch.zeros(1, dtype=torch.int64, device=table.device)
 
@@ -71,17 +76,17 @@ def replay(
             old.copy_(new)
         i.add_(1)
 
-    back = bookmark()
+    restore = snapshot()
     graph = capture(one_step)
     for old, new in zip(static, state, strict=True):
         old.copy_(new)
     i.zero_()
-    back()
+    restore()
     n = len(static[0])
     for k in range(len(table)):
         graph.replay()
         poll()
         if progress is not None and progress.show and k % 64 == 0:
-            torch.cuda.synchronize()  # launches run far ahead of the work; only a bar needs to know
+            torch.cuda.synchronize()  # launches run far ahead of the GPU; only a progress bar must wait for it
             progress.advance(64 * n)
     return static

@@ -1,9 +1,10 @@
 """Stopping a run: SIGTERM, SIGUSR1, Ctrl-C and a time limit end it within seconds, and the same command resumes it.
 
-A signal sets `Interruption.asked`, and so does the end of the time limit. Work that can be abandoned and repeated (the Gaussian start, E, watch, waiting for other
-processes) calls `poll()` at every step and raises `Preempted` there; M checks by itself, since it saves its state first.
-If nothing reacts in time, because one evaluation or a compilation takes minutes, a watchdog thread ends the process. That is
-safe at any instant: every file of a run is whole or absent.
+A signal sets `Interruption.asked`, and so does the end of a time limit. Work that can be repeated (the Gaussian start,
+the E-step, the held-out evaluation, waiting for other processes) calls `poll()` at every step, which raises
+`Preempted`. The M-step checks for itself, since it saves its state first. If nothing reacts in time, because one
+evaluation or a compilation takes minutes, a watchdog thread ends the process. That is safe at any instant: every file
+of a run is whole or absent.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from types import FrameType
 
 from .errors import InputError
 
-EXIT_PREEMPTED = 75  # EX_TEMPFAIL: run the same command again
-EXIT_LOST = 76  # another process of the run failed or is gone; the same
-EXIT_CTRL_C = 130  # 128 + SIGINT, as shells have it
+EXIT_PREEMPTED = 75  # EX_TEMPFAIL: the same command resumes the run
+EXIT_LOST = 76  # another process of the run failed or was killed; the same command resumes the run
+EXIT_CTRL_C = 130  # 128 + SIGINT, the convention of shells
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Preempted(Exception):  # noqa: N818 (nothing went wrong)
-    """A run stopped because it was asked to; the same command resumes it."""
+    """A run was stopped by a signal. The same command resumes it."""
 
     exit_code = EXIT_PREEMPTED  # of the command line
     reason = "as asked"  # completes "stopped …" in messages
 
 
 class Lost(Exception):  # noqa: N818 (the error is another process's)
-    """Another process of the run failed or is gone; the same command resumes."""
+    """Another process of the run failed or was killed. The same command resumes the run."""
 
 
 _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
 
 def poll() -> None:
-    """Let the surrounding `polled` block stop the work here. Without one this does nothing."""
+    """Allow the surrounding `polled` block to stop the work here. Without such a block this does nothing."""
     check = _check.get()
     if check is not None:
         check()
@@ -50,7 +51,7 @@ def poll() -> None:
 
 @contextmanager
 def polled(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` at every `poll()` of the work inside; what it raises ends the work."""
+    """Call `check` at every `poll()` inside this context; an exception that it raises ends the work."""
     token = _check.set(check)
     try:
         yield
@@ -59,11 +60,11 @@ def polled(check: Callable[[], None]) -> Iterator[None]:
 
 
 class Interruption:
-    """Whether the run was asked to stop: by the caller, by a signal, or by a time limit.
+    """Whether the run should stop: on request of the caller, after a signal, or at the end of a time limit.
 
     Attributes:
-        requested: Whether the caller or a signal asked.
-        signal: The number of the signal, if it was one.
+        requested: Whether the caller or a signal requested it.
+        signal: The number of the signal, if there was one.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class Interruption:
 
         Args:
             patience: Seconds from a signal until the process is ended if this block has not been left by then.
-                None waits for ever.
+                None: wait indefinitely.
             signals: The signals that count as requests.
         """
         if threading.current_thread() is not threading.main_thread():
@@ -121,7 +122,7 @@ class Interruption:
                 raise KeyboardInterrupt
             self.requested, self.signal = True, number
 
-        # SIGTERM and SIGUSR1 are heard in any case: batch scripts that ignore them for themselves hand that down.
+        # SIGTERM and SIGUSR1 are always handled: batch scripts that ignore them pass that on to their children
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         heard = [number for number in signals if not (ignored and number == signal.SIGINT)]
         before = {number: signal.signal(number, ask) for number in heard}
@@ -140,8 +141,8 @@ class Interruption:
 def _watchdog(patience: float) -> Iterator[None]:
     """End the process `patience` seconds after a signal.
 
-    Python runs signal handlers between bytecodes of the main thread, which a long call into a library delays. The number
-    of a signal is therefore also written to a pipe, at once, that a thread of its own reads.
+    Python runs signal handlers between bytecodes of the main thread, which a long call into a library delays. The
+    number of a signal is therefore also written to a pipe, at once, that a thread of its own reads.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)

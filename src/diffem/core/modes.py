@@ -1,8 +1,9 @@
-"""The library computes in its own modes, not in its caller's.
+"""The library computes outside of its caller's autocast and inference modes.
 
-`torch.autocast` around a call would run solves, covariances and operators in half precision: posterior draws come out too wide, without
-an error. The precision of a network is a property of its prior (`DiffusionPrior.compute_in`). `torch.inference_mode` would make
-vector–Jacobian products impossible. So public functions leave both, and return to them.
+`torch.autocast` around a call would run solves, covariances and operators in half precision, and posterior draws would
+be too wide, without an error. The precision of a network is a property of its prior (`DiffusionPrior.compute_in`).
+`torch.inference_mode` would make vector–Jacobian products impossible. Public functions therefore leave both modes and
+restore them on return.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ T = TypeVar("T")
 
 @contextmanager
 def own_modes() -> Iterator[None]:
-    """Without autocast and outside inference mode; gradients are recorded only if the caller records them."""
+    """Disable autocast and inference mode inside this context.
+
+    Gradients are recorded only if the caller records them.
+    """
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
@@ -48,5 +52,5 @@ def in_own_modes(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def differentiable(t: Tensor) -> Tensor:
-    """t, or a copy of it if it was made in inference mode: such tensors cannot take part in a product with a Jacobian."""
+    """Return t, or a copy if t was made in inference mode: such tensors cannot enter a VJP."""
     return t.clone() if t.is_inference() else t

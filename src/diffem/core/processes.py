@@ -1,9 +1,10 @@
-"""Several processes on one run: who they are, how they agree, and how they notice that one of them is gone.
+"""Several processes on one run: rank, communication, and detection of failed processes.
 
-`accelerate launch -m diffem …`, `torchrun -m diffem …` and Slurm's launchers all set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT;
-`join()` reads them. Tensors are summed by torch.distributed (NCCL on GPUs, gloo on CPUs). What is small goes through a key–value store of
-our own. It also holds the announcement of a process that ends early, by an error or a signal, on which the others stop too, and a heartbeat
-of each: a process that was killed announces nothing, and waiting for it would take hours.
+`accelerate launch -m diffem …`, `torchrun -m diffem …` and Slurm's launchers all set RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT; `join()` reads them. Tensors are summed by torch.distributed (NCCL on GPUs, gloo on CPUs). Small values go
+through a key–value store of our own. A process that ends early, by an error or a signal, announces that in the store,
+and the others stop too. The store also holds a heartbeat of each process: a killed process announces nothing, and
+without heartbeats the others would wait for hours.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and without one before a process counts as gone
-GRACE = 10.0  # seconds the first process waits at the end for the others to be done with the store
-STOPPING = 10.0  # seconds a process has to stop by itself once another announced its end
+BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and seconds without one after which a process counts as lost
+GRACE = 10.0  # seconds that the first process waits at the end until the others no longer need the store
+STOPPING = 10.0  # seconds that a process has to stop after another one announced its end
 LONG = datetime.timedelta(days=7)
 
 
 @dataclass
 class Processes:
-    """This process among those of a run; alone unless `join` found others."""
+    """This process and the others of its run. Without `join` there are no others."""
 
     rank: int = 0
     count: int = 1
     local_rank: int = 0
     store: Store | None = None
-    ended: Preempted | Lost | None = None  # the announced end of another process
+    ended: Preempted | Lost | None = None  # end announced by another process
     _calls: int = field(default=0, repr=False)
     _leaving: threading.Event = field(default_factory=threading.Event, repr=False)
-    _early: bool = field(default=False, repr=False)  # ends before its work is done
+    _early: bool = field(default=False, repr=False)  # whether this process ends before its work is done
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes what all share."""
+        """Whether this process writes the shared files."""
         return self.rank == 0
 
     def device(self) -> torch.device:
         return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
     def share(self, value: T) -> T:
-        """The first process's value (anything JSON knows), to all of them."""
+        """Send the first process's value (any JSON value) to all processes."""
         if self.store is None:
             return value
         key = self._next("share")
@@ -70,7 +71,7 @@ class Processes:
         return json.loads(self._wait(key))
 
     def first(self, work: Callable[[], T]) -> T:
-        """Do something in the first process; all get what it returns (as JSON), or its `InputError`."""
+        """Run a function in the first process. All processes receive its result (as JSON) or its `InputError`."""
         if self.store is None:
             return work()
         outcome: dict[str, Any] = {}
@@ -85,7 +86,7 @@ class Processes:
         return outcome["value"]
 
     def meet(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have called this."""
         if self.store is None:
             return
         key = self._next("meet")
@@ -95,7 +96,7 @@ class Processes:
         self._wait(f"{key}/all")
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process; all of them ask together."""
+        """Whether the flag is set in any process. All processes must call this together."""
         if self.store is None:
             return flag
         key = self._next("any")
@@ -107,7 +108,7 @@ class Processes:
         return int(self._wait(f"{key}/all")) > 0
 
     def share_out(self, n: int) -> Iterator[int]:
-        """0 … n−1, each to one process: whichever is free takes the next."""
+        """Distribute 0 … n−1 over the processes: each free process takes the next number."""
         if self.store is None:
             yield from range(n)
             return
@@ -132,7 +133,7 @@ class Processes:
 
     @contextmanager
     def announcing(self) -> Iterator[None]:
-        """Announce to the other processes what ends the work inside early, so that they do not wait for this one."""
+        """Announce an early end of the work inside this context, so that other processes do not wait."""
         try:
             yield
         except BaseException as error:
@@ -140,29 +141,29 @@ class Processes:
             raise
 
     def announce(self, error: BaseException) -> None:
-        """The first announcement counts; the end of another process needs none of our own."""
+        """Announce the end once; not if another process has announced its own."""
         self._early = True
         if self.store is None or isinstance(error, Lost):
             return
         stopped = isinstance(error, Preempted | KeyboardInterrupt)
         lines = str(error).splitlines() or [""]
         end = {"rank": self.rank, "stopped": stopped, "kind": type(error).__name__, "message": lines[0][:400]}
-        with suppress(RuntimeError):  # whoever keeps the store may be gone
+        with suppress(RuntimeError):  # the process with the store may have ended
             self.store.compare_set("end", "", json.dumps(end))
 
     def leave(self) -> None:
-        """Mark that this process ends, and wait a little for the others if they need it."""
+        """Mark that this process ends, and wait briefly if other processes still need its store."""
         self._leaving.set()
         if self.store is None:
             return
-        with suppress(RuntimeError):  # whoever keeps the store may be gone
+        with suppress(RuntimeError):  # the process with the store may have ended
             # Others may be waiting in a sum for this process: closing gloo's connections ends that wait. Closing
             # NCCL's could itself wait for the others.
             if torch.distributed.is_initialized() and not (self._early and torch.cuda.is_available()):
                 torch.distributed.destroy_process_group()
         with suppress(RuntimeError):
             self.store.set(f"left/{self.rank}", "1")
-            if self.is_first:  # the store may live in this process: it stays until nobody needs it
+            if self.is_first:  # the store may live in this process, so it is kept until no process needs it
                 deadline = time.monotonic() + GRACE
                 others = [f"left/{r}" for r in range(1, self.count)]
                 while time.monotonic() < deadline and not self.store.check(others):
@@ -187,7 +188,7 @@ class Processes:
             return self.store.get(key).decode()
 
     def _look(self, store: Store) -> None:
-        """Read the announcement of another process's end, if there is one."""
+        """Read the announcement of another process's end, if one exists."""
         if self.ended is not None or not store.check(["end"]):
             return
         end = json.loads(store.get("end"))
@@ -201,7 +202,7 @@ class Processes:
 
     @contextmanager
     def _noticing(self) -> Iterator[None]:
-        """A connection that breaks means that the other end is gone; torch.distributed's errors are RuntimeErrors."""
+        """Translate a broken connection into `Lost`. Errors of torch.distributed are RuntimeErrors."""
         try:
             yield
         except RuntimeError as error:
@@ -216,7 +217,7 @@ ALONE = Processes()
 
 
 def join() -> Processes:
-    """This process's place among those that were started together; `ALONE` if it is the only one."""
+    """Join the processes that were started together. Returns `ALONE` if there is only one."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return ALONE
@@ -233,7 +234,7 @@ def join() -> Processes:
     try:
         store = connect(rank == 0 and not hosted)
         processes = Processes(rank, count, local, _prefixed(store))
-        # before anything else that waits for the others
+        # before any other call that waits for the other processes
         threading.Thread(target=_listen, args=(processes, _prefixed(connect(False))), daemon=True).start()
     except RuntimeError as error:
         cause = str(error).splitlines()[0][:200]
@@ -257,7 +258,7 @@ def join() -> Processes:
 
 
 def _prefixed(store: Store, name: str = "run") -> Store:
-    """Launchers that start a failed job again keep their store: every try has keys of its own."""
+    """Launchers that restart a failed job keep their store, so every attempt has its own keys."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     return PrefixStore(f"diffem/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}", store)
@@ -273,7 +274,7 @@ def _connector(host: str, port: int, count: int) -> Callable[[bool], Store]:
 
 
 def _listen(processes: Processes, store: Store) -> None:
-    """Beat, and hear whether the others do, and whether one of them announced its end."""
+    """Send heartbeats, check those of the other processes, and watch for announcements of their end."""
     heard = {r: (-1, time.monotonic()) for r in range(processes.count) if r != processes.rank}
     while not processes._leaving.wait(BEAT):
         try:
@@ -300,5 +301,5 @@ def _give_up(processes: Processes, cause: str) -> None:
         file=sys.stderr,
         flush=True,
     )
-    # other threads may be waiting for the lost process for ever
+    # other threads may wait indefinitely for the lost process
     os._exit(EXIT_PREEMPTED if isinstance(processes.ended, Preempted) else EXIT_LOST)

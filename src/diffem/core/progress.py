@@ -1,6 +1,6 @@
-"""A progress bar with rate and time left, shown on a terminal and in notebooks for work that takes a while; silent otherwise.
+"""A progress bar with rate and remaining time, on a terminal and in notebooks, for work of more than a few seconds.
 
-Work that reports its progress can be stopped where it does (see `interruption.poll`).
+Work can be interrupted each time it reports progress (see `interruption.poll`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, Self
 
 from .interruption import poll
 
-PATIENCE = 2.0  # seconds before a bar appears by itself
+PATIENCE = 2.0  # seconds until a bar appears
 
 
 class Progress:
     """`with Progress("posterior draws", total, unit="evaluations") as p: p.advance(k)`.
 
-    show: True, False, or None to show on a terminal or in a notebook once the work has lasted a moment. rich is imported only to show.
+    Args:
+        show: Whether to show the bar. None: on a terminal or in a notebook, after a few seconds of work.
     """
 
     def __init__(self, label: str, total: int, unit: str, show: bool | None = None) -> None:
@@ -74,7 +75,7 @@ class Progress:
 
 
 def is_watched() -> bool:
-    """Whether somebody looks on: a terminal, or a notebook that can redraw a bar (with ipywidgets)."""
+    """Whether output goes to a terminal or to a notebook that can redraw a bar (with ipywidgets)."""
     if sys.stderr.isatty():
         return True
     return "ipykernel" in sys.modules and find_spec("ipywidgets") is not None

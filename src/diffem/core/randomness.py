@@ -3,8 +3,8 @@ r"""Random numbers with an address instead of a sequence.
 Every draw is a function of (seed, lap, purpose, sample index, draw, step): no generator is advanced, so the number of
 processes, the micro-batch, the order of work and an interruption change nothing, and any single draw can be made again.
 
-The function is Philox4x32-10 (Salmon et al., 2011), a counter-based generator, written in torch integer arithmetic so that
-one call fills a batch on any device with the same bits; normals follow by Box–Muller. The 64-bit key is a hash of
+The function is Philox4x32-10 (Salmon et al., 2011), a counter-based generator, written in torch integer arithmetic so
+that one call fills a batch on any device with the same bits; normals follow by Box–Muller. The 64-bit key is a hash of
 (seed, lap, purpose); the four counter words are (block of four numbers, sample index, step, draw).
 """
 
@@ -65,7 +65,7 @@ def _normals(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tens
 
 
 def _on_device(value: Tensor | int, device: torch.device) -> Tensor:
-    """An integer as a tensor, filled on the device: copying it from the host would wait for the device, and cannot be captured."""
+    """Make a tensor from an integer on the device. A copy from the host would synchronise and cannot be captured."""
     return value.to(device) if isinstance(value, Tensor) else torch.full((), value, device=device)
 
 
@@ -136,10 +136,10 @@ class Stream:
         """A permutation of 0 … n−1, the same on every device."""
         index = torch.arange(n, device=device)
         words = [word.flatten() for word in self._words(index, torch.zeros_like(index), step, 1)]
-        # 63 bits of sort key: ties are as good as impossible, and a stable sort settles them anyway
+        # sort keys of 63 bits: ties are practically impossible, and a stable sort resolves them
         return torch.argsort(words[0] << 31 | words[1] >> 1, stable=True)
 
     def integer(self, step: int = 0) -> int:
-        """One number below 2³², for libraries that want a seed of their own."""
+        """One number below 2³², as the seed of another library."""
         zero = torch.zeros(1, dtype=torch.int64)
         return int(self._words(zero, zero, step, 1)[0][0, 0])

@@ -1,4 +1,4 @@
-"""Checks at the public border, and the one way a per-sample number meets a batch.
+"""Input checks, and broadcasting of per-sample numbers over a batch.
 
 Every tensor of the library has a leading sample axis: `x` is `(n, *event)`, `y` is `(n, *measurement)`.
 A number that belongs to a sample (a noise level, a step size) is a scalar or has shape `(n,)`.
@@ -40,7 +40,7 @@ def noise_level(sigma: Tensor | float, x: Tensor) -> Tensor:
 
 
 def require_batch(x: object, name: str) -> Tensor:
-    """A floating-point tensor with at least one sample, or a readable error."""
+    """Check that a value is a floating-point tensor with at least one sample. Raises InputError otherwise."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if x.ndim == 0 or len(x) == 0:
@@ -56,10 +56,11 @@ def require_batch(x: object, name: str) -> Tensor:
 
 
 def require_precision(dtype: torch.dtype, owner: str) -> None:
-    """Refuse half precision: noise levels over five orders of magnitude, solves and residuals need more than its digits."""
+    """Reject half precision, which is too coarse for solves, residuals and small noise levels."""
     if dtype not in (torch.float32, torch.float64):
         raise InputError(
-            f"{owner} must be float32 or float64, got {dtype}; convert with .to(torch.float32). To let a network compute in "
+            f"{owner} must be float32 or float64, got {dtype}; convert with .to(torch.float32). To let a "
+            "network compute in "
             "half precision, use compute_in('bf16') or compute_in('fp16') of its prior"
         )
 
@@ -72,7 +73,7 @@ def require_same_dtype(a: Tensor, a_name: str, b: Tensor, b_name: str) -> None:
 
 
 def raised(x: Tensor, like: Tensor) -> Tensor:
-    """x in the dtype of `like` if that is the wider one, which loses nothing; x itself otherwise."""
+    """Convert x to the dtype of `like` if that dtype is wider, which is exact; otherwise return x."""
     return x.to(like.dtype) if torch.promote_types(x.dtype, like.dtype) == like.dtype else x
 
 

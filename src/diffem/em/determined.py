@@ -40,14 +40,14 @@ from torch import Tensor
 
 from ..core.randomness import Stream
 from ..files import memory
-from ..linalg import Covariance, Diagonal, Isotropic
+from ..linalg import Covariance, Isotropic
 from ..linalg.inner import axpy, dot
 from ..observations import Observations
 from ..observations.lazy import StoredNoise, StoredOperators
+from ..observations.matrices import measurement_matrices, noise_matrices
 from ..operators import Operator
 from ..operators.gain import mean_gain
-from ..operators.spectrum import Entries, Frequencies, Spectrum
-from ..priors.fit_full import measurement_matrices, noise_matrices
+from ..operators.spectrum import Entries, Frequencies, Spectrum, shrinkage
 
 EXPLICIT_NUMBERS = 1 << 16  # entries of a matrix, at most: larger ones take longer to make than they save
 ITERATIONS = 4  # of `Polynomial`
@@ -87,7 +87,7 @@ def determined(
     """
     source = _Source(A, noise, event_shape, scale)
     first = source.observations(torch.arange(1))
-    if isinstance(first.cov, Isotropic | Diagonal) and first.A.gram_diagonal(first.y) is not None:
+    if first.cov.is_diagonal and first.A.gram_diagonal(first.y) is not None:
         return Rows(source)
     spectrum = first.information()
     if spectrum is not None and (isinstance(first.cov, Isotropic) or isinstance(spectrum.basis, Entries)):
@@ -193,8 +193,8 @@ def _information(source: _Source, index: Tensor) -> Spectrum:
 
 def _weights(source: _Source, index: Tensor) -> Tensor:
     """s²g/(1 + s²g), `(n, ...)`."""
-    gains = source.variance * _information(source, index).gains
-    return (gains / (1 + gains)).expand(len(index), *gains.shape[1:])
+    share = shrinkage(source.variance * _information(source, index).gains)
+    return share.expand(len(index), *share.shape[1:])
 
 
 class Explicit:

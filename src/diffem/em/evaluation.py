@@ -1,4 +1,4 @@
-"""Measuring a finished run: what its observations say, and what clean data say where there are any."""
+"""Evaluate a run, without clean data and against clean data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ..metrics import (
 from ..metrics.inception import VARIABLE as EXTRACTOR_VARIABLE
 from ..observations import Observations, Problem
 from ..observations.precision import in_float32
-from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..priors import DiffusionPrior, Prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
@@ -41,13 +41,17 @@ from .run import load
 from .screening import largest_plausible
 from .verdict import Lap, choose_lap, verdict
 
-EVALUATION_LAP = 1 << 21  # random numbers of their own
-BATCH_NUMBERS = 1 << 21  # numbers sampled at a time
-SIMULATED = 8192  # observations simulated, at most: their distance to the real ones is settled by then
+EVALUATION_LAP = 1 << 21  # address of random numbers that no lap uses
+BATCH_NUMBERS = 1 << 21  # numbers in a batch of prior samples
+SIMULATED = 8192  # largest number of simulated observations; more do not change their distance to the real ones
+
+
+# measures of a lap that are repeated in the results
+REPORTED = ("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards")
 
 
 def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, bound: float) -> Tensor:
-    """Draws for every observation as the run's E-step makes them, `(draws, n, *event)`."""
+    """Draw from the posterior of every observation like the E-step of the run, `(draws, n, *event)`."""
     options = recipe.drawing.independent(draws)
     obs = problem.obs.to(prior.mean.device)
     index = torch.arange(len(obs))
@@ -75,16 +79,30 @@ def evaluate(
     source: str | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Any]:
-    """Measures of the run at `path`, by `samples` prior samples and, where the truth is known, `draws` posterior draws.
+    """Evaluate a run.
 
-    reference: clean data. 'source' is the truth behind a simulated source's observations; a `.npy` holds samples `(n, *event)`; pixels
-        are a `.npy` of uint8, a `.npz` with an array `images`, or a folder or batch of CIFAR-10.
-    observations: posterior draws are made for so many, the first ones; those that measure nothing are left out.
-    extractor: adds FID and KID through this feature extractor (see `metrics.load_extractor`: it is executed, so it is named here or by
-        the environment variable DIFFEM_INCEPTION and never by the run).
-    range: the values of x that are pixel 0 and pixel 255, where the data source does not say.
-    lap: a lap's number, 'best', or None for the last.
-    source: the function that made the observations, `module:function`, where the run's recipe names one; it is executed.
+    Args:
+        path: The run folder.
+        reference: Clean data: "source" for the true x of a simulated data source, a `.npy` file with samples
+            `(n, *event)` or uint8 pixels, a `.npz` file with an array `images`, or a folder or batch of CIFAR-10.
+        draws: Posterior draws per observation, used if the true x is known.
+        observations: Number of observations with posterior draws, the first ones with measured values.
+        samples: Number of prior samples.
+        steps: Sampling steps of prior samples.
+        sampler: Sampler of prior samples.
+        batch: Prior samples per batch.
+        extractor: Feature extractor for FID and KID, see `metrics.load_extractor`. It is executed, so it must be named
+            here or by DIFFEM_INCEPTION, never by the run.
+        range: The values of x that are pixel 0 and pixel 255, if the data source does not specify them.
+        lap: Number of the lap, "best", or None for the last.
+        source: The function that made the observations, `module:function`, if the recipe names one. It is executed.
+        device: Device of the computation.
+
+    Returns:
+        The measures, by name.
+
+    Raises:
+        InputError: If an argument is invalid or does not fit the run.
     """
     if range is not None and not -math.inf < range[0] < range[1] < math.inf:
         raise InputError(f"--range must be two finite numbers, the lower first, got {range[0]:g} {range[1]:g}")
@@ -92,21 +110,17 @@ def evaluate(
     recipe, prior = run.recipe(), load(path, lap, device, "recipe")
     history, chosen = run.metrics(), choose_lap(run, lap)
     results: dict[str, Any] = {"run": str(path), "lap": chosen, "best_lap": verdict(history).best}
-    metrics = history[chosen]
-    for key in ("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards"):
-        if key in metrics:
-            results[key] = metrics[key]
+    results |= {key: history[chosen][key] for key in REPORTED if key in history[chosen]}
     problem = run.problem(source)
     if problem is not None:
         problem = replace(problem, obs=in_float32(problem.obs))
-    if range is None and problem is not None:
-        range = problem.range
-    # what may be refused comes before what takes long
+        range = range or problem.range
+    # arguments are validated before the long computation
     network = _extractor(extractor, reference, prior.event_shape, range, device)
     truth = None if reference is None else _reference(reference, problem, range)
     if truth is not None and truth.x.shape[1:] != prior.event_shape:
         raise InputError(
-            f"--reference holds samples of shape {tuple(truth.x.shape[1:])}, the prior is over {prior.event_shape}"
+            f"--reference must contain samples of shape {prior.event_shape}, got {tuple(truth.x.shape[1:])}"
         )
     x = _samples(prior, samples, steps, sampler, batch)
     if problem is not None:
@@ -116,8 +130,7 @@ def evaluate(
     if truth is None:
         return results
     real = truth.x.to(x)
-    results["sliced_wasserstein"] = sliced_wasserstein(x, real[: len(x)])
-    results["frechet"] = frechet(x, real)
+    results |= {"sliced_wasserstein": sliced_wasserstein(x, real[: len(x)]), "frechet": frechet(x, real)}
     if network is not None:
         assert range is not None
         pixels = to_uint8(truth.x, range) if truth.pixels is None else truth.pixels
@@ -125,33 +138,29 @@ def evaluate(
         results |= {"samples": len(x), "reference_images": len(pixels)}
     if truth.paired and problem is not None and draws > 0:
         rows = (~problem.obs[:observations].empty()).nonzero().flatten().cpu()
-        if len(rows) == 0:
-            return results
-        bound = largest_plausible(load(path, 0), recipe.e_step.bound)
-        part = Problem(problem.obs[rows])
-        drawn = posterior_draws(prior, part, recipe, draws, bound)
-        first = truth.x[rows]
-        results["mse_draw"] = mse_unmeasured(drawn[0], first, part.obs)
-        if draws > 1:
-            results[f"mse_mean{draws}"] = mse_unmeasured(drawn.mean(0), first, part.obs)
-            inside = coverage(drawn, first)
-            results |= {"coverage90": float(inside), "coverage90_error": inside.standard_error}
+        if len(rows) > 0:
+            bound = largest_plausible(load(path, 0), recipe.e_step.bound)
+            part = Problem(problem.obs[rows])
+            results |= _errors(posterior_draws(prior, part, recipe, draws, bound), truth.x[rows], part.obs)
+    return results
+
+
+def _errors(draws: Tensor, truth: Tensor, obs: Observations) -> dict[str, float]:
+    """Errors and coverage of posterior draws `(draws, n, *event)` against the true x `(n, *event)`."""
+    results = {"mse_draw": mse_unmeasured(draws[0], truth, obs)}
+    if len(draws) > 1:
+        results[f"mse_mean{len(draws)}"] = mse_unmeasured(draws.mean(0), truth, obs)
+        inside = coverage(draws, truth)
+        results |= {"coverage90": float(inside), "coverage90_error": inside.standard_error}
     return results
 
 
 def _samples(prior: Prior, n: int, steps: int, sampler: str, batch: int | None) -> Tensor:
-    """n prior samples on the prior's device."""
-    if isinstance(prior, GaussianPrior):
-        return _gaussian_samples(prior, n)
+    """Draw n prior samples, on the device of the prior."""
     size = batch or max(64, BATCH_NUMBERS // math.prod(prior.event_shape))
     if isinstance(prior, DiffusionPrior) and prior.mean.is_cuda and compiling_pays(math.ceil(n / size) * steps):
         compile_network(prior.network)
-    return prior.sample(n, steps=steps, sampler=sampler, batch_size=min(n, size))
-
-
-def _gaussian_samples(prior: GaussianPrior, n: int) -> Tensor:
-    z = torch.randn(n, *prior.event_shape, generator=torch.Generator().manual_seed(0))
-    return prior.exact_sample(z.to(prior.mean))
+    return prior.sample(n, steps=steps, sampler=None if prior.is_exact else sampler, batch_size=min(n, size))
 
 
 def _extractor(
@@ -161,27 +170,38 @@ def _extractor(
     range: tuple[float, float] | None,
     device: torch.device | str,
 ) -> Extractor | None:
-    """The network for image metrics where they can be made; asked for and impossible is an error, set aside and impossible is not."""
+    """Load the feature extractor for image metrics.
+
+    Raises:
+        InputError: If it was requested but cannot be used. If only DIFFEM_INCEPTION names it, the result is then None.
+    """
     images = len(event) == 2 or (len(event) == 3 and event[0] in (1, 3))
     if extractor is None:
         usable = EXTRACTOR_VARIABLE in os.environ and reference is not None and images and range is not None
         return load_extractor(None, device) if usable else None
     if reference is None:
-        raise InputError("--extractor: image metrics compare with real images; give --reference")
+        raise InputError("--extractor: image metrics compare with real images; set --reference")
     if not images:
         raise InputError(
             f"--extractor: image metrics need samples of shape (h, w), (1, h, w) or (3, h, w), not {event}"
         )
     if range is None:
         raise InputError(
-            "--extractor: this run's data source does not say which values are pixel 0 and pixel 255; give --range LOW HIGH"
+            "--extractor: the data source of this run does not specify the values of pixel 0 and pixel 255; "
+            "set --range LOW HIGH"
         )
     return load_extractor(extractor, device)
 
 
 @dataclass
 class _Truth:
-    """Clean data on the prior's scale, as pixels where they came as such, and whether sample i is behind observation i."""
+    """Clean data.
+
+    Attributes:
+        x: `(n, *event)`. Samples in the scale of the prior.
+        paired: Whether sample i is the true x of observation i.
+        pixels: `(n, *event)`, uint8. The same as pixels, if the data came as pixels.
+    """
 
     x: Tensor
     paired: bool
@@ -191,17 +211,15 @@ class _Truth:
 def _reference(reference: str, problem: Problem | None, range: tuple[float, float] | None) -> _Truth:
     if reference == "source":
         if problem is None or problem.reference is None:
-            raise InputError(
-                "--reference source: this run's data source does not know the truth behind its observations"
-            )
+            raise InputError("--reference source: the true x is not known for the data source of this run")
         return _Truth(problem.reference, True)
     data = _read(Path(reference))
     pixels = data if data.dtype == torch.uint8 else None
     if pixels is not None:
         if range is None:
             raise InputError(
-                f"--reference {reference} holds pixels, and this run's data source does not say which values are pixel 0 and "
-                "pixel 255; give --range LOW HIGH"
+                f"--reference {reference} contains pixels, and the data source of this run does not specify the values "
+                "of pixel 0 and pixel 255; set --range LOW HIGH"
             )
         data = range[0] + pixels.float() * ((range[1] - range[0]) / 255)
     known = None if problem is None else problem.reference
@@ -213,22 +231,22 @@ def _reference(reference: str, problem: Problem | None, range: tuple[float, floa
 
 
 def _explains(x: Tensor, obs: Observations, most: int = 2048) -> bool:
-    """Whether sample i is behind observation i: its residual is smaller than sample i + 1's, more often than by chance.
+    """Whether sample i is the true x of observation i, and not just another set of the same size.
 
-    As many samples as observations may be another set of the same size; errors against those would mean nothing.
+    The test is whether the residual of sample i is smaller than that of sample i + 1 more often than by chance.
     """
     if tuple(x.shape[1:]) != obs.x_shape or len(x) < 2:
         return False
     rows = torch.arange(min(len(x), most))
     some = obs[rows].to("cpu")
     own, other = some.chi2(x[rows]), some.chi2(x[(rows + 1) % len(x)])
-    known = ~(own.isnan() | other.isnan())  # observations that measure nothing cannot tell
+    known = ~(own.isnan() | other.isnan())  # excludes observations without measured values
     wins, n = int((own < other)[known].sum()), int(known.sum())
     return n > 0 and wins >= min(n, n / 2 + math.sqrt(n))  # two standard deviations of a fair coin
 
 
 def _read(path: Path) -> Tensor:
-    """Clean data from a file or folder: uint8 pixels, or float32 samples."""
+    """Read clean data from a file or folder: uint8 pixels, or float32 samples."""
     if path.is_dir():
         return cifar10.images(path)
     if path.suffix == ".bin":
@@ -240,6 +258,6 @@ def _read(path: Path) -> Tensor:
         return channels_first(array, path)
     if array.dtype.kind not in "fiu" or array.ndim < 2 or 0 in array.shape or not np.isfinite(array).all():
         raise InputError(
-            f"{path} holds {array.dtype} {array.shape}; needed: finite samples (n, *event), or uint8 pixels"
+            f"{path} must contain finite samples (n, *event) or uint8 pixels, got {array.dtype} {array.shape}"
         )
     return torch.from_numpy(array).float()

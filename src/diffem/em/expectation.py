@@ -24,7 +24,7 @@ from ..observations.information import information_of
 from ..posterior import Posterior
 from ..priors import DiffusionPrior, GaussianPrior, Prior
 from ..runs.recipe import EStep
-from ..samplers import DEFAULT_SAMPLER
+from ..samplers import DEFAULT_SAMPLER, get_sampler
 from .plausibility import denoising_error
 from .screening import Screening, screen, total_chi2
 from .shard_report import ShardReport
@@ -112,10 +112,11 @@ class _ShardDraws:
         batch_size: int | None,
         captured: bool,
     ) -> None:
-        exact = isinstance(prior, GaussianPrior)
+        exact = prior.is_exact
         self.prior, self.obs, self.options, self.index, self.seed, self.lap = prior, obs, options, index, seed, lap
         self.bound, self.batch_size, self.captured = bound, batch_size, captured
-        self.posterior = None if exact else posterior_from_recipe(prior, obs, options, own=True)
+        self.posterior = posterior_from_recipe(prior, obs, options, own=True)
+        self.sampling = recipe_sampling(prior, options)
         self.together = 1 if exact else options.together
         self.redraws = GAUSSIAN_REDRAWS if exact else options.redraws
         self.plausible = None if exact else options.plausible  # exact draws are plausible under their prior
@@ -141,22 +142,19 @@ class _ShardDraws:
         return draws
 
     def _draw_batch(self, rows: Tensor, first: int) -> Tensor:
-        address: dict[str, Any] = {"seed": self.seed, "lap": self.lap, "index": self.index[rows]}
-        if self.posterior is None:
-            assert isinstance(self.prior, GaussianPrior)
-            return self.prior.draw_posterior(self.at(rows), **address, draw=first).unsqueeze(0)
         posterior = self.posterior if len(rows) == len(self.obs) else self.posterior[rows]
         x, statistics = posterior.sample(
             self.together,
             steps=self.options.steps,
-            sampler=self.options.sampler,
-            **address,
+            seed=self.seed,
+            lap=self.lap,
+            index=self.index[rows],
             batch_size=self.batch_size,
             first_draw=first,
             return_stats=True,
             captured=self.captured,
             progress=False,
-            **cast(dict[str, Any], self.options.sampler_options),
+            **self.sampling,
         )
         self.report.add_cost(statistics)
         return x
@@ -235,7 +233,9 @@ def given_shard(obs: Observations) -> Shard:
     return Shard(obs.y.unsqueeze(0), report.to_json())
 
 
-def posterior_from_recipe(prior: Prior, obs: Observations, options: EStep, *, own: bool = False) -> Posterior:
+def posterior_from_recipe(
+    prior: Prior, obs: Observations, options: EStep, *, own: bool = False, exact: bool = True
+) -> Posterior:
     """Condition a prior on observations by the posterior method of a recipe.
 
     A conditional network is used for operators like those it was trained with; mmps replaces it for others. The keys
@@ -246,8 +246,11 @@ def posterior_from_recipe(prior: Prior, obs: Observations, options: EStep, *, ow
         obs: The observations.
         options: The E-step options of the recipe.
         own: Whether these are observations of the run. A conditional network is then used whenever that is possible.
+        exact: Whether a prior with a closed form is conditioned exactly, instead of by the method of the recipe.
     """
-    if options.method == "mmps":
+    if exact and prior.is_exact:
+        conditioned = prior.posterior(obs)
+    elif options.method == "mmps":
         conditioned = prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
     elif options.method != "conditional":
         conditioned = prior.posterior(obs, method=options.method)
@@ -268,22 +271,24 @@ def _supports(prior: Prior, obs: Observations) -> bool:
     return family is not None and family.impossible(information_of(obs)) is None
 
 
+def recipe_sampling(prior: Prior, options: EStep) -> dict[str, Any]:
+    """Return the recipe's sampler and its options as arguments of `sample`; empty for a prior with exact draws."""
+    return {} if prior.is_exact else {"sampler": options.sampler, **options.sampler_options}
+
+
 def default_sampler_options(options: EStep) -> dict[str, Any]:
-    """Return the default sampler for posterior draws: that of the run if it used TDS, otherwise the library's.
+    """Return the default sampler for posterior draws: that of the run if it weights particles, otherwise the library's.
 
     Other samplers in recipes reproduce the paper, or are tuned for their number of steps.
     """
-    if options.sampler != "tds":
+    if not get_sampler(options.sampler, **options.sampler_options).needs_likelihood:
         return {"sampler": DEFAULT_SAMPLER}
-    return {"sampler": "tds", **options.independent().sampler_options}
+    return {"sampler": options.sampler, **options.independent().sampler_options}
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:
     """Return the posterior mean under the Gaussian start, or the prior mean if the prior has no covariance."""
     cov = prior.covariance()
-    gaussian = prior if isinstance(prior, GaussianPrior) else None
-    if gaussian is None and cov is not None:
-        gaussian = GaussianPrior(prior.mean, cov)
-    if gaussian is None:
+    if cov is None:
         return prior.mean.expand(len(obs), *prior.event_shape).clone()
-    return gaussian.posterior_mean(obs)
+    return GaussianPrior(prior.mean, cov).posterior_mean(obs)

@@ -13,23 +13,23 @@ def _sentence(text: str) -> str:
 
 
 def _training(card: dict[str, Any]) -> str:
-    """Return how the prior was trained."""
+    """How the prior was trained: clean samples of x need no expectation–maximisation."""
     recipe = card["training"].get("recipe")
     e_step = recipe.get("e_step") if isinstance(recipe, dict) else None
     clean = isinstance(e_step, dict) and e_step.get("clean") is True
-    return "training on samples of x themselves" if clean else "expectation–maximisation"
+    return "training on clean samples of x" if clean else "expectation–maximisation"
 
 
 def _family(prior: dict[str, Any]) -> list[str]:
-    """Describe the operators that a conditional network was trained for."""
+    """Sentences about the operators a conditional network was trained for."""
     if "family" not in prior:
         return []
     family = Family.read(prior["family"])
     (least, most), (low, high) = family.share, family.noise
     return [
-        "It draws from posteriors in one forward pass per step for operators like those it was trained with: "
-        f"{family.operator}, which determine {least:.0%} to {most:.0%} of x, with noise of {low:.2g} to {high:.2g} "
-        "times the scale of the data. `prior.posterior(obs)` uses other methods for other operators.",
+        "It draws from posteriors with one forward pass per step for operators like those of its training: "
+        f"{family.operator}, which determine {least:.0%} to {most:.0%} of x, with noise levels of {low:.2g} to "
+        f"{high:.2g} times the scale of the data. For other operators, `prior.posterior(obs)` uses another method.",
         "",
     ]
 

@@ -1,9 +1,10 @@
-"""A prior as a folder to give away or to go on from, in the layout of the Hugging Face hub: `model.safetensors`, `config.json`, `README.md`.
+"""Export a prior in the layout of the Hugging Face hub: `model.safetensors`, `config.json` and `README.md`.
 
-`config.json` is the card: what the prior is (network, noise levels, range of the data, lap), what it was trained on (operators, noise,
-observations, laps, minutes and training examples), and the hash of the weights. These may be kept in 16 bits, and in several files of
-limited size (`files/pieces.py`): what a run needs to go on elsewhere (`start: FOLDER`) is then small enough to be sent. Reading a folder fetches nothing and executes nothing: the weights are tensors, the card is
-JSON, and a network is built only from the kinds this library knows.
+`config.json` is the model card. It describes the prior (network, noise levels, range of the data, lap) and its training
+(operators, noise, observations, laps, minutes, training examples), and contains the hash of the weights. The weights
+may be rounded to 16 bits and split into files of limited size (`files/pieces.py`), so that a run can continue on
+another machine from a small folder (`start: FOLDER`). Loading an export downloads and executes nothing: the weights are
+tensors, the card is JSON, and the network is one of this library's kinds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ LARGE = (
 
 
 def describe_operator(A: Operator, n: int) -> dict[str, Any]:
-    """An operator in words: its kind, settings, and the shapes of its parameters for n observations; not the parameters themselves."""
+    """Describe an operator: its kind, settings, and the shapes of its parameters for n observations."""
     own = A.per_observation()
     shapes = {name: list(tensor.shape) for name, tensor in A.tensors().items()}
     return {
@@ -60,7 +61,7 @@ def describe_operator(A: Operator, n: int) -> dict[str, Any]:
 
 
 def describe_observations(obs: Observations) -> dict[str, Any]:
-    """What is known about observations from one of them, and what all of them say together; they are read part by part."""
+    """Describe observations: shapes and operator of the first one, mean noise variance and fingerprint of all."""
     obs = stored(obs)
     one, variance = obs[:1].read(), 0.0
     for part in obs.parts():
@@ -87,25 +88,28 @@ def export(
     dtype: str | None = None,
     piece: int | None = None,
 ) -> Path:
-    """Write a prior and its card.
+    """Write a prior and its model card.
 
     Args:
         prior: The prior.
-        folder: Where to write: a folder that is absent, empty or an earlier export.
-        obs: The observations it was trained on, described but not written.
-        range: The values its data take, low and high.
-        lap: The lap of expectation–maximisation it comes from.
-        training: More JSON values about its training.
+        folder: The folder to write; it must not exist, be empty or be an earlier export.
+        obs: The training observations; the card describes them but does not contain them.
+        range: The smallest and largest value of the data.
+        lap: The lap of expectation–maximisation.
+        training: Other JSON values about the training.
         notes: Free text.
-        dtype: What weights are rounded to in the files, "bfloat16" or "float16"; as they are when None. They are read as float32 again.
-        piece: The largest size of a file of weights in bytes; one file when None.
+        dtype: "bfloat16" or "float16" rounds the weights in the files; they are read back as float32. Default: exact.
+        piece: The largest size of a file of weights, in bytes. Default: one file.
 
     Returns:
         The folder.
+
+    Raises:
+        InputError: If the folder contains other files.
     """
     folder = Path(folder)
     if range is not None and not range[0] < range[1]:
-        raise InputError(f"range is (low, high) with low < high, got {range}")
+        raise InputError(f"range must be (low, high) with low < high, got {range}")
     _require_own(folder)
     tensors, description = pack(prior)
     kept = _rounded(tensors, dtype)
@@ -126,9 +130,9 @@ def export(
         "tensors": fingerprint(_restored(kept)),
         "files": files,
     }
-    write_json(folder / CONFIG, card)  # after the weights: a folder with a card is whole
+    write_json(folder / CONFIG, card)  # after the weights: a folder with a card is complete
     write_text(folder / "README.md", readme(card))
-    for file in folder.iterdir():  # of an earlier export in more pieces
+    for file in folder.iterdir():  # left by an earlier export with more pieces
         if is_piece(file.name, WEIGHTS) and file.name not in files:
             file.unlink()
     return folder
@@ -167,9 +171,22 @@ def export_run(
     dtype: str | None = None,
     piece: int | None = None,
 ) -> Path:
-    """The same for a lap of a run: its number, `"best"`, or None for the last.
+    """Export the prior of a lap of a run, with its recipe, seed, hash of observations and verdict in the card.
 
-    The recipe, the seed, the hash of its observations, the verdict about its laps and what they cost go into the card.
+    The card contains the recipe, the seed, the hash of the observations, the verdict about the laps and their cost.
+
+    Args:
+        run: The run folder.
+        folder: The folder to write.
+        lap: Number of the lap, "best", or None for the last.
+        obs: See `export`.
+        range: See `export`.
+        notes: See `export`.
+        dtype: See `export`.
+        piece: See `export`.
+
+    Returns:
+        The folder.
     """
     directory = RunDir(run)
     recipe, info, lap = directory.recipe(), directory.info(), choose_lap(directory, lap)
@@ -197,7 +214,7 @@ def export_run(
 
 
 def is_export(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds an exported prior and not a run."""
+    """Whether a folder contains an exported prior, not a run."""
     folder = Path(path)
     return folder.is_dir() and (folder / CONFIG).is_file() and not (folder / "recipe.yaml").exists()
 
@@ -210,7 +227,7 @@ def cost(card: dict[str, Any], where: str) -> Totals:
 
 
 def kept_recipe(card: dict[str, Any]) -> Recipe | None:
-    """The recipe of the run a card came from; None if it has none that this version reads. Nothing it names is executed or read."""
+    """The recipe in a card; None if there is none that this version can read. Nothing it names is executed or read."""
     training = card.get("training")
     kept = training.get("recipe") if isinstance(training, dict) else None
     try:
@@ -220,7 +237,7 @@ def kept_recipe(card: dict[str, Any]) -> Recipe | None:
 
 
 def card_range(card: dict[str, Any]) -> tuple[float, float] | None:
-    """The values that the data of a prior take, low and high, if the card names them."""
+    """The smallest and largest value of the data, if the card contains them."""
     given = card.get("range")
     if not isinstance(given, list) or len(given) != 2 or not all(isinstance(v, int | float) for v in given):
         return None
@@ -228,34 +245,42 @@ def card_range(card: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The card of a folder, checked for being one."""
+    """Read and validate the card of a folder.
+
+    Raises:
+        InputError: If there is no valid card.
+    """
     path = Path(folder) / CONFIG
     if not path.exists():
-        raise InputError(f"{folder} holds no exported prior: there is no {CONFIG} in it")
+        raise InputError(f"{folder} contains no exported prior: it has no {CONFIG}")
     card = read_json(path, MAX_CARD_BYTES)
     if not isinstance(card, dict) or card.get("format") != CARD:
         given = card.get("format") if isinstance(card, dict) else type(card).__name__
         raise InputError(f"{path} has format {given!r}, this version reads {CARD!r}")
     if not isinstance(card.get("prior"), dict) or card["prior"].get("format") not in READABLE:
-        raise InputError(f"{path} describes no prior of format {' or '.join(READABLE)}")
+        raise InputError(f"{path} must describe a prior of format {' or '.join(READABLE)}")
     return card
 
 
 def load(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> Prior:
-    """The prior of a folder made by `export`, or of the hub's local copy of one; refused when the weights are not those of the card."""
+    """Load an exported prior from its folder, or from a local copy made by the hub.
+
+    Raises:
+        InputError: If the folder is not an export, or the weights do not match the card.
+    """
     card = read_card(folder)
     try:
         tensors = _read_weights(Path(folder), card)
         prior = _rebuild(card["prior"], tensors)
     except InputError as error:
         raise InputError(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
-    except Exception as error:  # whatever a stranger's card provokes is about the folder
+    except Exception as error:  # an untrusted card can cause any exception
         raise InputError(f"{folder}: the card does not describe its weights: {explain(error)}") from None
     return prior.eval().requires_grad_(False).to(device)
 
 
 def _read_weights(folder: Path, card: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights, read only once their headers fit the card and their hashes are the card's."""
+    """Read the weights, after comparing their headers and their hashes with the card."""
     files = require_files(card.get("files"), WEIGHTS, str(folder))
     _require_network(card["prior"], shapes_in_pieces(folder, files, "a prior"))
     tensors = read_pieces(folder, files, "a prior")
@@ -264,7 +289,7 @@ def _read_weights(folder: Path, card: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _require_network(description: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
-    """Compare the described prior with the shapes of its tensors before any memory is spent on them."""
+    """Compare the described prior with the shapes of its tensors, before memory is allocated for them."""
     if description["kind"] not in ("GaussianPrior", "DiffusionPrior"):
         raise InputError(f"unknown kind of prior {description['kind']!r}")
     event = tuple(description["event_shape"])
@@ -278,17 +303,17 @@ def _require_network(description: dict[str, Any], shapes: dict[str, tuple[int, .
     if expected != given:
         wrong = next(name for name in sorted({*expected, *given}) if expected.get(name) != given.get(name))
         raise InputError(
-            f"the card describes {wrong} with shape {expected.get(wrong)}, the weights hold {given.get(wrong)}"
+            f"the card describes {wrong} with shape {expected.get(wrong)}, the weights have {given.get(wrong)}"
         )
-    # of a covariance the largest tensor is a matrix over the event, however it is stored
+    # no tensor of a covariance is larger than a dense matrix over the event
     most = max(math.prod(event), 1) ** 2
     for name, shape in shapes.items():
         if name.startswith("cov.") and math.prod(shape) > most:
-            raise InputError(f"{name} has shape {shape}, for samples of shape {event}")
+            raise InputError(f"{name} is too large for samples of shape {event}: {shape}")
 
 
 def _require_own(folder: Path) -> None:
-    """Refuse to write into a folder that holds anything but an earlier export; names that begin with a dot do not count."""
+    """Raise `InputError` if a folder contains anything but an earlier export; hidden files are ignored."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder")
     try:
@@ -298,11 +323,11 @@ def _require_own(folder: Path) -> None:
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror or error}") from None
     if names and not _is_export(folder, names):
-        raise InputError(f"{folder} is not empty and holds no exported prior; choose another folder")
+        raise InputError(f"{folder} is not empty and contains no exported prior; choose another folder")
 
 
 def _is_export(folder: Path, names: set[str]) -> bool:
-    """Whether a folder with these files was written by `export`, perhaps interrupted before it wrote the card."""
+    """Whether a folder with these files was written by `export`, which may have been interrupted before the card."""
     try:
         if all(is_piece(name, WEIGHTS) for name in names):
             return all(read_header(folder / name)[1].get("export") == CARD for name in names)

@@ -34,8 +34,8 @@ def measure_held_out(
         hidden_share: The fraction of the measured values that is hidden and predicted.
         seed: The seed of the choice of hidden values.
     """
-    # a Gaussian is drawn from exactly; other draws end with a denoising
-    last_level = 0.0 if isinstance(prior, GaussianPrior) else lowest_level(prior.sigma_min, smallest_noise(obs))
+    # exact draws have no diffusion noise; other draws end with a denoising
+    last_level = 0.0 if prior.is_exact else lowest_level(prior.sigma_min, smallest_noise(obs))
     metrics: dict[str, Any] = explained(draw(obs), obs, last_level)
     shown, hidden = hide(obs, hidden_share, seed)
     if not bool(hidden.any()):

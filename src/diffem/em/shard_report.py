@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..posterior.base import Statistics
+from ..posterior.evaluation import Statistics
 from .screening import Screening
 
 # Reasons for the first rejection of a draw: NaN, a residual that is too large, or only |x| beyond the bound; and the

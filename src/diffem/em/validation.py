@@ -53,13 +53,13 @@ def _require_network(settings: dict[str, Any], obs: Observations) -> None:
 
 
 def _validate_stage(recipe: Recipe, obs: Observations) -> None:
-    get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
+    sampler = get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
     for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
         if name not in known:
             raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
-    if recipe.e_step.method == "conditional" and recipe.e_step.sampler == "tds":
+    if recipe.e_step.method == "conditional" and sampler.needs_likelihood:
         raise InputError(
-            "e_step: method conditional has no likelihood to weigh the particles of sampler tds by; use mmps"
+            f"e_step: sampler {sampler.name} needs a likelihood, which method conditional does not have; use mmps"
         )
     Augment(recipe.train.augment, obs.x_shape)
     noise_law(recipe.train.noise, recipe.sigma_min, recipe.sigma_max)

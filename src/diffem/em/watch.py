@@ -13,7 +13,7 @@ from torch import Tensor
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import observation_distance, simulate
 from ..observations import Observations
-from ..priors import GaussianPrior, Prior
+from ..priors import Prior
 from ..runs.recipe import Recipe
 from .expectation import posterior_from_recipe
 from .held_out import measure_held_out
@@ -89,9 +89,6 @@ def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, floa
 def prior_samples(prior: Prior, recipe: Recipe, batch: int | None = None) -> Tensor:
     """Return the prior samples that the report shows, `(samples, *event)`."""
     count, seed = recipe.watch.samples, recipe.seed
-    if isinstance(prior, GaussianPrior):
-        z = torch.randn(count, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
-        return prior.exact_sample(z.to(prior.mean))
     return prior.sample(count, steps=WATCH_STEPS, seed=seed, batch_size=batch, progress=False)
 
 
@@ -99,8 +96,6 @@ def prior_samples(prior: Prior, recipe: Recipe, batch: int | None = None) -> Ten
 def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int | None = None) -> Tensor:
     """Return posterior draws `(draws, n, *event)`, with the same random numbers in every lap."""
     k, seed = recipe.watch.draws, recipe.seed
-    if isinstance(prior, GaussianPrior):
-        return torch.stack([prior.draw_posterior(obs, seed=seed, lap=WATCH_LAP, draw=d) for d in range(k)])
     # the evaluation must be cheap compared with the E-step: few steps of the default sampler
     steps = min(WATCH_STEPS, recipe.e_step.steps)
     posterior = posterior_from_recipe(prior, obs, recipe.e_step, own=True)

@@ -1,6 +1,7 @@
-r"""The files of CIFAR-10: binary batches as they are published, or `train.npz` and `test.npz`; uint8 pixels `(n, 3, 32, 32)`.
+r"""Read the files of CIFAR-10: binary batches as they are published, or `train.npz` and `test.npz`.
 
-A record of a batch is one byte of label, then 3072 of red, green and blue planes.
+In a binary batch, each image is one byte with the label and 3072 bytes with the red, green and blue planes. The `.npz`
+files contain an array `images`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,23 @@ GET = (
 
 
 def images(folder: str | Path, split: str = "train") -> Tensor:
-    """The images of a split, uint8 `(n, 3, 32, 32)`; `folder` holds binary batches or `train.npz`/`test.npz`."""
+    """Read the images of a split.
+
+    Args:
+        folder: A folder with the binary batches, or with `train.npz` and `test.npz`.
+        split: `train` or `test`.
+
+    Returns:
+        Pixels, uint8 `(n, 3, 32, 32)`.
+
+    Raises:
+        InputError: If a file is missing or corrupted.
+    """
     if split not in BATCHES:
         raise InputError(f"unknown split {split!r} of CIFAR-10; known: {', '.join(BATCHES)}")
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"there is no folder {str(folder)!r} with CIFAR-10; {GET}")
+        raise InputError(f"folder {str(folder)!r} for CIFAR-10 does not exist; {GET}")
     if (folder / "cifar-10-batches-bin").is_dir():  # as the official archive unpacks
         folder = folder / "cifar-10-batches-bin"
     names = BATCHES[split]
@@ -43,32 +55,36 @@ def images(folder: str | Path, split: str = "train") -> Tensor:
     if packed.is_file():
         pixels = read_npz(packed)
         if tuple(pixels.shape[1:]) != EVENT:
-            raise InputError(f"{packed}: images of CIFAR-10 are (3, 32, 32), these are {tuple(pixels.shape[1:])}")
+            raise InputError(f"{packed}: images must have shape (3, 32, 32), got {tuple(pixels.shape[1:])}")
         return pixels
     if len(missing) < len(names):
         raise InputError(f"{folder} lacks {', '.join(missing)} of CIFAR-10's {len(names)} training batches; {GET}")
     pickled = (folder / names[0]).with_suffix("").exists() or (folder / "cifar-10-batches-py").exists()
-    note = "; what is there is the Python version, whose pickles are never read" if pickled else ""
+    note = "; the Python version in that folder consists of pickles, which are not read" if pickled else ""
     expected = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
-    raise InputError(f"{folder} holds neither {expected} nor {packed.name}{note}; {GET}")
+    raise InputError(f"{folder} contains neither {expected} nor {packed.name}{note}; {GET}")
 
 
 def _joined(batches: list[tuple[str, Tensor]], folder: Path) -> Tensor:
-    # the original batches are of one size: a batch cut off between two images shows here
+    # the original batches have equal sizes, so unequal sizes reveal a batch that was cut off between two images
     if len({len(batch) for _, batch in batches}) > 1:
         counts = ", ".join(f"{name} {len(batch)}" for name, batch in batches)
-        raise InputError(f"{folder}: the batches should hold equally many images, they hold {counts}; {GET}")
+        raise InputError(f"{folder}: all batches must contain the same number of images, got {counts}; {GET}")
     return torch.cat([batch for _, batch in batches])
 
 
 def read_batch(path: Path) -> Tensor:
-    """One binary batch, uint8 `(n, 3, 32, 32)`; the labels are checked and left out."""
+    """Read one binary batch, uint8 `(n, 3, 32, 32)`; the labels are validated and dropped.
+
+    Raises:
+        InputError: If the file is not a binary batch of CIFAR-10.
+    """
     with opened(path) as file:
         size = size_of(file)
         if size == 0 or size % RECORD:
             raise InputError(
-                f"{path} is truncated or something else: {size} bytes, a batch of CIFAR-10 is a multiple of {RECORD} "
-                f"(the original ones are {10_000 * RECORD})"
+                f"{path} is truncated or not a batch of CIFAR-10: its size must be a multiple of {RECORD} bytes "
+                f"({10_000 * RECORD} for the original batches), got {size}"
             )
         memory.require(size, str(path))
         raw = np.frombuffer(bytearray(file.read(size)), dtype=np.uint8)
@@ -76,5 +92,5 @@ def read_batch(path: Path) -> Tensor:
         raise InputError(f"{path} cannot be read: it ends after {len(raw)} of {size} bytes")
     records = raw.reshape(-1, RECORD)
     if records[:, 0].max() > 9:
-        raise InputError(f"{path} is not a batch of CIFAR-10: it holds label {records[:, 0].max()}, labels are 0 … 9")
+        raise InputError(f"{path} is not a batch of CIFAR-10: labels must be 0 … 9, got {records[:, 0].max()}")
     return torch.from_numpy(records[:, 1:].reshape(-1, *EVENT))

@@ -1,9 +1,9 @@
-"""PNG, JPEG and WebP files, decoded by the decoder that their first bytes name and by no other.
+"""Decode untrusted PNG, JPEG and WebP files, each with the decoder that its first bytes determine.
 
-Pillow tries every format it knows, and some of those start other programs (an EPS is handed to Ghostscript) or have
-decoders that few people look at. A file's name is never trusted; its signature decides. What cannot be decoded
-faithfully is refused by name: animations, and in data sets (`require_plain_grey`) transparency and more than 8 bits
-per value, which Pillow's conversion to grey would clip.
+By default Pillow tries every format it supports. Some of them start other programs (EPS starts Ghostscript) or have
+rarely tested decoders. Here the signature of the file decides, not its name. Files that would lose information are
+rejected with an error: animations, and in data sets (`require_plain_grey`) transparency and values of more than 8 bits,
+which Pillow would clip when it converts to grey.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..core.errors import InputError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-NAMES = {"PNG": "PNG", "JPEG": "JPEG", "WEBP": "WebP"}  # Pillow's names of the formats, and everybody's
+NAMES = {"PNG": "PNG", "JPEG": "JPEG", "WEBP": "WebP"}  # Pillow's names of the formats: their usual names
 
 
 def picture_format(data: bytes) -> str | None:
-    """The format that a file's first bytes name, by Pillow's name for it: PNG, JPEG, WEBP or None."""
+    """The format determined by the first bytes of a file, by Pillow's name: PNG, JPEG, WEBP or None."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "PNG"
     if data.startswith(b"\xff\xd8\xff"):
@@ -36,24 +36,24 @@ def picture_format(data: bytes) -> str | None:
 
 @contextmanager
 def opened_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name: str) -> Iterator[Image]:
-    """A picture whose header has been read and whose pixels have not.
+    """Open a picture: its header is read, its pixels are not.
 
     Args:
         data: The file's content.
         formats: The formats to accept, by Pillow's names.
-        max_pixels: Larger pictures are refused before memory is allocated for them.
-        name: What error messages call the file.
+        max_pixels: Larger pictures are rejected before memory is allocated for them.
+        name: Name of the file in error messages.
 
     Raises:
-        InputError: The file has another format, is too large, animated or damaged; also for whatever decoding raises
-            inside the `with`.
+        InputError: If the file has another format, is too large, animated or corrupted. Errors of the decoder inside
+            the `with` statement are converted to `InputError` too.
     """
     from PIL import Image, UnidentifiedImageError
 
     kind = picture_format(data)
     if kind is None or kind not in formats:
         names = [NAMES[f] for f in formats]
-        raise InputError(f"{name} cannot be read as an image: by its first bytes it is neither {' nor '.join(names)}")
+        raise InputError(f"{name} cannot be read as an image: its first bytes are neither {' nor '.join(names)}")
     try:
         if kind == "WEBP":  # its decoder allocates the whole canvas when the file is opened
             _require_pixels(*_webp_size(data), max_pixels, name)
@@ -62,22 +62,26 @@ def opened_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name:
             file = Image.open(io.BytesIO(data), formats=(kind,))
         with file:
             _require_pixels(*file.size, max_pixels, name)
-            # The first picture of an MPO is a JPEG like any other; the rest are previews and depth maps of phones.
+            # The first picture of an MPO is an ordinary JPEG; the others are previews and depth maps of phones.
             if file.format != "MPO" and (frames := getattr(file, "n_frames", 1)) > 1:
-                raise InputError(f"{name} is an animation of {frames} pictures; needed: one picture")
+                raise InputError(f"{name} must be a single picture, got an animation of {frames} frames")
             yield file
     except InputError:
         raise
     except UnidentifiedImageError:
         raise InputError(
-            f"{name} is no picture that can be read as an image: it begins as a {NAMES[kind]} file but is none"
+            f"{name} cannot be read as an image: it begins like a {NAMES[kind]} file, but the rest is invalid"
         ) from None
-    except Exception as error:  # every decoder fails in its own ways, and each of them is due to the file
-        raise InputError(f"{name} cannot be read as an image, it is damaged: {error}") from None
+    except Exception as error:  # decoders raise many kinds of exceptions, all caused by the file
+        raise InputError(f"{name} cannot be read as an image, it is corrupted: {error}") from None
 
 
 def require_plain_grey(image: Image, name: str) -> None:
-    """Refuse what conversion to 8-bit grey would change: 16-bit values (clipped) and transparency (dropped)."""
+    """Reject pictures that would lose information in the conversion to 8-bit grey.
+
+    Raises:
+        InputError: If the picture has values of more than 8 bits, which would be clipped, or transparency.
+    """
     if image.mode.startswith(("I", "F")):
         raise InputError(
             f"{name} has more than 8 bits per value; save it with 8 bits, or put the values into an .npz array 'images'"
@@ -91,11 +95,11 @@ def require_plain_grey(image: Image, name: str) -> None:
 
 def _require_pixels(width: int, height: int, max_pixels: int, name: str) -> None:
     if width * height > max_pixels:
-        raise InputError(f"{name} claims {width}×{height} pixels; at most {max_pixels >> 20} million are read")
+        raise InputError(f"{name} has {width}×{height} pixels, the limit is {max_pixels >> 20} million")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """(width, height) from the header of a WebP file; its three kinds keep them in different places."""
+    """(width, height) from the header of a WebP file; their position depends on the kind of file."""
     kind = data[12:16]
     if kind == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")

@@ -1,7 +1,8 @@
-"""How much memory is left, and how much of it the library uses.
+"""Available memory, and the memory budgets of the library.
 
-What cannot fit is refused before it is allocated. Data on disk are kept in memory from one use to the next only within a fixed budget, and
-are read again beyond it: a run over more observations takes longer, not more memory. No result depends on the budget.
+Requests above the available memory are rejected before allocation. Data on disk are kept in memory between uses only
+within a fixed budget, and are read again beyond it, so a run over more observations takes longer but not more memory.
+Results do not depend on the budget.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import torch
 
 from ..core.errors import InputError
 
-RESIDENT_BYTES = 64 << 20  # data that one stage of a run keeps in host memory instead of reading them again
-WORKING_BYTES = 256 << 20  # temporary tensors of one batch on the host, where a batch size is chosen for memory
-DEVICE_WORKING_BYTES = 8 << 30  # and on a GPU
-DEVICE_SHARE = 0.5  # of a GPU's free memory, for data that stay on it
+RESIDENT_BYTES = 64 << 20  # budget for data that are kept in host memory between uses
+WORKING_BYTES = 256 << 20  # temporary tensors of one batch on the host, if the batch size is chosen by memory
+DEVICE_WORKING_BYTES = 8 << 30  # the same on a GPU
+DEVICE_SHARE = 0.5  # share of a GPU's free memory for data that stay on it
 
 
 def available() -> int:
-    """Bytes this process can still take: what the machine has free, or less where a control group or a limit says so."""
+    """Bytes that this process can still allocate, given free memory and the limits of control group and process."""
     return max(0, min(_machine(), _group(), _limit()))
 
 
 def require(size: int, what: str) -> None:
-    """Refuse `what` when it takes `size` bytes that are not there."""
+    """Raise InputError if `what` needs `size` bytes and less is available."""
     if size > (free := available()):
         raise InputError(f"{what} takes {readable(size)} of memory, {readable(free)} are available")
 
@@ -39,18 +40,21 @@ def may_stay(size: int, device: torch.device | str = "cpu") -> bool:
 
 
 def working_bytes(device: torch.device) -> int:
-    """What the temporary tensors of one batch may take: fixed, so that batches and with them every sum are the same everywhere."""
+    """Budget for the temporary tensors of one batch.
+
+    It is fixed, so that batches, and therefore all sums, are the same on every machine.
+    """
     return DEVICE_WORKING_BYTES if device.type == "cuda" else WORKING_BYTES
 
 
 def free_on(device: torch.device) -> int:
-    """Bytes of a GPU that this process can still take, those that PyTorch has cached among them."""
+    """Bytes of a GPU that this process can still allocate, including those that PyTorch has cached."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether the device, or the host, ran out of memory."""
+    """Whether an error is an out-of-memory error of the device or the host."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
@@ -73,7 +77,7 @@ def _machine() -> int:
 
 
 def _group() -> int:
-    """What a container's limit leaves; cached files in its account are given up when memory is needed."""
+    """Memory left under a container's limit. Its file cache counts as available."""
     folder = Path("/sys/fs/cgroup")
     try:
         most = (folder / "memory.max").read_text().strip()

@@ -19,6 +19,7 @@ from .tensors import read_tensors, tensors_checksum
 
 __all__ = [
     "array_bytes",
+    "cache_folder",
     "clear_partials",
     "digest",
     "file_digest",
@@ -33,6 +34,12 @@ __all__ = [
     "write_tensors",
     "write_text",
 ]
+
+
+def cache_folder() -> Path:
+    """Folder of data that can be recomputed: DIFFEM_CACHE, or `diffem` in the user's cache folder."""
+    own = os.environ.get("DIFFEM_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -1,5 +1,5 @@
-"""Other libraries' operators and denoisers here, ours there; each module imports its package, so only those who use it need it.
+"""Adapters between diffem and other libraries: their operators and denoisers in diffem, and diffem's in them.
 
-`diffem.interop.deepinv`, `diffem.interop.azula`, `diffem.interop.diffusers` (the extra `interop`), and `diffem.em.exports`, which
-needs no other package.
+`diffem.interop.deepinv`, `diffem.interop.azula` and `diffem.interop.diffusers` need the extra `interop`; each module
+imports only its own library. `diffem.interop.hub` needs no other package.
 """

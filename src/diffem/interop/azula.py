@@ -1,7 +1,8 @@
-r"""azula's denoisers as priors, and ours as azula denoisers.
+r"""Adapters for azula: its denoisers as priors, and diffem's priors and posteriors as azula denoisers.
 
-azula writes x_t = α_t x + σ_t z with t in [0, 1] and any schedule for which σ_t/α_t grows with t. The time at which it reaches a given
-level is known in closed form for azula's own schedules; for others it is found by bisection in float64, to the last digit.
+azula writes x_t = α_t x + σ_t z with t in [0, 1], for any schedule in which σ_t/α_t increases with t. The time t at
+which σ_t/α_t has a given value has a closed form for azula's own schedules. For other schedules it is computed by
+bisection in float64, to machine precision.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _ve(schedule: Any, sigma: Tensor) -> Tensor:
 
 
 def _log_alpha(schedule: Any, sigma: Tensor) -> Tensor:
-    """log α of the level σ where σ_t² = 1 − α_t² + σ_min²."""
+    """log α_t at the noise level σ, for schedules with σ_t² = 1 − α_t² + σ_min²."""
     return (math.log1p(schedule.sigma_min**2) - torch.log1p(sigma**2)) / 2
 
 
@@ -45,7 +46,7 @@ def _vp(schedule: Any, sigma: Tensor) -> Tensor:
 
 
 def _cosine(schedule: Any, sigma: Tensor) -> Tensor:
-    # near t = 0 the cosine forgets the angle: take the sine, 1 − α² = −expm1(2 log α)
+    # near t = 0 the cosine is flat and loses the angle, so use the sine: 1 − α² = −expm1(2 log α)
     log_alpha = _log_alpha(schedule, sigma).clamp(max=0)
     return torch.atan2((-torch.expm1(2 * log_alpha)).sqrt(), log_alpha.exp()) / math.acos(schedule.alpha_min)
 
@@ -68,7 +69,7 @@ INVERSES: dict[type, Callable[[Any, Tensor], Tensor]] = {
 
 
 def time_of(schedule: Any, sigma: Tensor) -> Tensor:
-    """The time t at which σ_t/α_t = sigma; the same shape, in [0, 1]."""
+    """The time t in [0, 1] at which σ_t/α_t = sigma, of the shape of sigma."""
     if type(schedule) in INVERSES:
         return INVERSES[type(schedule)](schedule, sigma).clamp(0, 1)
     low, high = torch.zeros_like(sigma), torch.ones_like(sigma)
@@ -86,13 +87,15 @@ def level_of(schedule: Any, t: Tensor) -> Tensor:
 
 
 class AzulaPrior(ForeignPrior):
+    """See `prior`."""
+
     def __init__(self, denoiser: Any, mean: Tensor, range: Range) -> None:
         ends = level_of(denoiser.schedule, torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
         super().__init__(mean, (ends[0], ends[1]), range)
         self.denoiser = denoiser
 
     def estimate(self, u_t: Tensor, sigma: Tensor) -> Tensor:
-        if sigma.ndim and isinstance(self.denoiser, GaussianDenoiser):  # takes one time for the whole batch
+        if sigma.ndim and isinstance(self.denoiser, GaussianDenoiser):  # it accepts only one time for the whole batch
             return torch.cat([self.estimate(u_t[i : i + 1], sigma[i]) for i in range(len(u_t))])
         t = time_of(self.denoiser.schedule, sigma)
         alpha_t, _ = self.denoiser.schedule(t)
@@ -102,18 +105,24 @@ class AzulaPrior(ForeignPrior):
 def prior(
     denoiser: Any, event_shape: tuple[int, ...] | None = None, *, mean: Tensor | None = None, range: Range | None = None
 ) -> AzulaPrior:
-    """An azula denoiser as a prior, over the noise levels of its schedule.
+    """Use an azula denoiser as a prior, over the noise levels of its schedule.
 
-    event_shape, mean `(*event)`: the shape of a sample, and where sampling starts; one of the two.
-    range: how the scale of samples here relates to azula's; the same when not given.
+    Args:
+        denoiser: An azula denoiser that does not clip its output.
+        event_shape: The shape of a sample, if `mean` is not given.
+        mean: `(*event)`. The mean of the initial distribution of samplers. Default: 0.
+        range: The relation between the scales of samples in diffem and in azula. Default: the same scale.
+
+    Raises:
+        InputError: If it is not an azula denoiser, or it clips.
     """
     if not isinstance(denoiser, Denoiser):
-        raise InputError(f"needs an azula denoiser, got {type(denoiser).__name__}")
+        raise InputError(f"denoiser must be an azula denoiser, got {type(denoiser).__name__}")
     for part in denoiser.modules():
         if getattr(part, "clip_mean", False):
             raise InputError(
-                f"{type(part).__name__} clips its estimates, and the Jacobian of a clipped denoiser is not a covariance; "
-                "make it with clip_mean=False"
+                f"{type(part).__name__} clips its output, and the Jacobian of a clipped denoiser is not a covariance; "
+                "create it with clip_mean=False"
             )
     tensors = (*denoiser.parameters(), *denoiser.buffers(), getattr(denoiser, "mean", None), torch.zeros(()))
     like = next(t for t in tensors if isinstance(t, Tensor) and t.is_floating_point())
@@ -121,15 +130,17 @@ def prior(
 
 
 class AzulaDenoiser(Denoiser):
+    """See `denoiser`."""
+
     def __init__(self, denoise: Prior | Posterior, schedule: Any, range: Range) -> None:
         super().__init__()
-        self.denoise = denoise  # registered when it is a module, and moved along then
+        self.denoise = denoise  # a module is registered, and moves with this one
         self.schedule = schedule
         self.range = range
 
     def forward(self, x_t: Tensor, t: Tensor, **kwargs: Any) -> Any:
         if kwargs:
-            raise InputError(f"a diffem prior takes no conditions, got {', '.join(kwargs)}")
+            raise InputError(f"a diffem prior has no conditional inputs, got {', '.join(kwargs)}")
         alpha_t, sigma_t = self.schedule(torch.as_tensor(t).to(device=x_t.device, dtype=torch.float64))
         u_t = self.range.ours((x_t / per_sample(alpha_t, x_t)).to(x_t.dtype))
         x_hat = self.denoise(u_t, (self.range.scale * sigma_t / alpha_t).to(x_t.dtype))
@@ -137,13 +148,16 @@ class AzulaDenoiser(Denoiser):
 
 
 def denoiser(denoise: Prior | Posterior, schedule: Any = None, *, range: Range | None = None) -> AzulaDenoiser:
-    """A prior, or a posterior (one sample per observation), as an azula denoiser.
+    """Use a prior, or a posterior with one sample per observation, as an azula denoiser.
 
-    schedule: any azula schedule; VE over the prior's noise levels when not given. Levels it has beyond those the prior was trained on
-        are asked of the prior all the same.
+    Args:
+        denoise: The prior or posterior.
+        schedule: An azula schedule. Default: VE over the noise levels of the prior. The prior is also evaluated at
+            noise levels of the schedule on which it was not trained.
+        range: The relation between the scales of samples in diffem and in azula. Default: the same scale.
     """
     if not isinstance(denoise, Prior | Posterior):
-        raise InputError(f"needs a diffem prior or posterior, got {type(denoise).__name__}")
+        raise InputError(f"denoise must be a diffem prior or posterior, got {type(denoise).__name__}")
     owner = denoise if isinstance(denoise, Prior) else denoise.prior
     change = range or Range()
     if schedule is None:
@@ -152,7 +166,10 @@ def denoiser(denoise: Prior | Posterior, schedule: Any = None, *, range: Range |
 
 
 class Backbone(nn.Module):
-    """h(x, log σ) as the backbone of azula's `KarrasDenoiser`, whose preconditioning is ours: azula may pass one time for a batch."""
+    """A network h(x, log σ) as the backbone of azula's `KarrasDenoiser`, which has diffem's preconditioning.
+
+    azula may pass one time for a whole batch; it is expanded to one per sample.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

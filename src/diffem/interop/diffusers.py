@@ -1,14 +1,14 @@
-r"""diffusers' models as priors, unclipped, by the scheduler they were trained with.
+r"""Adapter for diffusers: its models as priors, without clipping, with the scheduler they were trained with.
 
-With u_t = u + σz, what a model is given and what E[u | u_t] follows from its output F:
+With u_t = u + σz, the input of a model and E[u | u_t] as a function of its output F are:
 
     VP     √ᾱ u_t at the step whose (1−ᾱ)/ᾱ = σ²      ε: u_t − σF    sample: F    v: √ᾱ(√ᾱ u_t) − √(1−ᾱ)F
     EDM    u_t/√(σ²+σ_d²) at ¼ log σ                      σ_d²/(σ²+σ_d²) u_t ± σσ_d/√(σ²+σ_d²) F
     VE     u_t at σ                                        u_t + σ²F, F being the score
     flow   (1−s)u_t at T·s, s = σ/(1+σ)                    (1−s)u_t − sF
 
-VP schedulers know T discrete levels. Between two of them the step is interpolated linearly in log σ, so that it is exact at the levels
-the model was trained on; the scale and the noise level in the formulas are always those of σ itself.
+VP schedulers have T discrete noise levels. Between two of them the step is interpolated linearly in log σ, so that it
+is exact at the levels of training. The scale and the noise level in the formulas are always those of σ itself.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ Model = Callable[[Tensor, Tensor], Tensor]  # (n, *event), (n,) -> (n, *event)
 
 
 class Parametrisation(Protocol):
+    """The relation between the output of a model and its denoised estimate.
+
+    Attributes:
+        levels: The smallest and largest noise level.
+    """
+
     levels: tuple[float, float]
 
     def __call__(self, model: Model, u_t: Tensor, sigma: Tensor) -> Tensor:
@@ -46,9 +52,11 @@ class Parametrisation(Protocol):
 
 
 class VariancePreserving:
+    """The row VP of the table above."""
+
     def __init__(self, scheduler: Any) -> None:
         alpha_bar = scheduler.alphas_cumprod.detach().cpu().double()
-        # a schedule rescaled to end in pure noise has ᾱ = 0 there: no finite level, and nothing a denoiser could know
+        # a schedule that ends in pure noise has ᾱ = 0 there, which is no finite noise level
         alpha_bar = alpha_bar[alpha_bar > 0]
         self.log_sigma = ((1 - alpha_bar) / alpha_bar).log() / 2
         if len(self.log_sigma) < 2 or not (self.log_sigma.diff() > 0).all():
@@ -57,7 +65,7 @@ class VariancePreserving:
         self.kind = _prediction(scheduler, ("epsilon", "sample", "v_prediction"))
 
     def step_of(self, sigma: Tensor) -> Tensor:
-        """The training step, a fraction between two, whose level is σ."""
+        """The training step with noise level σ, interpolated between two steps."""
         table = self.log_sigma.to(sigma)
         log_sigma = sigma.log()
         i = torch.searchsorted(table, log_sigma).clamp(1, len(table) - 1) - 1
@@ -73,6 +81,8 @@ class VariancePreserving:
 
 
 class KarrasEDM:
+    """The row EDM of the table above."""
+
     def __init__(self, scheduler: Any) -> None:
         config = scheduler.config
         self.levels = (float(config.sigma_min), float(config.sigma_max))
@@ -86,6 +96,8 @@ class KarrasEDM:
 
 
 class Score:
+    """The row VE of the table above."""
+
     def __init__(self, scheduler: Any) -> None:
         self.levels = (float(scheduler.config.sigma_min), float(scheduler.config.sigma_max))
 
@@ -94,11 +106,13 @@ class Score:
 
 
 class Flow:
+    """The row flow of the table above."""
+
     def __init__(self, scheduler: Any) -> None:
         self.steps = int(scheduler.config.num_train_timesteps)
         if getattr(scheduler.config, "invert_sigmas", False):
             raise InputError("FlowMatchEulerDiscreteScheduler with invert_sigmas=True is not supported")
-        # s = 1 is pure noise, σ = ∞; the range ends one training step on either side
+        # s = 1 is pure noise, σ = ∞, so the levels end one training step before either end
         self.levels = (1 / (self.steps - 1), float(self.steps - 1))
 
     def __call__(self, model: Model, u_t: Tensor, sigma: Tensor) -> Tensor:
@@ -110,12 +124,16 @@ class Flow:
 def _prediction(scheduler: Any, known: tuple[str, ...]) -> str:
     kind = str(scheduler.config.prediction_type)
     if kind not in known:
-        raise InputError(f"{type(scheduler).__name__}: prediction_type {kind!r}; known: {', '.join(known)}")
+        raise InputError(f"{type(scheduler).__name__}: prediction_type must be {' or '.join(known)}, got {kind!r}")
     return kind
 
 
 def parametrisation(scheduler: Any) -> Parametrisation:
-    """How models trained with this scheduler are to be read."""
+    """The parametrisation of models that were trained with a scheduler.
+
+    Raises:
+        InputError: If the scheduler is not supported.
+    """
     name = type(scheduler).__name__
     if name.startswith("EDM"):
         return KarrasEDM(scheduler)
@@ -126,11 +144,13 @@ def parametrisation(scheduler: Any) -> Parametrisation:
     if isinstance(getattr(scheduler, "alphas_cumprod", None), Tensor):
         return VariancePreserving(scheduler)
     raise InputError(
-        f"{name} is not a scheduler with known noise levels (alphas_cumprod, EDM, ScoreSdeVe or FlowMatch)"
+        f"scheduler {name} is not supported: it needs alphas_cumprod, or must be an EDM, ScoreSdeVe or FlowMatch one"
     )
 
 
 class DiffusersPrior(ForeignPrior):
+    """See `prior`."""
+
     def __init__(self, model: nn.Module, read: Parametrisation, mean: Tensor, range: Range) -> None:
         super().__init__(mean, read.levels, range)
         self.model, self.read = model, read
@@ -144,7 +164,7 @@ class DiffusersPrior(ForeignPrior):
         if out.ndim > 1 and out.shape[1] == 2 * self.event_shape[0]:
             out = out[:, : self.event_shape[0]]  # the second half is a learned variance
         if out.shape != u.shape:
-            raise InputError(f"the model returns {tuple(out.shape)} for samples {tuple(u.shape)}")
+            raise InputError(f"the model must return the shape of its input {tuple(u.shape)}, got {tuple(out.shape)}")
         return out
 
 
@@ -156,14 +176,21 @@ def prior(
     mean: Tensor | None = None,
     range: Range | None = None,
 ) -> DiffusersPrior:
-    """A model of diffusers and its scheduler as a prior.
+    """Use a model of diffusers and its scheduler as a prior.
 
-    model: called as model(u `(n, *event)`, time `(n,)`), without conditions: wrap one that has them.
-    event_shape, mean `(*event)`: the shape of a sample, and where sampling starts; from the model's configuration when not given.
-    range: how the scale of samples here relates to the model's, usually `Range.between((-1, 1), ours)`; the same when not given.
+    Args:
+        model: Called as `model(u, time)` with u `(n, *event)` and time `(n,)`. A conditional model must be wrapped.
+        scheduler: The scheduler the model was trained with.
+        event_shape: The shape of a sample. Default: that in the model's configuration.
+        mean: `(*event)`. The mean of the initial distribution of samplers. Default: 0.
+        range: The relation between the scales of samples in diffem and in the model, usually
+            `Range.between((-1, 1), ours)`. Default: the same scale.
+
+    Raises:
+        InputError: If the scheduler is not supported or the shape is not known.
     """
     if not isinstance(model, nn.Module):
-        raise InputError(f"needs a torch.nn.Module, got {type(model).__name__}")
+        raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     config: Any = getattr(model, "config", None)
     if mean is None and event_shape is None and getattr(config, "sample_size", None) is not None:
         size = config.sample_size
@@ -175,7 +202,15 @@ def prior(
 
 
 def load(folder: str | os.PathLike[str], *, range: Range | None = None) -> DiffusersPrior:
-    """The prior in a pipeline's local folder: `unet/` with safetensors weights and `scheduler/`. Nothing is fetched or executed."""
+    """Load the prior of a pipeline in a local folder, without downloading or executing anything.
+
+    Args:
+        folder: Contains `unet/` with safetensors weights, and `scheduler/`.
+        range: See `prior`.
+
+    Raises:
+        InputError: If the folder is not an unconditional pipeline or cannot be read.
+    """
     folder = Path(folder)
     try:
         config = read_json(folder / "scheduler" / "scheduler_config.json")
@@ -184,13 +219,15 @@ def load(folder: str | os.PathLike[str], *, range: Range | None = None) -> Diffu
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder} is not a diffusers pipeline with unet/ and scheduler/: {error!r}") from None
     if name != "UNet2DModel":
-        raise InputError(f"{folder}: unet/ holds a {name}, only UNet2DModel needs no conditions")
+        raise InputError(f"{folder}: unet/ must contain a UNet2DModel, which is unconditional, got {name}")
     kind: Any = getattr(diffusers, str(scheduler_name), None)
     known = isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)
     if not known:
         raise InputError(f"{folder}: {scheduler_name!r} is not a scheduler of diffusers")
     for file in (folder / "unet").glob("*.safetensors"):
-        read_header(file, "the weights of a model")  # a regular file with a sound header, before diffusers opens it
+        read_header(
+            file, "the weights of a model"
+        )  # checks for a regular file with a valid header before diffusers opens it
     try:
         model = diffusers.UNet2DModel.from_pretrained(folder / "unet", local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, RuntimeError) as error:

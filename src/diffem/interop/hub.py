@@ -1,4 +1,4 @@
-"""Exported priors, in the layout of the Hugging Face hub; the code is in `em/exports.py`, which needs no other package."""
+"""Exported priors in the layout of the Hugging Face hub; `em/exports.py` contains the implementation."""
 
 from ..em.exports import describe_observations, export, export_run, is_export, load, read_card
 

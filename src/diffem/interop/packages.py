@@ -1,8 +1,8 @@
-"""What to say when an optional package is not there."""
+"""The error for an optional package that is not installed."""
 
 
 def missing(package: str, error: ModuleNotFoundError) -> ImportError:
-    """The error to raise instead of `error`, which may be about a package that `package` itself needs."""
+    """The error to raise in place of `error`, which may name another package that `package` imports."""
     return ImportError(
-        f"diffem.interop.{package} needs the package {package} ({error}); pip install 'diffem[interop]', or {package} alone"
+        f"diffem.interop.{package} needs {package} ({error}): pip install 'diffem[interop]', or only {package}"
     )

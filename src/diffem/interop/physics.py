@@ -1,6 +1,6 @@
-"""Taking a deepinv physics apart and putting it together again with other tensors, without touching the one that was given.
+"""Copy a deepinv physics with other tensors, without changing the original.
 
-A copy is a deep copy in which chosen tensors are replaced: what the physics computes from its tensors stays its own business.
+A copy is a deep copy in which some tensors are replaced. Its computations are not changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def modules_of(physics: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The modules that take part in A, by path. Noise models and generators of masks do not; stacks keep their parts in a list."""
+    """The modules on which A depends, by path: not noise models and mask generators, but the parts of stacks."""
     yield prefix, physics
     listed = vars(physics).get("physics_list")
     if isinstance(listed, list | tuple):
@@ -26,7 +26,7 @@ def modules_of(physics: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.M
 
 
 def tensors_of(physics: nn.Module) -> dict[str, Tensor]:
-    """The tensors A depends on, by path."""
+    """The tensors on which A depends, by path."""
     return {
         f"{prefix}{name}": tensor
         for prefix, module in modules_of(physics)
@@ -36,7 +36,10 @@ def tensors_of(physics: nn.Module) -> dict[str, Tensor]:
 
 
 def copied(physics: nn.Module, replaced: Mapping[int, Tensor]) -> Any:
-    """A deep copy in which the tensor with id k is `replaced[k]`; random generators, which cannot be copied, are shared."""
+    """Make a deep copy in which the tensor with id k is `replaced[k]`.
+
+    Random generators cannot be copied, so they are shared.
+    """
     memo: dict[int, Any] = dict(replaced)
     pending: list[Any] = [physics]
     while pending:
@@ -53,5 +56,5 @@ def copied(physics: nn.Module, replaced: Mapping[int, Tensor]) -> Any:
         tensors = [t for t in module._buffers.values() if t is not None and (t.is_floating_point() or t.is_complex())]
         own = [t for t in tensors if id(t) in {id(r) for r in replaced.values()}]
         if isinstance(dtype, torch.dtype) and own:
-            module.dtype = own[0].dtype  # type: ignore[assignment]  # some remember in which precision they were made
+            module.dtype = own[0].dtype  # type: ignore[assignment]  # some modules store their dtype
     return new

@@ -1,7 +1,8 @@
 """Covariances and batched solvers."""
 
 from .covariance import Covariance, Diagonal, Isotropic, LowRank
-from .dense import Dense
+from .dense import DenseCovariance
+from .dense import DenseCovariance as Dense  # noqa: F401  # the name in earlier versions
 from .inner import axpy, dot
 from .kinds import COVARIANCES, as_covariance
 from .solvers import (
@@ -22,7 +23,7 @@ __all__ = [
     "SOLVERS",
     "ConvergenceWarning",
     "Covariance",
-    "Dense",
+    "DenseCovariance",
     "Diagonal",
     "Isotropic",
     "LowRank",

@@ -1,14 +1,15 @@
 r"""Covariance matrices that are never formed: isotropic, diagonal, low rank plus diagonal. Full ones are in `dense.py`.
 
-Each acts on batches `(n, *event)` and is shared by all samples or given one per sample. All have the same verbs:
+Each acts on batches `(n, *event)` and is shared by all samples or given one per sample. All have the same methods:
 
 - `matvec(v)`: Σv, `solve(v)`: Σ⁻¹v,
 - `sqrt(z)`: Lz with LLᵀ = Σ, so that `sqrt` of white noise has covariance Σ,
 - `logdet(event_shape)`: log|Σ|,
 - `plus(variance)`: Σ + variance·I, the variance a scalar or one per sample (the covariance of x + σz),
 - `scaled(factor)`: factor²·Σ, the covariance of factor·x,
-- `restrict(measured)`: the marginal covariance of the measured entries, that is their block of Σ, acting as zero on the others,
-- `conditional_mean(shown, v)`, `conditional_variances(shown, event_shape)`: of the other entries, given that the shown ones are v.
+- `restrict(measured)`: the marginal covariance of the measured entries: their block of Σ, zero on the other entries,
+- `conditional_mean(shown, v)`, `conditional_variances(shown, event_shape)`: moments of the other entries given the
+  shown ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,24 @@ from .inner import accumulate_dtype, dot
 
 
 class Covariance(Batched):
-    powers: ClassVar[dict[str, int]]  # of the units of x that each tensor carries: 2 for variances, 1 for factors
+    """Base of the covariances.
+
+    Attributes:
+        powers: The power of x's unit that each tensor carries: 2 for variances, 1 for factors.
+        axes: The tensors and the number of axes of each per sample; None if that depends on the event.
+        is_diagonal: Whether entries are independent.
+    """
+
+    powers: ClassVar[dict[str, int]]
+    axes: ClassVar[dict[str, int | None]]
+    is_diagonal: ClassVar[bool] = False
+
+    @classmethod
+    def check_tensors(cls, tensors: dict[str, Tensor]) -> None:
+        """Raise InputError if finite tensors from an untrusted file do not form such a covariance."""
+        for name in ("variance", "variances"):
+            if name in tensors and not (tensors[name] > 0).all():
+                raise InputError(f"cov.{name} must be positive")
 
     def matvec(self, v: Tensor) -> Tensor:
         raise NotImplementedError
@@ -61,14 +79,16 @@ class Covariance(Batched):
         raise NotImplementedError
 
     def conditional_mean(self, shown: Tensor, v: Tensor) -> Tensor:
-        """E[e | e_s = v_s] for e ~ N(0, Σ), `(n, *event)`, to be used on the entries that are not shown.
+        """Compute E[e | e_s = v_s] for e ~ N(0, Σ), `(n, *event)`. Valid on the entries that are not shown.
 
-        shown: bool, broadcastable to v `(n, *event)`, which is 0 on the others.
+        Args:
+            shown: Boolean, broadcastable to v.
+            v: (n, *event). The shown values; 0 on the other entries.
         """
         return self.matvec(self.restrict(shown).solve(v))
 
     def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """The diagonal of V[e | e_s], `(1 or n, *event)`, to be used on the entries that are not shown."""
+        """Compute the diagonal of V[e | e_s], `(1 or n, *event)`. Valid on the entries that are not shown."""
         return self.diagonal(event_shape)  # of entries that are independent
 
     def eigenvalue_floor(self) -> Tensor:
@@ -103,6 +123,8 @@ class Isotropic(Covariance):
     """variance · I; variance: `()` or `(n,)`."""
 
     powers: ClassVar[dict[str, int]] = {"variance": 2}
+    axes: ClassVar[dict[str, int | None]] = {"variance": 0}
+    is_diagonal: ClassVar[bool] = True
 
     def __init__(self, variance: Tensor | float) -> None:
         super().__init__()
@@ -145,6 +167,8 @@ class Diagonal(Covariance):
     """Independent entries; variances: `(*event)` or `(n, *event)`."""
 
     powers: ClassVar[dict[str, int]] = {"variances": 2}
+    axes: ClassVar[dict[str, int | None]] = {"variances": None}
+    is_diagonal: ClassVar[bool] = True
 
     def __init__(self, variances: Tensor) -> None:
         super().__init__()
@@ -186,10 +210,13 @@ class Diagonal(Covariance):
 class LowRank(Covariance):
     r"""Σ = D + UUᵀ, by Woodbury: Σ⁻¹ = D⁻¹ − D⁻¹U(I + UᵀD⁻¹U)⁻¹UᵀD⁻¹.
 
-    factor: U as `(r, *event)` or `(n, r, *event)`; variances: D as a number, `(*event)` or `(n, *event)`.
+    Args:
+        factor: U as `(r, *event)` or `(n, r, *event)`.
+        variances: D as a number, `(*event)` or `(n, *event)`.
     """
 
     powers: ClassVar[dict[str, int]] = {"factor": 1, "variances": 2}
+    axes: ClassVar[dict[str, int | None]] = {"factor": None, "variances": None}
 
     def __init__(self, factor: Tensor, variances: Tensor | float) -> None:
         super().__init__()
@@ -225,7 +252,8 @@ class LowRank(Covariance):
         return (w - inverse * _lift(u, coefficients)).reshape(v.shape)
 
     def sqrt(self, z: Tensor) -> Tensor:
-        # With W = D^-½U = P diag(s) Qᵀ:  Σ = D^½ (I + P diag(s²) Pᵀ) D^½, and the bracket has root I + P diag(√(1+s²)−1) Pᵀ.
+        # With W = D^-½U = P diag(s) Qᵀ:  Σ = D^½ (I + P diag(s²) Pᵀ) D^½, and the bracket has root I + P
+        # diag(√(1+s²)−1) Pᵀ.
         u, d = self._parts(z.ndim - 1)
         root = d.sqrt()
         _, s, p = torch.linalg.svd(u * _reciprocal(root).unsqueeze(1), full_matrices=False)

@@ -1,8 +1,8 @@
 r"""Full covariance matrices, and their blocks on the measured entries.
 
-With M the projection onto the measured entries, their marginal covariance is MΣM. Its products MΣ(Mv) and its square root
-MΣ^½ need only the eigenvectors of Σ, which observations may share; solving and log|MΣM| need the Cholesky factor of a
-different block for every mask.
+With M the projection onto the measured entries, their marginal covariance is MΣM. Its products MΣ(Mv) and its square
+root MΣ^½ need only the eigenvectors of Σ, which observations may share; solving and log|MΣM| need the Cholesky factor
+of a different block for every mask.
 """
 
 from __future__ import annotations
@@ -21,13 +21,28 @@ from .inner import accumulate_dtype
 BLOCK_NUMBERS = 1 << 24  # numbers in the blocks that are factored at a time
 
 
-class Dense(Covariance):
+class DenseCovariance(Covariance):
     """A full matrix over the flattened sample; matrix: `(N, N)` or `(n, N, N)`, symmetric positive definite.
 
     Kept as its eigendecomposition, so that adding σ²I per sample and solving again cost one product each.
     """
 
     powers: ClassVar[dict[str, int]] = {"values": 2}
+    axes: ClassVar[dict[str, int | None]] = {"vectors": 2, "values": 1}
+
+    @classmethod
+    def check_tensors(cls, tensors: dict[str, Tensor]) -> None:
+        vectors, values = tensors["vectors"], tensors["values"]
+        size = values.shape[-1:]
+        if not (values >= 0).all() or vectors.shape[-1:] != size or vectors.shape[-2:-1] != size:
+            raise InputError(
+                f"eigenvalues {tuple(values.shape)} must be non-negative and fit vectors {tuple(vectors.shape)}"
+            )
+        # Q with QQᵀv ≠ v is not orthonormal, and Q diag(1/λ) Qᵀ would not be the inverse of Q diag(λ) Qᵀ
+        v = torch.cos(torch.arange(vectors.shape[-1], dtype=torch.float64)).unsqueeze(-1)
+        error = (vectors.double() @ (vectors.double().mT @ v) - v).norm(dim=-2).max() / v.norm()
+        if not error < 1e-2:  # far above rounding in half precision, far below what arbitrary vectors have
+            raise InputError("cov.vectors must be orthonormal: they are not the eigenvectors of a covariance")
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
@@ -43,12 +58,12 @@ class Dense(Covariance):
         floor = -1e-4 if matrix.dtype == torch.float32 else -1e-8
         if not values.min() >= floor * scale:
             raise InputError(f"a covariance must be positive; its smallest eigenvalue is {values.min():.2e}")
-        # in the order a file keeps them: products round differently when the memory is laid out differently
+        # contiguous, as in a file: products round differently for another memory layout
         self._store("vectors", vectors.contiguous(), 2)
         self._store("values", values.clamp(min=0), 1)
 
     @classmethod
-    def from_eigen(cls, values: Tensor, vectors: Tensor) -> Dense:
+    def from_eigen(cls, values: Tensor, vectors: Tensor) -> DenseCovariance:
         """Σ = Q diag(values) Qᵀ; values: `(N,)` or `(n, N)`, vectors Q: `(N, N)` or `(n, N, N)`."""
         return cls._raw(vectors=(vectors.contiguous(), 2), values=(values, 1))
 
@@ -84,13 +99,13 @@ class Dense(Covariance):
         vectors = self._read("vectors")
         return (vectors.square() @ self._read("values").unsqueeze(-1)).reshape(-1, *event_shape)
 
-    def plus(self, variance: Tensor | float) -> Dense:
+    def plus(self, variance: Tensor | float) -> DenseCovariance:
         values = self._tensors["values"]
         if isinstance(variance, Tensor) and variance.ndim == 1:
             values = self._read("values") + variance.unsqueeze(-1)
         else:
             values = values + variance
-        return Dense.from_eigen(values, self._tensors["vectors"])
+        return DenseCovariance.from_eigen(values, self._tensors["vectors"])
 
     def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         # diag Σ − Σ_{·s} Σ_ss⁻¹ Σ_{s·}
@@ -117,15 +132,15 @@ class Dense(Covariance):
 
 
 class DenseBlock(Covariance):
-    """A dense Σ on the measured entries, acting as zero on the others; made by `Dense.restrict`.
+    """A dense Σ restricted to the measured entries, zero on the others. Made by `DenseCovariance.restrict`.
 
     measured: bool, broadcastable to the event, shared or one mask per observation.
     """
 
     powers: ClassVar[dict[str, int]] = {"values": 2}
 
-    def _whole(self) -> Dense:
-        return Dense.from_eigen(self._tensors["values"], self._tensors["vectors"])
+    def _whole(self) -> DenseCovariance:
+        return DenseCovariance.from_eigen(self._tensors["values"], self._tensors["vectors"])
 
     def _inside(self, event_shape: tuple[int, ...]) -> Tensor:
         """`(1 or n, *event)`, True on the measured entries."""
@@ -158,9 +173,9 @@ class DenseBlock(Covariance):
         return 2 * torch.cat(diagonals).log().sum(-1)
 
     def _factors(self, event_shape: tuple[int, ...]) -> Iterator[tuple[slice | None, Tensor]]:
-        """Cholesky factors `(b, N, N)` of some observations at a time, and which (None: one block for all).
+        """Iterate over Cholesky factors `(b, N, N)` and the observations they belong to (None: one factor for all).
 
-        Entries outside have unit rows, so they add nothing to log|Σ| and stay 0 in a solution.
+        Unmeasured entries have unit rows, so they add nothing to log|Σ| and stay 0 in a solution.
         """
         inside = self._inside(event_shape).flatten(1)
         matrix = self._whole().to(accumulate_dtype(inside.device)).matrix()

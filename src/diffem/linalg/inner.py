@@ -16,14 +16,16 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def axpy(alpha: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """yᵢ + αᵢxᵢ, where αᵢ = 0 leaves yᵢ alone whatever xᵢ holds (a direction that broke down may hold NaN).
+    """Compute yᵢ + αᵢxᵢ. With αᵢ = 0 the result is yᵢ even if xᵢ is not finite (after a breakdown it may be NaN).
 
-    alpha: `(n,)` in the accumulation dtype; x, y: `(n, *shape)`.
+    Args:
+        alpha: (n,). In the accumulation dtype.
+        x, y: (n, *shape).
     """
     alpha = alpha.to(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
     return torch.where(alpha == 0, y, y + alpha * x)
 
 
 def choose(where: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """aᵢ where the sample's flag is set, bᵢ elsewhere. where: `(n,)` bool; a, b: `(n, *shape)`."""
+    """Select aᵢ for samples whose flag `where` `(n,)` is set, otherwise bᵢ; a, b: `(n, *shape)`."""
     return torch.where(where.reshape(-1, *(1,) * (a.ndim - 1)), a, b)

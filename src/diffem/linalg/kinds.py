@@ -1,4 +1,4 @@
-"""The kinds of covariance by name, and what may be given for one."""
+"""The kinds of covariance by name, and conversion of arguments to covariances."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from .covariance import Covariance, Diagonal, Isotropic, LowRank
-from .dense import Dense
+from .dense import DenseCovariance
 
 COVARIANCES: dict[str, type[Covariance]] = {
     "isotropic": Isotropic,
     "diagonal": Diagonal,
     "low_rank": LowRank,
-    "dense": Dense,
+    "dense": DenseCovariance,
 }
 
 
 def as_covariance(value: Any, event_shape: tuple[int, ...], owner: str) -> Covariance:
-    """A covariance object as it is, or a dense matrix over the flattened event."""
+    """Return a covariance for a covariance object or a dense matrix over the flattened event."""
     size = math.prod(event_shape)
     if isinstance(value, Covariance):
         return value.bind(len(event_shape))
     if isinstance(value, Tensor) and value.shape == (size, size):
-        return Dense(value)
+        return DenseCovariance(value)
     shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
     raise InputError(
-        f"{owner}: cov must be a Covariance or a ({size}, {size}) matrix over samples of shape {event_shape}, got {shape}"
+        f"{owner}: cov must be a Covariance or a ({size}, {size}) matrix over samples of shape {event_shape}, "
+        f"got {shape}"
     )

@@ -1,8 +1,9 @@
 r"""Blocks of one covariance: K_i = Σ[s_i, s_i] + diag(d_i) for a different subset s_i of the entries per sample.
 
-That is A_iΣA_iᵀ + Σ_y when A_i measures single entries, for which forming A_i would waste both memory and time. Blocks are gathered
-side by side, padded with unit rows to the size of the largest, and inverted together by sweeping square pieces of the
-diagonal (Gauss–Jordan), which spends its time in batched matrix products; library factorisations of many middle-sized matrices do not.
+That is A_iΣA_iᵀ + Σ_y if A_i measures single entries; forming A_i would waste memory and time. Blocks are padded with
+unit rows to the size of the largest one and inverted together by Gauss–Jordan sweeps over square pieces of the
+diagonal. These sweeps are batched matrix products, which are faster than library factorisations of many medium-sized
+matrices.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ PIVOT = 64
 
 @dataclass(frozen=True)
 class SelectedBlocks:
-    """index: `(n, m)` which entry each row is; inside: `(n, m)` False on padding; matrices: K, `(n, m, m)`."""
+    """Blocks K of n samples, padded to m rows.
+
+    Attributes:
+        index: (n, m). The entry of x that each row belongs to.
+        inside: (n, m). False on padding.
+        matrices: (n, m, m). K.
+    """
 
     index: Tensor
     inside: Tensor
@@ -25,7 +32,13 @@ class SelectedBlocks:
 
     @classmethod
     def gather(cls, cov: Tensor, variances: Tensor, selected: Tensor) -> SelectedBlocks:
-        """cov: Σ `(N, N)`; variances: d `(n, N)`; selected: `(n, N)` bool."""
+        """Gather the blocks of a covariance.
+
+        Args:
+            cov: (N, N). Σ.
+            variances: (n, N). d.
+            selected: (n, N). Whether an entry belongs to the sample's block.
+        """
         counts = selected.sum(1)
         width = max(1, int(counts.max()))
         # a stable sort puts the selected entries first, in order
@@ -38,11 +51,11 @@ class SelectedBlocks:
         return cls(index, inside, K)
 
     def take(self, v: Tensor) -> Tensor:
-        """The selected entries of v `(n, N)`, 0 on padding: `(n, m)`."""
+        """Take the selected entries of v `(n, N)` as `(n, m)`, with 0 on padding."""
         return torch.where(self.inside, v.gather(1, self.index), 0)
 
     def spread(self, u: Tensor, size: int) -> Tensor:
-        """u `(n, m)` back at its entries, 0 elsewhere: `(n, N)`."""
+        """Put u `(n, m)` back at its entries, `(n, N)`, with 0 elsewhere."""
         return u.new_zeros(len(u), size).scatter_add_(1, self.index, torch.where(self.inside, u, 0))
 
     def inverse(self) -> tuple[Tensor, Tensor]:

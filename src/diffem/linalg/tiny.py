@@ -1,7 +1,7 @@
 r"""Eigenvalues and solutions of a batch of small matrices; up to 2×2 in closed form.
 
-The library's routines check on the host whether they succeeded. On a GPU that stalls every step and cannot be captured, and for
-two measured values there is little to compute.
+Routines of torch.linalg check on the host whether they succeeded. On a GPU that synchronises at every step and cannot
+be captured, so systems of one or two measured values are solved in closed form.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CLOSED_FORM = 2  # up to this size nothing is read back from the device
+CLOSED_FORM = 2  # up to this size there is no synchronisation with the device
 
 
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,7 +29,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def solve(matrix: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """u with M u = b, log |det M| and whether M is regular: `(n, m)`, `(n,)`, `(n,)` for M `(n, m, m)` and b `(n, m)`."""
+    """Solve M u = b for M `(n, m, m)`, b `(n, m)`; returns u, log |det M| and whether M is regular."""
     size = matrix.shape[-1]
     if size > CLOSED_FORM:
         factors, pivots, info = torch.linalg.lu_factor_ex(matrix)

@@ -1,4 +1,4 @@
-"""Measures: distances between sets, quality of images, errors against a truth, calibration, evidence that needs no truth."""
+"""Metrics: distances between sets, image quality, errors, calibration, and evidence without the truth."""
 
 from .calibration import coverage, crps, ranks
 from .distances import frechet, sliced_wasserstein

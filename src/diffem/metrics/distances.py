@@ -13,7 +13,7 @@ from ..core.randomness import Stream
 
 
 def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets with samples as vectors, of one type and on one device; an error where they cannot be compared."""
+    """Convert both sets to vectors of one dtype and device. Raises InputError if they cannot be compared."""
     if x.shape[1:] != y.shape[1:]:
         raise InputError(
             f"the two sets hold samples of different shapes: {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
@@ -25,7 +25,10 @@ def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @in_own_modes
 def sliced_wasserstein(x: Tensor, y: Tensor, *, p: int = 1, slices: int = 1000, seed: int = 0) -> float:
-    """(mean over random directions of W_p^p between the projections)^(1/p); sets of different sizes are compared by quantiles."""
+    """Sliced Wasserstein distance: (mean over random directions of W_p^p of the projections)^(1/p).
+
+    Sets of different sizes are compared by quantiles.
+    """
     x, y = flat(x, y)
     total, chunk = 0.0, 64
     for start in range(0, slices, chunk):
@@ -48,7 +51,7 @@ def frechet(x: Tensor, y: Tensor) -> float:
     mean = (x.mean(0) - y.mean(0)).square().sum()
     x, y = (s - s.mean(0) for s in (x, y))
     if min(len(x), len(y)) < x.shape[1]:
-        # fewer samples than dimensions: tr(Σ_xΣ_y)^½ is the nuclear norm of XYᵀ/√((n−1)(m−1)), a smaller matrix
+        # with fewer samples than dimensions, tr(Σ_xΣ_y)^½ is the nuclear norm of the smaller matrix XYᵀ/√((n−1)(m−1))
         x, y = x / math.sqrt(len(x) - 1), y / math.sqrt(len(y) - 1)
         small, large = (x, y) if len(x) < len(y) else (y, x)
         cross = small @ large.T

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Estimate(float):
-    """A float that also carries its standard error, `(value).standard_error`; NaN when that is unknown."""
+    """A float with a standard error, `value.standard_error`; NaN if that is unknown."""
 
     standard_error: float
 
@@ -25,11 +25,11 @@ class Estimate(float):
 
 
 def clustered_mean(values: Tensor, selected: Tensor | None = None) -> Estimate:
-    r"""The mean of the selected values of all observations, which are independent; the values of one are not.
+    r"""Mean of the selected values. Observations are independent, but the values of one observation are not.
 
     With S_i the sum and M_i the number of selected values of observation i, the mean is the ratio s = Σ S_i / Σ M_i,
-    and to first order its variance is n/(n − 1) Σ (S_i − s M_i)² / (Σ M_i)². Observations without a selected value do
-    not count.
+    and to first order its variance is n/(n − 1) Σ (S_i − s M_i)² / (Σ M_i)². Observations without a selected value are
+    ignored.
 
     Args:
         values: Shape `(n, ...)`.

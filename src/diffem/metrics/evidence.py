@@ -1,8 +1,8 @@
-r"""How good is a prior, judged by observations alone? Measures that need no clean data.
+r"""Evaluation of a prior by observations alone, without clean data.
 
-- χ² of held-out observations: do posterior draws explain measurements the prior was not trained on?
+- χ² of held-out observations: whether posterior draws fit measurements the prior was not trained on.
 - predictive log-likelihood: hide some measured values, condition on the others, predict the hidden ones.
-- simulated observations: push prior samples through the same operators and compare with the real y.
+- simulated observations: apply the same operators to prior samples and compare with the real y.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .log_density import unbiased_log_density
 
 
 def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observations, Tensor]:
-    """The observations without a random part of their measured values, and which values those are, `(n, *measurement)`.
+    """Hide a random part of the measured values. Returns the observations and the mask `(n, *measurement)`.
 
-    Values that are measured together, such as the channels of a pixel, the lines of k-space and the two parts of a complex number, are hidden
-    together: what is left is an observation of the same kind.
+    Values that are measured together, such as the channels of a pixel, the lines of k-space and the two parts of a
+    complex number, are hidden together, so that the remaining observation is of the same kind.
     """
     measured = obs.measured
     shape = tuple(obs.y.shape[1:]) if measured is None else tuple(measured.shape[1:])
@@ -66,16 +66,16 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
 
 @in_own_modes
 def exact_predictive_log_likelihood(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Estimate:
-    """The same for a Gaussian prior, in closed form: no draws, no Monte-Carlo error."""
+    """The same for a Gaussian prior in closed form, without Monte-Carlo error."""
     return clustered_mean(exact_hidden_log_densities(prior, obs, hidden), hidden)
 
 
 @in_own_modes
 def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: float = 0.9, seed: int = 0) -> Estimate:
-    """How often a hidden value lies in the central interval of its prediction; `level` if posterior and noise are right.
+    """Fraction of hidden values in the central interval of their prediction; `level` if posterior and noise are right.
 
-    By the rank of the value among draws of its prediction, noise included: see `coverage`, and
-    `predictive_log_likelihood` for the arguments.
+    It uses the rank of the value among draws of its prediction with noise, see `coverage`. The arguments are those of
+    `predictive_log_likelihood`.
     """
     hidden = hidden.expand_as(obs.y)
     means, variance = _predictions(draws, obs, hidden)
@@ -88,7 +88,7 @@ def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: flo
 
 @in_own_modes
 def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Tensor:
-    """The log density of every hidden value, by draws and without bias; 0 for the others. `(n, *measurement)`."""
+    """Unbiased log density of every hidden value from draws, `(n, *measurement)`; 0 for other values."""
     hidden = hidden.expand_as(obs.y)
     means, variance = _predictions(draws, obs, hidden)
     return _spread(unbiased_log_density(obs.y[hidden], means, variance), hidden)
@@ -96,7 +96,7 @@ def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Te
 
 @in_own_modes
 def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Tensor:
-    """The same under a Gaussian prior, exactly."""
+    """The same for a Gaussian prior, exactly."""
     hidden = hidden.expand_as(obs.y)
     chosen = choose(measured_values(obs), obs.y[0].numel())
     log_density = torch.zeros(len(obs), hidden[0].numel(), dtype=torch.float64, device=obs.y.device)
@@ -107,9 +107,9 @@ def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: 
 
 
 def _predictions(draws: Tensor, obs: Observations, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of the hidden values given each draw and the values shown, `(k, H)`, and their variances given those, `(H,)`.
+    """Conditional means of the hidden values given draw and shown values, `(k, H)`, and variances, `(H,)`.
 
-    Noise that is correlated between values makes the residuals of the values shown tell about the hidden ones.
+    If the noise is correlated between values, the residuals of the shown values predict that of the hidden ones.
     """
     shown = measured_values(obs).reshape(obs.y.shape) & ~hidden
 
@@ -122,13 +122,13 @@ def _predictions(draws: Tensor, obs: Observations, hidden: Tensor) -> tuple[Tens
 
 
 def _spread(values: Tensor, hidden: Tensor) -> Tensor:
-    """One value `(H,)` per hidden entry, put in its place; 0 elsewhere."""
+    """Scatter one value `(H,)` per hidden entry to its position; 0 elsewhere."""
     return torch.zeros(hidden.shape, dtype=values.dtype, device=values.device).masked_scatter(hidden, values)
 
 
 @in_own_modes
 def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
-    """Observations of samples x `(n, *event)` under the operators and noise of `obs`, `(n, *measurement)`."""
+    """Simulate observations of samples x `(n, *event)` with the operators and noise of `obs`, `(n, *measurement)`."""
     index = torch.arange(len(obs), device=obs.y.device)
     z = Stream(seed, "simulated noise").normal(index, tuple(obs.y.shape[1:]), dtype=obs.y.dtype)
     y = obs.A(raised(x, obs.y)) + obs.cov.sqrt(z)
@@ -140,7 +140,7 @@ def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
 def observation_distance(
     samples: Callable[[int], Tensor] | Tensor, obs: Observations, *, slices: int = 256, seed: int = 0
 ) -> float:
-    """Sliced distance between Aᵀy of real observations and of simulated ones, `samples` being prior samples, one per observation."""
+    """Sliced distance between Aᵀy of real and of simulated observations; samples: one prior sample per observation."""
     x = samples(len(obs)) if callable(samples) else samples
     real, fake = obs.A.adjoint(obs.y), obs.A.adjoint(simulate(x, obs, seed))
     return sliced_wasserstein(real, fake, slices=slices, seed=seed)

@@ -1,17 +1,18 @@
-r"""How close are generated images to real ones? FID, KID and the Inception Score, computed by torchmetrics from features.
+r"""FID, KID and the Inception Score of generated images, computed by torchmetrics from features.
 
-- FID (Heusel et al. 2017): ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2(Σ₁Σ₂)^½) of the features' means and covariances. Biased upwards for few
-  samples: compare only figures from equally many; with fewer samples than features it says little.
-- KID (Bińkowski et al. 2018): squared maximum mean discrepancy with the kernel (fᵀg/d + 1)³. Unbiased, so it also serves small sets.
-- Inception Score (Salimans et al. 2016): needs logits, which not every extractor gives.
+- FID (Heusel et al. 2017): ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2(Σ₁Σ₂)^½) of the features' means and covariances. Biased upwards
+  for few samples: compare only values from the same number of samples; with fewer samples than features it is
+  meaningless.
+- KID (Bińkowski et al. 2018): squared maximum mean discrepancy with the kernel (fᵀg/d + 1)³. Unbiased, so it is also
+  suitable for small sets.
+- Inception Score (Salimans et al. 2016): needs logits, which not every extractor provides.
 
-Features are computed once and serve all of them. Those of the reference are kept on disk: real data change seldom.
+Features are computed once for all metrics. Those of the reference are cached on disk.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,20 +28,23 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..files.tensors import explain, require_finite
-from ..files.writing import read_tensors, write_tensors
+from ..files.writing import cache_folder, read_tensors, write_tensors
 from .inception import Extractor, as_images, outputs
 
 FORMAT = "diffem-reference-1"
-KEPT = 10_000  # features of a reference kept for KID
-SUBSETS, SUBSET_SIZE = 100, 1000  # of KID, as published
+KEPT = 10_000  # features of a reference that are kept for KID
+SUBSETS, SUBSET_SIZE = 100, 1000  # subset size of KID, as published
 BLOCK = 8192  # features summed at a time in float64
 
 
 @dataclass
 class Reference:
-    """What is needed of real images: Σ f and Σ f fᵀ over all features f for FID, and some features for KID.
+    """Statistics of real images: Σ f and Σ f fᵀ over all features f for FID, and some features for KID.
 
-    total: `(d,)`, outer: `(d, d)`, both float64; kept: `(k, d)` float32, evenly spread over the images.
+    Attributes:
+        total: (d,). Σ f in float64.
+        outer: (d, d). Σ f fᵀ in float64.
+        kept: (k, d). Features in float32, evenly spread over the images.
     """
 
     key: str
@@ -51,7 +55,11 @@ class Reference:
 
     @classmethod
     def of_features(cls, features: Tensor, key: str = "") -> Reference:
-        """features: `(n, d)`."""
+        """Compute the statistics.
+
+        Args:
+            features: (n, d). Features of all images.
+        """
         if features.ndim != 2 or len(features) < 2:
             raise InputError(f"a reference needs features (n, d) of at least two images, got {tuple(features.shape)}")
         metric = _frechet_metric(features.shape[1], features.device)
@@ -72,7 +80,7 @@ class Reference:
 
     @classmethod
     def load(cls, path: Path) -> Reference:
-        """Read what `save` wrote; nothing in the file is executed."""
+        """Load a file of `save`. This executes no code."""
         tensors, description = read_tensors(path, "the statistics of a reference")
         require_finite(tensors, path)
         try:
@@ -86,12 +94,6 @@ class Reference:
             raise InputError(f"{path} does not hold the statistics of a reference: {explain(error)}") from None
 
 
-def cache_folder() -> Path:
-    """Where references are kept: DIFFEM_CACHE, or `diffem` in the user's folder for such things."""
-    own = os.environ.get("DIFFEM_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
-
-
 @in_own_modes
 def make_reference(
     images: Tensor,
@@ -101,9 +103,11 @@ def make_reference(
     batch_size: int | None = None,
     progress: bool | None = None,
 ) -> Reference:
-    """The reference of uint8 images `(n, c, h, w)`, from the cache where it is there.
+    """Compute the reference of uint8 images `(n, c, h, w)`, or load it from the cache.
 
-    cache: a folder; True for `cache_folder()`; False to keep nothing. The file's name is a hash of the images and the extractor.
+    Args:
+        cache: A folder, True for `cache_folder()`, or False for no cache. The name of the file is a hash of the images
+            and the extractor.
     """
     _require_torchmetrics()
     images = as_images(images)
@@ -116,7 +120,7 @@ def make_reference(
             if reference.key == key:
                 return reference
         except InputError:
-            pass  # damaged: made again
+            pass  # corrupted: compute it again
     values, _ = outputs(images, extractor, batch_size=batch_size, progress=progress)
     reference = Reference.of_features(values, key)
     if file is not None:
@@ -140,9 +144,11 @@ def image_quality(
     progress: bool | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
-    """FID and KID of uint8 images `(n, c, h, w)` against a reference, and the Inception Score where the extractor gives logits.
+    """FID and KID of uint8 images `(n, c, h, w)`, and the Inception Score if the extractor has logits.
 
-    reference: a `Reference`, or the real images themselves. seed: of KID's random subsets and the score's splits.
+    Args:
+        reference: A `Reference`, or the real images themselves.
+        seed: Seed of the random subsets of KID and of the splits of the Inception Score.
     """
     _require_torchmetrics()
     if isinstance(reference, Tensor):
@@ -172,8 +178,8 @@ def frechet_distance(features: Tensor, reference: Reference) -> float:
 def distance_of_moments(one: Reference, other: Reference) -> float:
     """FID from sums of features, by symmetric eigenproblems on the device of `one`.
 
-    torchmetrics asks for the eigenvalues of Σ₁Σ₂, which is not symmetric: no GPU does that, and its host took 48 s (benchmarks/results,
-    `fid-sanity`). With S = Σ₁^½, those of SΣ₂S are the same.
+    torchmetrics computes the eigenvalues of Σ₁Σ₂, which is not symmetric. GPUs do not support that, and the host took
+    48 s (benchmarks/results, `fid-sanity`). With S = Σ₁^½, the symmetric SΣ₂S has the same eigenvalues.
     """
 
     def moments(sums: Reference) -> tuple[Tensor, Tensor]:
@@ -192,15 +198,18 @@ def distance_of_moments(one: Reference, other: Reference) -> float:
 def kernel_distance(
     features: Tensor, reference: Reference, *, subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0
 ) -> tuple[float, float]:
-    """KID of features `(n, d)`: mean and standard deviation over random subsets, of all there is where that is less."""
+    """KID of features `(n, d)`: mean and standard deviation over random subsets.
+
+    The subsets are smaller if there are few features.
+    """
     from torchmetrics.image.kid import KernelInceptionDistance
 
     _check(features, reference)
     size = min(subset_size, len(features), len(reference.kept))
     if size == len(features) == len(reference.kept):
-        subsets = 1  # there is only one
+        subsets = 1  # there is only one subset
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about keeping features, which is what we want
+        warnings.simplefilter("ignore", UserWarning)  # torchmetrics warns that it keeps the features, which is intended
         metric = KernelInceptionDistance(_Given(features.shape[1]), subsets=subsets, subset_size=size)
     metric = metric.to(features.device)
     metric.update(reference.kept.to(features.device).double(), real=True)
@@ -233,7 +242,7 @@ def _score(logits: Tensor, seed: int) -> tuple[float, float]:
     from torchmetrics.image.inception import InceptionScore
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # as above
+        warnings.simplefilter("ignore", UserWarning)  # see above
         metric = InceptionScore(_Given(logits.shape[1]), splits=min(10, len(logits)))
     metric = metric.to(logits.device)
     metric.update(logits.double())
@@ -244,20 +253,20 @@ def _score(logits: Tensor, seed: int) -> tuple[float, float]:
 
 @contextmanager
 def _addressed(seed: int, purpose: str) -> Iterator[None]:
-    """torchmetrics permutes with torch's global generator: lend it one with an address, and put the old state back."""
+    """Seed torch's global generator, which torchmetrics uses for permutations, and restore its state afterwards."""
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(Stream(seed, purpose).integer())
         yield
 
 
 def _require_torchmetrics() -> None:
-    """Said before the features are computed, not after."""
+    """Check the number of images before the features are computed."""
     if find_spec("torchmetrics") is None:
         raise InputError("image metrics need the package torchmetrics: pip install 'diffem[metrics]'")
 
 
 class _Given(nn.Module):
-    """Features that are already computed, to torchmetrics: the identity."""
+    """The identity, which passes computed features to torchmetrics."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()

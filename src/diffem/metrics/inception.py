@@ -1,12 +1,12 @@
-r"""Features of images as a trained classifier sees them: what FID, KID and the Inception Score compare.
+r"""Features of images from a trained classifier, for FID, KID and the Inception Score.
 
-An extractor is a TorchScript file that maps images (pixel − 128)/128, `(n, 3, 299, 299)`, to features `(n, d)`, or to the pair
-(features, logits); or the network that comes with torchmetrics, by the name `torch-fidelity`, where that package and its
-weights are installed. Published figures rest on one way of enlarging images to 299, that of the original network: bilinear, the
-source coordinate being target × size/299 without a half-pixel offset, clamped at the edge, nothing rounded.
+An extractor is a TorchScript file that maps images (pixel − 128)/128, `(n, 3, 299, 299)`, to features `(n, d)`, or to
+the pair (features, logits); or the network that comes with torchmetrics, by the name `torch-fidelity`, where that
+package and its weights are installed. Published values use the upsampling of the original network to 299×299: bilinear,
+with the source coordinate target × size/299 without a half-pixel offset, clamped at the edge, without rounding.
 
-Loading a TorchScript file executes code in it. An extractor is therefore taken only from a path its user names, as an
-argument, as `--extractor` or in the environment variable DIFFEM_INCEPTION; never from a run's folder or a recipe.
+Loading a TorchScript file executes its code. An extractor is therefore loaded only from a path that the user gives as
+an argument, as `--extractor` or in the environment variable DIFFEM_INCEPTION; never from a run folder or a recipe.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ SIZE = 299
 VARIABLE = "DIFFEM_INCEPTION"
 OWN = "torch-fidelity"
 OWN_WEIGHTS = "weights-inception-2015-12-05-6726825d.pth"
-IMAGE_BYTES = 48 << 20  # of GPU memory per image in flight, generously
+IMAGE_BYTES = 48 << 20  # generous estimate of the GPU memory per image of a batch
 
 Outputs = tuple[Tensor, Tensor | None]  # features (n, d), logits (n, classes)
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """uint8 images `(n, 3, h, w)` on `device` → features and, where the network has them, logits."""
+    """A network from uint8 images `(n, 3, h, w)` on `device` to features and, if it has them, logits."""
 
     name: str
-    key: str  # a hash of the network: statistics made with another one are not comparable
+    key: str  # hash of the network: statistics of different networks are not comparable
     device: torch.device
     function: Callable[[Tensor], Outputs]
 
@@ -49,9 +49,9 @@ class Extractor:
 
 
 def load_extractor(path: str | Path | None = None, device: torch.device | str = "cpu") -> Extractor:
-    """The extractor at `path` (None: the one DIFFEM_INCEPTION names), or `torch-fidelity`.
+    """Load the extractor at `path` (default: DIFFEM_INCEPTION), or `torch-fidelity`.
 
-    A TorchScript file can hold any code, and loading executes it: name only files you trust.
+    A TorchScript file can contain any code, and loading executes it: use only files that you trust.
     """
     name = os.fspath(path) if path is not None else os.environ.get(VARIABLE, "")
     if not name:
@@ -78,7 +78,7 @@ def _script(path: Path, device: torch.device) -> Extractor:
         x = (enlarge(images.float()) - 128) / 128
         if device.type == "cuda":
             x = x.contiguous(memory_format=torch.channels_last)
-        # Convolutions are all the work; specialising the rest to every batch size would only cost time.
+        # convolutions dominate, so specialising the rest to every batch size would not save time
         with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             result = network(x)
         return (result[0], result[1]) if isinstance(result, tuple) else (result, None)
@@ -89,15 +89,15 @@ def _script(path: Path, device: torch.device) -> Extractor:
 
 
 def _own(device: torch.device) -> Extractor:
-    """torchmetrics' network, with its logits; only what is already on this machine, nothing is fetched."""
+    """The network of torchmetrics, with its logits. Nothing is downloaded."""
     weights = Path(torch.hub.get_dir()) / "checkpoints" / OWN_WEIGHTS
     try:
         from torchmetrics.image.fid import NoTrainInceptionV3
 
         if not weights.is_file():
             raise InputError(f"extractor {OWN!r}: its weights are not at {weights}")
-        _require_tensors_only(weights)  # the package will unpickle them
-        # antialias off: the enlargement described above
+        _require_tensors_only(weights)  # the package unpickles them
+        # without antialiasing, as described above
         network: nn.Module = NoTrainInceptionV3(
             "inception-v3-compat", ["2048", "logits_unbiased"], str(weights), antialias=False
         ).to(device)
@@ -119,7 +119,7 @@ def _require_tensors_only(weights: Path) -> None:
 
 
 def enlarge(x: Tensor, size: int = SIZE) -> Tensor:
-    """Images `(n, c, h, w)` at `(n, c, size, size)`: bilinear, source = target × h/size, clamped at the edge."""
+    """Resize images `(n, c, h, w)` to `(n, c, size, size)`: bilinear, source = target × h/size, clamped at the edge."""
     for axis in (-2, -1):
         old = x.shape[axis]
         source = torch.arange(size, device=x.device, dtype=torch.float64) * (old / size)
@@ -127,13 +127,13 @@ def enlarge(x: Tensor, size: int = SIZE) -> Tensor:
         weight = (source - low).to(x.dtype)
         if axis == -2:
             weight = weight[:, None]
-        # by gathering, not by a matrix product: that might round to TF32
+        # gathered instead of a matrix product, which might round to TF32
         x = torch.lerp(x.index_select(axis, low), x.index_select(axis, (low + 1).clamp(max=old - 1)), weight)
     return x
 
 
 def to_uint8(x: Tensor, range: tuple[float, float]) -> Tensor:
-    """Samples as pixels 0 … 255, `range` being the values of x that are pixel 0 and pixel 255; rounded and clamped.
+    """Convert samples to pixels 0 … 255, rounded and clamped; `range`: the values of x that are pixel 0 and pixel 255.
 
     `(n, h, w)` or `(n, c, h, w)`; the result has a channel axis.
     """
@@ -154,7 +154,7 @@ def features(
     batch_size: int | None = None,
     progress: bool | None = None,
 ) -> Tensor:
-    """Features `(n, d)` of uint8 images `(n, h, w)`, `(n, 1, h, w)` or `(n, 3, h, w)`, in float32 on the extractor's device."""
+    """Features `(n, d)` of uint8 images `(n, h, w)`, `(n, 1, h, w)` or `(n, 3, h, w)`, in float32."""
     return outputs(images, extractor, batch_size=batch_size, progress=progress)[0]
 
 
@@ -167,7 +167,7 @@ def outputs(
     batch_size: int | None = None,
     progress: bool | None = None,
 ) -> Outputs:
-    """Features, and logits where the extractor has them; batches of `batch_size`, chosen for the device when absent."""
+    """Compute features, and logits if the extractor has them. Default batch size: as many as suit the device."""
     images = as_images(images)
     size = batch_size or _batch_size(extractor.device)
     parts: list[Outputs] = []
@@ -189,7 +189,7 @@ def outputs(
 
 
 def as_images(images: Tensor) -> Tensor:
-    """The same images as `(n, c, h, w)` with one or three channels, or a readable error."""
+    """Reshape images to `(n, c, h, w)` with one or three channels. Raises InputError for other shapes."""
     if not isinstance(images, Tensor) or images.dtype != torch.uint8:
         given = images.dtype if isinstance(images, Tensor) else type(images).__name__
         raise InputError(f"images must be a uint8 tensor of pixels 0 … 255, got {given}; see metrics.to_uint8")

@@ -4,7 +4,7 @@ A value y = a + e has a ~ N(m, v), of which k draws are given, and e ~ N(0, s²)
 
     ℓ = −½ [(y − m)²/(v + s²) + log 2π(v + s²)].
 
-Putting the draws' mean ā and variance S² in place of m and v is biased: log is concave, 1/(v + s²) is convex, and ā
+Replacing m and v by the mean ā and variance S² of the draws is biased: log is concave, 1/(v + s²) is convex, and ā
 errs by v/k. Let α = (k − 1)/2. Then T = αS² has the gamma law of shape α and scale v and is independent of ā, and for
 a gamma law the functions whose means are 1/(v + s²) and log(v + s²) are inverse Laplace transforms. With z = T/s²,
 
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 
-STEP, TAIL = 0.4, 24.0  # quadrature: errors of about exp(−π²/STEP) and exp(−TAIL)
+STEP, TAIL = 0.4, 24.0  # quadrature with errors of about exp(−π²/STEP) and exp(−TAIL)
 CHUNK = 1 << 22  # numbers of a quadrature held at a time
 
 
@@ -41,7 +41,7 @@ def unbiased_log_density(y: Tensor, draws: Tensor, noise: Tensor) -> Tensor:
         noise: The noise variance s² of each value, shape `(n,)`.
 
     Returns:
-        Float64, shape `(n,)`. Single values may be far off for few draws; their mean is not.
+        Float64, shape `(n,)`. With few draws single values may have large errors; their mean is unbiased.
     """
     k = len(draws)
     if k < 2:

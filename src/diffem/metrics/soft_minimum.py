@@ -1,6 +1,7 @@
-"""The soft minimum of entropic transport on a GPU, in one pass over the pairs, none of which is kept.
+"""The soft minimum of entropic transport on a GPU, in one pass over the pairs, without storing them.
 
-A distance of a few coordinates is computed in less time than it is read in, and torch.compile makes no kernel of this formula that gains by it.
+For few coordinates, computing a distance is faster than reading it, and torch.compile does not generate such a kernel
+for this formula.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# of the pairs that one warp works on at a time: the fastest of fifteen shapes tried at 16,384 and 65,536 points
+# block of pairs per warp: the fastest of fifteen shapes at 16,384 and 65,536 points
 ROWS, COLUMNS = 8, 256
 
 
 def soft_minimum(x: Tensor, y: Tensor, g: Tensor, epsilon: float) -> Tensor:
-    """−ε log mean_j exp((g_j − ‖x_i − y_j‖²)/ε), `(n,)`, of coordinates x `(d, n)`, y `(d, m)` and g `(m,)`: contiguous, in float32."""
+    """Compute −ε log mean_j exp((g_j − ‖x_i − y_j‖²)/ε), `(n,)`.
+
+    Args:
+        x: (d, n). Contiguous float32 coordinates, like y `(d, m)` and g `(m,)`.
+    """
     (d, n), m = x.shape, y.shape[1]
     f = torch.empty_like(x[0])
-    scale = math.log2(math.e) / epsilon  # the hardware's exponentials are to base 2
+    scale = math.log2(math.e) / epsilon  # the hardware computes exponentials to base 2
     with torch.cuda.device(x.device):
         _soft_minimum[(triton.cdiv(n, ROWS),)](
             x, y, g, f, n, m, scale, math.sqrt(scale), math.log2(m), d, ROWS, COLUMNS, num_warps=1

@@ -1,6 +1,7 @@
 r"""Structural similarity (Wang et al. 2004), per image.
 
-With local means μ, variances s² and covariance c under a Gaussian window (σ = 1.5, 11×11), the mean over all pixels (the image reflected at its border) of
+With local means μ, variances s² and covariance c under a Gaussian window (σ = 1.5, 11×11), the mean over all pixels
+(the image reflected at its border) of
 
     (2μ_x μ_t + C₁)(2c + C₂) / ((μ_x² + μ_t² + C₁)(s_x² + s_t² + C₂)),   C₁ = (0.01 L)², C₂ = (0.03 L)².
 """

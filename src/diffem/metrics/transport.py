@@ -1,4 +1,4 @@
-"""Entropic optimal transport between two sets of samples with squared distances, and the Sinkhorn divergence made of it."""
+"""Entropic optimal transport between two sets of samples with squared distances, and the Sinkhorn divergence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..core.modes import in_own_modes
 from .distances import flat
 
 LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100
-MEMORY = 12  # iterates that an accelerated one combines
-SMALL = 1 << 20  # pairs of points, up to which double precision costs nothing that matters
-FEW = 8  # coordinates, up to which a GPU computes distances itself: at three and five that was faster than reading them
+MEMORY = 12  # number of iterates that Anderson acceleration combines
+SMALL = 1 << 20  # largest number of pairs of points for which double precision is used
+FEW = 8  # largest number of coordinates for which a GPU computes distances on the fly; measured at three and five
 
 
 @in_own_modes
@@ -26,9 +26,9 @@ def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) ->
 
         OT(x, y) − ½ OT(x, x) − ½ OT(y, y)
 
-    (Feydy et al. 2019). Potentials are iterated in the log domain, the regularisation falling geometrically from the size of the
-    data to `reg`. Plain iterations would take about (size of the data)²/reg of them, and stop far below the value long before: mass
-    that has to travel along a curve moves by √reg at a time. Anderson's acceleration takes the square root of that.
+    (Feydy et al. 2019). Potentials are iterated in the log domain, the regularisation falling geometrically from the
+    size of the data to `reg`. Plain iterations would need about (size of the data)²/reg steps, since mass moves by √reg
+    per iteration. Anderson's acceleration needs about the square root of that.
     """
     x, y = flat(x, y)
     cross = entropic_cost(x, y, reg)
@@ -51,7 +51,9 @@ def _cross_cost(x: Tensor, y: Tensor, reg: float) -> float:
 
     def step(g: Tensor, epsilon: float) -> Tensor:
         g = of_y(of_x(g, epsilon), epsilon)
-        return g - g.mean()  # what g gains f loses: rounding errors would add up in that direction
+        return (
+            g - g.mean()
+        )  # f and g are determined up to a constant: fix it, since rounding errors would accumulate there
 
     while epsilon > reg:
         g = _accelerated(partial(step, epsilon=epsilon), g, LEVEL_ITERATIONS, 1e-3 * epsilon)
@@ -62,7 +64,10 @@ def _cross_cost(x: Tensor, y: Tensor, reg: float) -> float:
 
 
 def _self_cost(x: Tensor, reg: float) -> float:
-    """One potential, moving halfway to its soft minimum. No mass travels, so a few iterations do and the regularisation need not fall."""
+    """Iterate one potential by half steps to its soft minimum.
+
+    No mass moves, so a few iterations at fixed regularisation suffice.
+    """
     of_x, _ = _soft_minima(x, x, keep=False)
 
     def step(f: Tensor) -> Tensor:
@@ -76,9 +81,10 @@ SoftMinimum = Callable[[Tensor, float], Tensor]
 
 
 def _soft_minima(x: Tensor, y: Tensor, keep: bool = True) -> tuple[SoftMinimum, SoftMinimum]:
-    """−ε log mean_j exp((g_j − ‖x_i − y_j‖²)/ε) for every i as a function of g and ε, and the same for every j as a function of f and ε.
+    """Make the soft minimum −ε log mean_j exp((g_j − ‖x_i − y_j‖²)/ε) as a function of g and ε, and that over i.
 
-    keep: whether the memory of n·m distances may be taken to have them ready.
+    Args:
+        keep: Whether the n·m distances may be stored.
     """
     if _cheap(x):
         from .soft_minimum import soft_minimum
@@ -90,12 +96,12 @@ def _soft_minima(x: Tensor, y: Tensor, keep: bool = True) -> tuple[SoftMinimum, 
 
 
 def _cheap(x: Tensor) -> bool:
-    """Whether a squared distance is computed sooner than it is read."""
+    """Whether computing a squared distance is faster than reading it."""
     return x.is_cuda and x.dtype == torch.float32 and x.shape[1] <= FEW and find_spec("triton") is not None
 
 
 def _soft_minimum(x: Tensor, y: Tensor, cost: Tensor | None, g: Tensor, epsilon: float) -> Tensor:
-    """From squared distances, some rows at a time; those that are not kept in `cost` are made again."""
+    """Soft minima from squared distances, by blocks of rows. Distances that are not stored in `cost` are recomputed."""
     rows = _rows(len(y))
     parts = (_squared_distances(some, y) for some in x.split(rows)) if cost is None else cost.split(rows)
     inverse = torch.full((), 1 / epsilon, dtype=g.dtype, device=g.device)
@@ -108,7 +114,7 @@ def _log_sums(g: Tensor, cost: Tensor, inverse: Tensor) -> Tensor:
 
 
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """`(n, m)`, computed in float64, where the expansion loses nothing, and kept in the precision of the points."""
+    """Squared distances `(n, m)`, computed in float64 to avoid cancellation, and stored in the dtype of the points."""
     cost = torch.empty(len(x), len(y), dtype=x.dtype, device=x.device)
     b = y.double()
     for some, a in zip(cost.split(_rows(len(y))), x.double().split(_rows(len(y))), strict=True):
@@ -117,12 +123,15 @@ def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _rows(columns: int) -> int:
-    """How many rows of a matrix are worked on at a time, so that intermediates stay small."""
+    """Number of rows of a matrix per block, so that temporary tensors stay small."""
     return max(1, (1 << 27) // columns)
 
 
 def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, tolerance: float) -> Tensor:
-    """Iterate g ← step(g) with Anderson's acceleration, until g moves by less than `tolerance` on average; the one that moved least."""
+    """Iterate g ← step(g) with Anderson's acceleration until the mean change is below `tolerance`.
+
+    Returns the g that changed least.
+    """
     images: list[Tensor] = []
     moves: list[Tensor] = []
     least, smallest = g, math.inf
@@ -132,7 +141,7 @@ def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, t
         images, moves = [*images, image.double()][-MEMORY:], [*moves, move][-MEMORY:]
         differences = torch.stack(moves).diff(dim=0)  # (k, n)
         products = differences @ torch.cat([differences, move[None]]).T
-        # all that the iteration has to know, in one look at the device; the small system is solved here, a GPU takes longer
+        # one synchronisation for all scalars; the small system is solved on the host, which is faster than on a GPU
         seen = torch.cat([products.flatten(), move.abs().mean()[None]]).cpu()
         size = float(seen[-1])
         astray = not size < 10 * smallest
@@ -140,12 +149,12 @@ def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, t
             least, smallest = image, size
         if size < tolerance:
             break
-        if astray:  # the combination went wrong: on from the plain iterate
+        if astray:  # the combination failed: continue from the plain iterate
             images, moves = images[-1:], moves[-1:]
         g = image
         if len(moves) > 1:
             gram, along = seen[:-1].reshape(products.shape).split([len(differences), 1], dim=1)
-            # moves that repeat to the last digit differ by nothing: then the ridge alone is left, and the step is a plain one
+            # if successive changes are equal, only the ridge remains, and the step is a plain one
             ridge = 1e-10 * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny
             weights = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), along)[:, 0]
             g = (images[-1] - weights.to(image.device) @ torch.stack(images).diff(dim=0)).to(image.dtype)

@@ -1,10 +1,12 @@
-r"""Acquired k-space as the measurement: nothing is simulated but, where it is asked for, a lower number of columns.
+r"""Observations from acquired k-space. Nothing is simulated, but a higher acceleration removes measured columns.
 
-Per volume: the noise covariance of the coils is estimated from the corners of k-space, data and maps are whitened, the image window is cut
-out (along the readout always exactly; along the columns only if all of them were measured), and everything is scaled so that the
-volume's maximum becomes 2. With a complex x = 2u/max that is y ← 2y/max. A magnitude x = 4u/max − 2 needs maps that carry the image's
-phase, as estimated ones do, and its constant is taken along exactly: y ← 4y/max − 2A(1). Beyond the resolution of the maps, a magnitude model
-takes the phase for constant; complex images make no such assumption.
+For each volume, the noise covariance of the coils is estimated from the corners of k-space, and data and coil maps are
+whitened with it. The image is cropped to the window, exactly along the readout direction; along the phase-encoding
+direction only if all columns were measured. Then everything is scaled so that the largest value of the volume is 2.
+
+A complex image is x = 2u/max, so y becomes 2y/max. A magnitude image is x = 4u/max − 2, so y becomes 4y/max − 2A(1),
+which is exact if the coil maps carry the phase of the image, as estimated maps do. A magnitude model assumes that the
+phase does not vary below the resolution of the maps; complex images need no such assumption.
 """
 
 from __future__ import annotations
@@ -36,12 +38,20 @@ from .kspace_cache import Slices
 
 @dataclass
 class Survey:
-    """What is known of a volume before its slices are written."""
+    """Properties of a volume that apply to all of its slices.
 
-    columns: Tensor  # (W,) measured
-    size: tuple[int, int]  # of the image window
-    whiten: Tensor  # (c, c) complex
-    sigma: float  # after whitening, in the file's units
+    Attributes:
+        columns: `(W,)`. True in measured columns.
+        size: Height and width of the image window.
+        whiten: `(c, c)`, complex. The whitening matrix of the coils.
+        sigma: Noise level after whitening, in the units of the file.
+        maximum: The largest value of the volume.
+    """
+
+    columns: Tensor
+    size: tuple[int, int]
+    whiten: Tensor
+    sigma: float
     maximum: float
 
 
@@ -58,13 +68,29 @@ def acquired_slices(
     calibration: int,
     chunk: int,
 ) -> Iterator[Slices]:
-    """The chosen slices of a volume. index: `(slices,)`, their addresses."""
+    """Read the selected slices of a volume, `chunk` at a time.
+
+    Args:
+        volume: The volume.
+        index: `(slices,)`. Addresses of the random numbers of the slices.
+        accel: Acceleration R; 1 keeps every measured column.
+        sigma: Noise level on the scale of x; None estimates it from the corners of k-space.
+        seed: Seed of the column masks.
+        complex: Whether x is a complex image.
+        window: Height and width of the image; None for those of the file's reconstruction.
+        coils: `estimate`, a file or folder of maps, or `dataset NAME`; None for single-coil data.
+        calibration: Width of the central k-space from which maps are estimated.
+        chunk: Number of slices in memory at a time.
+
+    Raises:
+        InputError: If the settings do not fit the file.
+    """
     if coils is None and volume.coils is not None:
         raise InputError(f"{volume.path} is multi-coil: set data.coils to 'estimate', a file of maps or 'dataset NAME'")
     if coils is None and not complex:
         raise InputError(
-            "acquired k-space is that of a complex image: set data.complex = true, or data.coils = estimate to model its phase "
-            "by that of a low-resolution image"
+            "acquired k-space belongs to a complex image: set data.complex = true, or data.coils = estimate to model "
+            "the phase by that of a low-resolution image"
         )
     survey = survey_volume(volume, window, sigma is None, chunk)
     scale = (2 if complex else 4) / survey.maximum
@@ -77,7 +103,7 @@ def acquired_slices(
         own = survey.columns if survey.size[1] == len(survey.columns) else torch.ones(survey.size[1], dtype=torch.bool)
         maps = None
         if coils is not None:
-            # from columns that every mask of this acceleration keeps: nothing unmeasured is looked at
+            # the maps must not depend on removed columns, so they use only columns that every mask contains
             always = own & central(survey.size[1], accel)
             maps = torch.view_as_real(
                 _maps(volume, survey, kspace, always, coils, calibration, first, last).contiguous()
@@ -93,7 +119,14 @@ def acquired_slices(
 
 
 def survey_volume(volume: Volume, window: tuple[int, int] | None, estimate: bool, chunk: int) -> Survey:
-    """Measured columns, noise and maximum of a volume's chosen slices, a few of them in memory at a time."""
+    """Determine the measured columns, the noise and the maximum of the selected slices, `chunk` of them at a time.
+
+    Args:
+        volume: The volume.
+        window: Height and width of the image; None for those of the file's reconstruction.
+        estimate: Whether to estimate the noise covariance; otherwise the data are not whitened.
+        chunk: Number of slices in memory at a time.
+    """
     full = volume.require_kspace()[-2:]
     columns, corners, top = torch.zeros(full[1], dtype=torch.bool), [], 0.0
     stated = volume.mask()
@@ -123,14 +156,14 @@ def _size(volume: Volume, columns: Tensor, window: tuple[int, int] | None) -> tu
         raise InputError(f"{volume.path}: a window of {window[0]}×{window[1]} does not fit k-space of {height}×{width}")
     if not whole and window[1] != width:
         raise InputError(
-            f"{volume.path}: {int((~columns).sum())} of {width} columns were not measured, so the image cannot be cropped across "
-            f"them; set data.size to [{window[0]}, {width}]"
+            f"{volume.path}: {int((~columns).sum())} of {width} columns were not measured, so the image cannot be "
+            f"cropped in that direction; set data.size to [{window[0]}, {width}]"
         )
     return window
 
 
 def _kspace(volume: Volume, first: int, last: int) -> Tensor:
-    """`(m, c, H, W)`."""
+    """k-space of slices first … last − 1, `(m, c, H, W)`."""
     kspace = torch.from_numpy(volume.read("kspace", first, last).astype(np.complex64))
     return kspace if volume.coils else kspace.unsqueeze(1)
 
@@ -138,14 +171,16 @@ def _kspace(volume: Volume, first: int, last: int) -> Tensor:
 def _maps(
     volume: Volume, survey: Survey, kspace: Tensor, own: Tensor, coils: str, calibration: int, first: int, last: int
 ) -> Tensor:
-    """Complex `(m, c, H, W)` for whitened data; estimated ones come from whitened data, given ones are whitened here."""
+    """Coil maps for whitened data, complex `(m, c, H, W)`; maps from a file are whitened here."""
     name = str(volume.path)
     if coils == "estimate":
         return estimate_maps(kspace, own, calibration, name)
     if coils.startswith("dataset "):
         dataset = coils.removeprefix("dataset ").strip()
         if dataset not in volume.names:
-            raise InputError(f"{name} holds no dataset {dataset!r} of coil maps: only {', '.join(volume.names)}")
+            raise InputError(
+                f"{name} has no dataset {dataset!r} of coil maps; its datasets are {', '.join(volume.names)}"
+            )
         shared = len(volume.names[dataset]) == 3
         array = volume.read(dataset, 0, volume.names[dataset][0]) if shared else volume.read(dataset, first, last)
         maps = as_maps(array, f"{name}: {dataset}", 0, last - first)

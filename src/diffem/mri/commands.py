@@ -1,4 +1,4 @@
-"""Commands for slices and k-space: prepare images, write observations to a file, look at reconstructions."""
+"""The commands `prepare`, `observe` and `mri`: decode images, write observations to a file, reconstruct slices."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from ..cli.options import BatchOption, LapOption, device, require_file, require_
 from ..core.errors import InputError
 
 ChangeOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting of the data: data.accel=8")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="change a setting of the data source: data.accel=8; may be repeated"
+    ),
 ]
 
 
 def prepare(
     path: Annotated[Path, typer.Argument(help="a folder or tar archive of JPEG or PNG images")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="the .npz to write")],
-    size: Annotated[int | None, typer.Option("--size", min=1, max=8192, help="fit the images into size×size")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="the .npz file to write")],
+    size: Annotated[
+        int | None, typer.Option("--size", min=1, max=8192, help="shrink and pad the images to size×size")
+    ] = None,
 ) -> None:
-    """Decode images once, into an .npz for the source mri_images."""
+    """Decode images into an .npz file for the data source mri_images."""
     from .images import prepare
 
     require_file("--out", out, ".npz")
@@ -28,17 +33,15 @@ def prepare(
 
 
 def observe(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE|RUN", help="a recipe, or a run's folder: whose data to observe")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="the .safetensors to write, for diffem posterior")],
-    n: Annotated[int | None, typer.Option("-n", min=1, help="at most this many, spread evenly")] = None,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE|RUN", help="a recipe, or a run folder")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="the .safetensors file to write, for diffem posterior")],
+    n: Annotated[int | None, typer.Option("-n", min=1, help="largest number of observations, spread evenly")] = None,
     change: ChangeOption = None,
     truth: Annotated[
-        Path | None, typer.Option("--truth", help="also write the truth behind them, where it is known: .npy")
+        Path | None, typer.Option("--truth", help="also write the true x, if known, to a .npy file")
     ] = None,
 ) -> None:
-    """Write observations of a recipe's data source to a file."""
+    """Write the observations of a recipe's data source to a file."""
     from ..files.writing import write_array
     from ..observations import Problem
     from ..runs.rundir import RunDir
@@ -52,7 +55,7 @@ def observe(
     if Path(recipe).is_dir() and not change:
         RunDir(recipe).require_observations(problem.obs, f"those of the data source {resolved.data.source!r}")
     if truth is not None and problem.reference is None:
-        raise InputError("--truth: the source does not know the truth behind its observations")
+        raise InputError("--truth: the true x is not known for this data source")
     problem = problem if n is None else spread(problem, n)
     problem.obs.save(out)
     if truth is not None and problem.reference is not None:
@@ -63,28 +66,28 @@ def observe(
 
 
 def mri(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="the folder to write; RUN/mri when absent")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="the folder to write. Default: RUN/mri")] = None,
     accel: Annotated[str, typer.Option("--accel", help="accelerations R, separated by commas")] = "4,6,8,16,32",
-    slices: Annotated[int, typer.Option("--slices", min=1, help="how many held-out slices")] = 8,
+    slices: Annotated[int, typer.Option("--slices", min=1, help="number of held-out slices")] = 8,
     draws: Annotated[int, typer.Option("--draws", help="posterior draws per slice")] = 16,
-    figures: Annotated[int, typer.Option("--figures", min=0, help="slices to make a figure of")] = 4,
+    figures: Annotated[int, typer.Option("--figures", min=0, help="number of slices with a figure")] = 4,
     crop: Annotated[
         int | None,
         typer.Option(
-            "--crop", min=0, help="side of the window of the crop posterior; half the image when absent, 0 for none"
+            "--crop", min=0, help="side of the window of the crop posterior, 0 for none. Default: half the image"
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", min=1, max=1_000_000, help="sampling steps; when absent the recipe's, at least 28"),
+        typer.Option("--steps", min=1, max=1_000_000, help="sampling steps. Default: those of the recipe, at least 28"),
     ] = None,
     batch: BatchOption = None,
-    nifti: Annotated[bool, typer.Option("--nifti", help="also export NIfTI volumes")] = False,
+    nifti: Annotated[bool, typer.Option("--nifti", help="also write NIfTI volumes")] = False,
     change: ChangeOption = None,
     lap: LapOption = None,
 ) -> None:
-    """Reconstruct held-out slices at several accelerations: figures, arrays and measures in one folder."""
+    """Reconstruct held-out slices at several accelerations and write figures, arrays and measures into a folder."""
     from ..runs.rundir import RunDir
     from .study import write_study
 
@@ -94,10 +97,12 @@ def mri(
         raise InputError(f"--accel must be numbers separated by commas, got {accel!r}") from None
     changes = {key.removeprefix("data."): value for key, value in _data_changes(change).items()}
     if "accel" in changes:
-        raise InputError("--set data.accel has no effect here: accelerations are given by --accel")
+        raise InputError("--set data.accel has no effect here: use --accel")
     folder = require_folder("--out", out or RunDir(run).inside(run / "mri"))
     if RunDir(run).recipe().data.source == "fastmri" and "path" not in changes:
-        typer.echo("the run learned from these slices; name held-out ones with --set data.path=FOLDER", err=True)
+        typer.echo(
+            "warning: the run was trained on these slices; name held-out ones with --set data.path=FOLDER", err=True
+        )
     write_study(
         run,
         folder,
@@ -118,18 +123,19 @@ def mri(
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
     for command in (prepare, observe, mri):
         app.command()(command)
 
 
 def _data_changes(change: list[str] | None, *others: str) -> dict[str, Any]:
-    """What `--set` changes: settings of the data, and `others`; any other key would have no effect."""
+    """Parse `--set`; raises `InputError` for keys that are neither settings of the data source nor in `others`."""
     from ..runs.recipe import parse_change
 
     changes = dict(parse_change(text) for text in change or [])
     for key in changes:
         if key not in others and not key.startswith("data."):
-            raise InputError(f"--set changes settings of the data here, data.path=..., got {key}")
+            raise InputError(f"--set accepts only settings of the data source here, such as data.path=..., got {key}")
     return changes
 
 

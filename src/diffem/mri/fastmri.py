@@ -1,8 +1,11 @@
-"""The paper's third experiment and its data as published: fastMRI volumes, seen through accelerated k-space.
+"""Accelerated k-space of fastMRI volumes as they are published; the paper's third experiment.
 
-Two modes. `simulated`: the reconstructed images are the truth, their k-space is measured with random columns and added noise (the paper's;
-magnitude images from a reconstruction, complex ones from the file's own k-space). `acquired`: the file's k-space is the measurement, see
-`acquired.py`. Magnitude images are one channel, 4u/max − 2 in [−2, 2]; complex ones two, 2u/max; max is the volume's.
+In the mode `simulated`, which the paper uses, the images are the truth: their k-space is measured in random columns,
+and noise is added. Magnitude images come from a reconstruction in the file, complex images from its k-space. In the
+mode `acquired` the k-space in the file is the measurement; see `acquired.py`.
+
+A magnitude image u is one channel, x = 4u/max − 2 in [−2, 2]; a complex image is two channels, x = 2u/max. The maximum
+is that of the volume.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ from ..operators.centred import centred_ifft2
 from .acquired import acquired_slices
 from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps
 from .fastmri_files import RECONSTRUCTIONS, Volume, pair, volumes
-from .kspace import Protocol
-from .kspace_cache import Slices, shelve
+from .kspace import Acquisition
+from .kspace_cache import Slices, cache_kspace
 
-CHUNK = 8  # slices handled at a time
+CHUNK = 8  # slices in memory at a time
 
 
 def fastmri(
@@ -44,15 +47,26 @@ def fastmri(
 ) -> Problem:
     """Observations of the volumes in a folder.
 
-    path: a folder of `*.h5` files, or one. mode: "simulated" or "acquired".
-    accel: acceleration R of the column masks; in acquired mode 1 keeps every column that was measured.
-    sigma: noise on real and imaginary parts, on the scale of x; 0.01 when simulated, estimated from the data when acquired.
-    complex: two channels (real, imaginary) instead of one of magnitude. slices, files: ranges [first, last) of slices in a volume and of
-        volumes in the folder, sorted by name. size: height and width of the image window, the reconstruction's when absent.
-    image: which reconstruction, "reconstruction_rss", "reconstruction_esc" or "auto".
-    coils: acquired: "estimate", a file or folder of maps, or "dataset NAME" inside the files; simulated: a file of maps `(c, h, w)` to
-        measure with. calibration: width of the central k-space that maps are estimated from.
-    cache: folder for the measured columns; when absent, memory up to 1.5 GiB of k-space and the user's cache folder beyond.
+    Args:
+        seed: Seed of column masks and noise.
+        path: A folder of `*.h5` files, or one such file.
+        mode: "simulated" or "acquired".
+        accel: Acceleration R of the column masks; in acquired mode, 1 keeps every measured column.
+        sigma: Noise level of real and imaginary parts, on the scale of x. Default: 0.01 in simulated mode, estimated
+            from the data in acquired mode.
+        complex: Two channels (real, imaginary) instead of one magnitude channel.
+        slices: Range [first, last) of slices of a volume.
+        files: Range [first, last) of volumes of the folder, sorted by name.
+        size: Height and width of the image window. Default: those of the reconstruction.
+        image: The reconstruction to use: "reconstruction_rss", "reconstruction_esc" or "auto".
+        coils: In acquired mode "estimate", a file or folder of maps, or "dataset NAME" for a dataset of the files. In
+            simulated mode a file of maps `(c, h, w)` with which the images are measured.
+        calibration: Width of the central k-space from which maps are estimated.
+        cache: Folder of the cache of measured columns. Default: up to 1.5 GiB of k-space stay in memory, more goes to
+            `DIFFEM_CACHE` or the user's cache folder.
+
+    Raises:
+        InputError: If a setting is invalid, or a file cannot be read or does not fit the settings.
     """
     if mode not in ("simulated", "acquired"):
         raise InputError(f"data.mode must be 'simulated' or 'acquired', got {mode!r}")
@@ -60,19 +74,19 @@ def fastmri(
         raise InputError(f"data.image must be 'auto', {' or '.join(map(repr, RECONSTRUCTIONS))}, got {image!r}")
     found = volumes(path, pair(slices, "slices"), pair(files, "files"))
     window = _window(size)
-    made_from = {
-        "source": "fastmri", "seed": seed, "mode": mode, "accel": accel, "sigma": sigma, "complex": complex, "size": window,
-        "image": image, "coils": None if coils is None else [coils, maps_identity(coils)], "calibration": calibration,
-        "files": [volume.identity() for volume in found],
+    made_from = {  # the cache key
+        "source": "fastmri", "seed": seed, "mode": mode, "accel": accel, "sigma": sigma, "complex": complex,
+        "size": window, "image": image, "coils": None if coils is None else [coils, maps_identity(coils)],
+        "calibration": calibration, "files": [volume.identity() for volume in found],
     }  # fmt: skip
     each: Callable[[Volume, Tensor], Iterator[Slices]]
     maps = None
     if mode == "simulated":
-        protocol = Protocol(accel, 0.01 if sigma is None else sigma, seed)
+        acquisition = Acquisition(accel, 0.01 if sigma is None else sigma, seed)
         maps = None if coils is None else read_maps(coils, "", 0, 1)
         each = partial(
             _simulated,
-            protocol=protocol,
+            acquisition=acquisition,
             complex=complex,
             window=window,
             image=image,
@@ -80,7 +94,7 @@ def fastmri(
             calibration=calibration,
         )
     else:
-        Protocol(accel, 1.0 if sigma is None else sigma, seed)  # checks the numbers
+        Acquisition(accel, 1.0 if sigma is None else sigma, seed)  # validates the numbers
         for volume in found:
             volume.require_kspace()
         each = partial(
@@ -88,24 +102,26 @@ def fastmri(
             calibration=calibration, chunk=CHUNK,
         )  # fmt: skip
 
-    def parts() -> Iterator[Slices]:
-        start, expected = 0, None
-        for volume in found:
-            for part in each(volume, torch.arange(start, start + len(volume))):
-                shape = (tuple(part.columns.shape[1:]), part.masks.shape[1])
-                expected = expected or (shape, volume.path)
-                if shape != expected[0]:
-                    raise InputError(
-                        f"{volume.path} has k-space {_form(*shape)} and {expected[1]} {_form(*expected[0])}; "
-                        "one run needs one size: set data.size, or keep such files apart"
-                    )
-                yield part
-            start += len(volume)
-
     size_of_all = sum(map(len, found)) * _bytes(found[0], window, mode, maps)
-    shelf = shelve(parts(), complex, size_of_all, cache, made_from)
-    about = _about(shelf.sigma, found, mode, accel, sigma)
-    return Problem(shelf.observations(), shelf.reference, about=about)
+    kspace = cache_kspace(_measured(found, each), complex, size_of_all, cache, made_from)
+    about = _about(kspace.sigma, found, mode, accel, sigma)
+    return Problem(kspace.observations(), kspace.reference, about=about)
+
+
+def _measured(found: list[Volume], each: Callable[[Volume, Tensor], Iterator[Slices]]) -> Iterator[Slices]:
+    """Apply `each` to the volumes and the addresses of their slices; raises `InputError` if volumes differ in size."""
+    start, expected = 0, None
+    for volume in found:
+        for part in each(volume, torch.arange(start, start + len(volume))):
+            shape = (tuple(part.columns.shape[1:]), part.masks.shape[1])
+            expected = expected or (shape, volume.path)
+            if shape != expected[0]:
+                raise InputError(
+                    f"{volume.path} has k-space {_form(*shape)}, {expected[1]} has {_form(*expected[0])}; "
+                    "all files of a run need the same size: set data.size, or use separate runs"
+                )
+            yield part
+        start += len(volume)
 
 
 def _about(levels: np.ndarray, found: list[Volume], mode: str, accel: float, sigma: float | None) -> str:
@@ -114,7 +130,8 @@ def _about(levels: np.ndarray, found: list[Volume], mode: str, accel: float, sig
         return text + f"{float(levels[0]):g} on real and imaginary parts, as given"
     low, middle, high = np.percentile(levels, [0, 50, 100])
     return text + (
-        f"{middle:.4g} on real and imaginary parts (median; {low:.4g} to {high:.4g} over volumes), estimated from the corners of k-space"
+        f"{middle:.4g} on real and imaginary parts (median; {low:.4g} to {high:.4g} over volumes), "
+        "estimated from the corners of k-space"
     )
 
 
@@ -137,11 +154,11 @@ def _form(columns: tuple[int, ...], width: int) -> str:
 
 
 def _bytes(volume: Volume, window: tuple[int, int] | None, mode: str, maps: Tensor | None) -> int:
-    """Bytes of one slice's k-space with every column, about."""
+    """Approximate bytes of the k-space of one slice with all columns."""
     shape = volume.names.get("kspace") or next(volume.names[name] for name in RECONSTRUCTIONS if name in volume.names)
     height, width = window or shape[-2:]
     coils = (volume.coils or 1) if mode == "acquired" else 1 if maps is None else maps.shape[1]
-    # acquired k-space comes with maps of the same size
+    # acquired k-space has coil maps of the same size
     return 8 * height * width * coils * (2 if mode == "acquired" else 1)
 
 
@@ -149,13 +166,14 @@ def _simulated(
     volume: Volume,
     index: Tensor,
     *,
-    protocol: Protocol,
+    acquisition: Acquisition,
     complex: bool,
     window: tuple[int, int] | None,
     image: str,
     maps: Tensor | None,
     calibration: int,
 ) -> Iterator[Slices]:
+    """Measure the images of a volume, `CHUNK` slices at a time; `index` `(slices,)` are their addresses."""
     read = _complex_images if complex else _magnitudes
     for first in range(volume.first, volume.last, CHUNK):
         last = min(first + CHUNK, volume.last)
@@ -168,30 +186,30 @@ def _simulated(
                     f"data.coils: maps of {tuple(maps.shape[-2:])} do not fit images of {tuple(x.shape[-2:])}"
                 )
             coils = torch.view_as_real(maps.expand(len(x), *maps.shape[1:]).contiguous())
-        columns, masks = protocol.measure(x, where, coils)
-        yield Slices(columns, masks, torch.full((len(x),), protocol.sigma, dtype=torch.float64), coils, x)
+        columns, masks = acquisition.measure(x, where, coils)
+        yield Slices(columns, masks, torch.full((len(x),), acquisition.sigma, dtype=torch.float64), coils, x)
 
 
 def _magnitudes(
     volume: Volume, first: int, last: int, window: tuple[int, int] | None, image: str, calibration: int
 ) -> Tensor:
-    """`(m, 1, H, W)` in [−2, 2]."""
+    """Magnitude images, `(m, 1, H, W)` in [−2, 2]."""
     name = volume.reconstruction(image)
     u = _centre(torch.from_numpy(volume.read(name, first, last).astype(np.float32)), window, volume)
     top = volume.maximum or float(volume.read(name, 0, volume.names[name][0]).max())
     if float(u.max()) > 1.01 * top:
         raise InputError(
-            f"{volume.path}: {name} reaches {float(u.max()):.4g}, beyond the file's attribute max = {top:.4g}"
+            f"{volume.path}: {name} must not exceed the attribute max = {top:.4g}, got {float(u.max()):.4g}"
         )
     if float(u.min()) < 0:
-        raise InputError(f"{volume.path}: {name} holds negative values; magnitudes are expected")
+        raise InputError(f"{volume.path}: {name} must contain magnitudes, got negative values")
     return 4 * u.unsqueeze(1) / top - 2
 
 
 def _complex_images(
     volume: Volume, first: int, last: int, window: tuple[int, int] | None, image: str, calibration: int
 ) -> Tensor:
-    """`(m, 2, H, W)`: the image of the file's k-space; of several coils, combined with maps estimated from their centre."""
+    """Complex images of the k-space in the file, `(m, 2, H, W)`; several coils are combined with estimated maps."""
     volume.require_kspace()
     kspace = torch.from_numpy(volume.read("kspace", first, last).astype(np.complex64))
     kspace = kspace if volume.coils else kspace.unsqueeze(1)
@@ -207,7 +225,7 @@ def _complex_images(
     else:
         u = images[:, 0]
     if volume.maximum is None:
-        raise InputError(f"{volume.path} has no attribute max to scale complex images by")
+        raise InputError(f"{volume.path} has no attribute max, which is needed to scale complex images")
     return (2 / volume.maximum) * torch.view_as_real(u).movedim(-1, 1).contiguous()
 
 
@@ -224,3 +242,9 @@ def _centre(u: Tensor, window: tuple[int, int] | None, volume: Volume) -> Tensor
         raise InputError(f"{volume.path}: a window of {window[0]}×{window[1]} does not fit images of {height}×{width}")
     top, left = (height - window[0]) // 2, (width - window[1]) // 2
     return u[..., top : top + window[0], left : left + window[1]].contiguous()
+
+
+def expected_size_of_fastmri(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample and number of observations, for estimates of memory and time."""
+    height, width = _window(options.get("size")) or (320, 320)
+    return (2 if options.get("complex") else 1, height, width), 24_853  # slices 10 to 39 of the knee training volumes

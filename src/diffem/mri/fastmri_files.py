@@ -1,8 +1,9 @@
-"""The fastMRI files as they are published (Zbontar et al. 2018): one HDF5 file per volume.
+"""fastMRI files as they are published (Zbontar et al. 2018): one HDF5 file per volume.
 
-`kspace`: complex, `(slices, H, W)` single-coil or `(slices, coils, H, W)` multi-coil, zero frequency in the middle;
-`reconstruction_esc` (single-coil) and `reconstruction_rss`: magnitude images, `(slices, h, w)`; attribute `max`: the largest value of the
-volume's reconstruction; files measured with a mask hold it as `mask` `(W,)`.
+- `kspace`: complex, `(slices, H, W)` single-coil or `(slices, coils, H, W)` multi-coil, zero frequency in the middle.
+- `reconstruction_esc` (single-coil) and `reconstruction_rss`: magnitude images, `(slices, h, w)`.
+- `mask`: `(W,)`, in files that were measured with a mask.
+- attribute `max`: the largest value of the volume's reconstruction.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import numpy as np
 from ..core.errors import InputError
 from ..files import memory, reading
 
-ENTRIES = 256  # of a file, at most
+ENTRIES = 256  # largest number of datasets of a file
 RECONSTRUCTIONS = ("reconstruction_rss", "reconstruction_esc")
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """The file, read-only; whatever HDF5 says about a damaged one becomes an `InputError` that names it."""
+    """Open a file for reading; errors of HDF5 become an `InputError` that names the file."""
     try:
         import h5py
     except ImportError:
         raise InputError("reading fastMRI files needs h5py: pip install 'diffem[data]'") from None
     with reading.opened(path):
-        pass  # a regular file, and not one of holes
+        pass  # raises if it is not a regular file, or a sparse one
     try:
         file = h5py.File(path, "r")
     except (OSError, RuntimeError) as error:
@@ -46,28 +47,40 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def datasets(file: Any, path: Path) -> dict[str, Any]:
-    """The file's own datasets by name. HDF5 lets a file name others as its contents: those are refused."""
+    """The datasets in the file, by name.
+
+    Raises:
+        InputError: If a dataset lies in another file, which HDF5 allows, or claims much more memory than the file has.
+    """
     import h5py
 
     if len(file) > ENTRIES:
-        raise InputError(f"{path} holds {len(file)} entries, at most {ENTRIES} make sense here")
+        raise InputError(f"{path} must have at most {ENTRIES} entries, got {len(file)}")
     found = {}
     for name in list(file):
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-            raise InputError(f"{path}: {name} is a link to another place; only data inside the file are read")
+            raise InputError(f"{path}: {name} is a link; only data inside the file are read")
         item = file[name]
         if not isinstance(item, h5py.Dataset) or item.shape is None:
             continue
         if item.external or item.is_virtual:
-            raise InputError(f"{path}: {name} keeps its data in other files; only data inside the file are read")
-        # chunks that were never written take no room in the file, and all they claim in memory
+            raise InputError(f"{path}: {name} has its data in other files; only data inside the file are read")
+        # unwritten chunks need no space in the file, but all of their memory when they are read
         reading.require_substance(item.size * item.dtype.itemsize, item.id.get_storage_size(), f"{path}: {name}")
         found[name] = item
     return found
 
 
 class Volume:
-    """One file: what is in it and which of its slices are used."""
+    """One file, and the range of its slices that is used.
+
+    Args:
+        path: The file.
+        slices: Range [first, last) of slices; it is limited to those of the file.
+
+    Raises:
+        InputError: If it is not a valid fastMRI file.
+    """
 
     def __init__(self, path: Path, slices: tuple[int, int | None]) -> None:
         self.path = path
@@ -79,7 +92,7 @@ class Volume:
         if not {"kspace", *RECONSTRUCTIONS} & self.names.keys():
             found = ", ".join(self.names) or "nothing"
             raise InputError(
-                f"{path} is not a fastMRI file: it holds {found}, and neither kspace nor {' nor '.join(RECONSTRUCTIONS)}"
+                f"{path} is not a fastMRI file: it needs kspace or {' or '.join(RECONSTRUCTIONS)}, it contains {found}"
             )
         try:
             self.maximum = None if maximum is None else float(maximum)
@@ -106,55 +119,68 @@ class Volume:
 
     @property
     def coils(self) -> int | None:
-        """How many coils; None for single-coil files."""
+        """Number of coils; None for single-coil files."""
         return self.names["kspace"][1] if len(self.names["kspace"]) == 4 else None
 
     def reconstruction(self, wanted: str) -> str:
-        """The dataset of magnitude images: the one named, or whichever is there."""
+        """Name of the dataset of magnitude images: `wanted`, or for "auto" the first that the file contains."""
         for name in RECONSTRUCTIONS if wanted == "auto" else (wanted,):
             if name in self.names:
                 return name
         raise InputError(
-            f"{self.path} holds no {wanted if wanted != 'auto' else 'reconstruction'}: only {', '.join(self.names)}"
+            f"{self.path} has no {wanted if wanted != 'auto' else 'reconstruction'}, only {', '.join(self.names)}"
         )
 
     def require_kspace(self) -> tuple[int, ...]:
+        """Shape of the k-space; raises `InputError` if the file has none."""
         if "kspace" not in self.names:
-            raise InputError(f"{self.path} holds no kspace: only {', '.join(self.names)}")
+            raise InputError(f"{self.path} has no kspace, only {', '.join(self.names)}")
         return self.names["kspace"]
 
     def read(self, name: str, first: int, last: int) -> np.ndarray:
-        """Slices first … last − 1 of a dataset, finite or refused."""
+        """Read slices first … last − 1 of a dataset; raises `InputError` if they are not finite."""
         with opened(self.path) as file:
             item = datasets(file, self.path)[name]
             if item.dtype.kind not in "fc":
-                raise InputError(f"{self.path}: {name} holds {item.dtype}, not numbers")
+                raise InputError(f"{self.path}: {name} must contain real or complex numbers, got {item.dtype}")
             memory.require(math.prod(item.shape[1:]) * (last - first) * item.dtype.itemsize, f"{self.path}: {name}")
             array = np.asarray(item[first:last])
         if not np.isfinite(array).all():
-            raise InputError(f"{self.path}: {name} holds values that are not finite, in slices {first} to {last - 1}")
+            raise InputError(
+                f"{self.path}: {name} contains values that are not finite, in slices {first} to {last - 1}"
+            )
         return array
 
     def mask(self) -> np.ndarray | None:
-        """The columns the file says were measured, `(W,)`."""
+        """The mask of measured columns in the file, `(W,)`; None if there is none."""
         if "mask" not in self.names:
             return None
         with opened(self.path) as file:
             item = datasets(file, self.path)["mask"]
             if item.size != self.names["kspace"][-1] or item.dtype.kind not in "biuf":
                 raise InputError(
-                    f"{self.path}: mask has {item.size} columns of {item.dtype}, kspace {self.names['kspace'][-1]}"
+                    f"{self.path}: mask must have {self.names['kspace'][-1]} columns like kspace, "
+                    f"got {item.size} of {item.dtype}"
                 )
             return np.asarray(item).reshape(-1).astype(bool)
 
     def identity(self) -> list[Any]:
-        """Name, size and time of the file: what a cache of it depends on."""
+        """Name, size and modification time of the file, and the range of slices; part of the cache key."""
         state = self.path.stat()
         return [self.path.name, state.st_size, state.st_mtime_ns, self.first, self.last]
 
 
 def volumes(path: str, slices: tuple[int, int | None], files: tuple[int, int | None]) -> list[Volume]:
-    """The volumes of a folder (or of one file) that have slices in the range, in the order of their names."""
+    """Volumes of a folder, or of one file, sorted by name.
+
+    Args:
+        path: The folder or file.
+        slices: Range [first, last) of slices; volumes without any of them are skipped.
+        files: Range [first, last) of files.
+
+    Raises:
+        InputError: If there is no volume.
+    """
     folder = Path(path)
     if folder.is_file():
         found = [folder]
@@ -164,7 +190,7 @@ def volumes(path: str, slices: tuple[int, int | None], files: tuple[int, int | N
         raise InputError(f"data.path: no folder or file at {path!r}")
     if not found:
         raise InputError(
-            f"data.path: no *.h5 files in {path!r}" + (f" at places {files}" if files != (0, None) else "")
+            f"data.path: no *.h5 files in {path!r}" + (f" in the range {files}" if files != (0, None) else "")
         )
     kept = [volume for volume in (Volume(file, slices) for file in found) if len(volume) > 0]
     if not kept:
@@ -175,8 +201,8 @@ def volumes(path: str, slices: tuple[int, int | None], files: tuple[int, int | N
 
 
 def pair(value: Any, name: str) -> tuple[int, int | None]:
-    """A range [first, last) given as two integers, the second of which may be absent (null)."""
+    """Validate a range [first, last) of integers, the second of which may be None."""
     ok = isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], int) and value[0] >= 0
     if not ok or not (value[1] is None or (isinstance(value[1], int) and value[1] > value[0])):
-        raise InputError(f"data.{name} must be a range [first, last), say [10, 40] or [10, null], got {value!r}")
+        raise InputError(f"data.{name} must be a range [first, last) such as [10, 40] or [10, null], got {value!r}")
     return value[0], value[1]

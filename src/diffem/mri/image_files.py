@@ -1,4 +1,4 @@
-"""Images as people keep them: a folder or tar archive of JPEG or PNG files, or arrays in an `.npz`."""
+"""Read images from a folder or tar archive of JPEG or PNG files, or from arrays in an `.npz` file."""
 
 from __future__ import annotations
 
@@ -21,25 +21,32 @@ from ..files.decoding import opened_picture, require_plain_grey
 from ..files.reading import opened, require_substance, size_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
-PIXELS = 1 << 25  # of an image, at most
-FILE_BYTES = 1 << 28  # of an image's file, at most
-MEMBERS = 20_000  # of an archive, and one more for every kilobyte of it
-ROOM, UNPACKED = 1 << 24, 10  # a compressed archive of images, which are compressed themselves, grows by little
+PIXELS = 1 << 25  # largest number of pixels of an image
+FILE_BYTES = 1 << 28  # largest size of the file of an image
+MEMBERS = 20_000  # largest number of files in an archive, plus one for every kilobyte of its size
+# A compressed archive may unpack to at most ROOM + UNPACKED times its size: images are compressed already.
+ROOM, UNPACKED = 1 << 24, 10
 
 
 @dataclass
 class ImageSet:
-    """pixels: `(n, H, W)` magnitudes or `(n, 2, H, W)` complex, as stored; groups: `(n,)`, which folder each came from."""
+    """Images with the values of their files.
+
+    Attributes:
+        pixels: `(n, H, W)` magnitudes, or `(n, 2, H, W)` complex.
+        groups: `(n,)`. Number of the folder that contains the image.
+    """
 
     pixels: np.ndarray
     groups: np.ndarray
 
     @property
     def complex(self) -> bool:
+        """Whether the images are complex."""
         return self.pixels.ndim == 4
 
     def unit(self, scale: float | None) -> float:
-        """The stored value that means 1."""
+        """The pixel value that corresponds to 1: `scale`, or a default that depends on the type of the pixels."""
         if scale is not None:
             if not (isinstance(scale, int | float) and scale > 0):
                 raise InputError(f"data.scale must be a positive number, got {scale!r}")
@@ -47,16 +54,25 @@ class ImageSet:
         if self.pixels.dtype == np.uint8:
             return 255.0
         if self.pixels.dtype == np.int16:
-            return 4095.0  # twelve bits, as scanners store them
+            return 4095.0  # scanners store twelve bits
         magnitude = np.hypot(self.pixels[:, 0], self.pixels[:, 1]) if self.complex else self.pixels
         return float(magnitude.max()) or 1.0
 
     def digest(self) -> str:
+        """SHA-256 of the pixels, in hexadecimal."""
         return hashlib.sha256(np.ascontiguousarray(self.pixels).data).hexdigest()
 
 
 def read_images(path: str, size: int | None = None) -> ImageSet:
-    """The images at `path`, in the order of their names; files of images are fitted into size×size when a size is given."""
+    """Read images, sorted by name.
+
+    Args:
+        path: A folder, a tar archive or an `.npz` file.
+        size: If given, images from JPEG and PNG files are shrunk and padded to size×size.
+
+    Raises:
+        InputError: If there are no images, or a file cannot be read.
+    """
     file = Path(path)
     if file.is_dir():
         names = sorted(str(p.relative_to(file).as_posix()) for p in file.rglob("*") if p.suffix.lower() in SUFFIXES)
@@ -71,7 +87,9 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
                 members = []
                 for count, member in enumerate(archive):
                     if count > MEMBERS + size_of(handle) // 1024:
-                        raise InputError(f"data.path: {path!r} holds more files than there is room for")
+                        raise InputError(
+                            f"data.path: {path!r} contains more files than an archive of its size can have"
+                        )
                     if member.isfile() and PurePosixPath(member.name).suffix.lower() in SUFFIXES:
                         members.append(member)
                 members.sort(key=lambda m: m.name)
@@ -80,9 +98,9 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
             raise
         except tarfile.ReadError:
             raise InputError(
-                f"data.path: {path!r} is neither a folder, a tar archive nor an .npz file, or it is damaged"
+                f"data.path: {path!r} is not a folder, a tar archive or an .npz file, or it is corrupted"
             ) from None
-        except Exception as error:  # decompressors fail in ways of their own, and every one is about the file
+        except Exception as error:  # decompressors raise many kinds of exceptions, all caused by the file
             raise InputError(f"data.path: {path!r} cannot be read as a tar archive: {error}") from None
 
 
@@ -104,11 +122,11 @@ def _member_bytes(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) 
 
 
 def _unpacked(file: BinaryIO, path: str) -> Any:
-    """The tar archive behind a compression, if there is one, which may not grow out of proportion."""
+    """The decompressed tar archive, with a limit on its size."""
     start, size = file.read(6), size_of(file)
     file.seek(0)
     if start.startswith(b"\xfd7zXZ"):
-        raise InputError(f"data.path: {path!r} is compressed by xz; unpack it, or use .tar or .tar.gz")
+        raise InputError(f"data.path: {path!r} is compressed with xz; unpack it, or use .tar or .tar.gz")
     if start.startswith(b"\x1f\x8b"):
         return _Bounded(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
     if start.startswith(b"BZh"):
@@ -117,7 +135,7 @@ def _unpacked(file: BinaryIO, path: str) -> Any:
 
 
 class _Bounded:
-    """A file for reading that may not be longer than `most` bytes."""
+    """A readable file of at most `most` bytes."""
 
     def __init__(self, file: Any, most: int, path: str) -> None:
         self.file, self.most, self.path = file, most, path
@@ -137,15 +155,16 @@ class _Bounded:
     def _require(self, place: int) -> None:
         if place > self.most:
             raise InputError(
-                f"data.path: {self.path!r} unpacks to more than {self.most} bytes, which images in an archive do not"
+                f"data.path: {self.path!r} unpacks to more than {self.most} bytes, the limit for an archive of its size"
             )
 
 
 def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> ImageSet:
     from PIL import Image, ImageOps
 
+    """Decode the files to 8-bit grey; `files` yields names and contents."""
     pixels, groups, folders = [], [], {}  # type: ignore[var-annotated]
-    claimed = held = 0  # bytes: of the pictures so far, and of their files
+    claimed = held = 0  # bytes of the decoded pictures so far, and of their files
     for name, data in files:
         with opened_picture(data, ("JPEG", "PNG"), PIXELS, f"{path}: {name}") as stored:
             claimed, held = claimed + stored.width * stored.height, held + len(data)
@@ -160,8 +179,8 @@ def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> 
         array = np.asarray(image)
         if pixels and array.shape != pixels[0].shape:
             raise InputError(
-                f"{path}: images differ in size, {array.shape} of {name} and {pixels[0].shape}; prepare them with a size: "
-                "diffem prepare PATH --size 160 -o images.npz"
+                f"{path}: all images must have the same size, got {pixels[0].shape} and {array.shape} of {name}; bring "
+                "them to one size with diffem prepare PATH --size 160 -o images.npz"
             )
         memory.require(2 * (len(pixels) + 1) * array.nbytes if len(pixels) % 64 == 0 else 0, path)
         pixels.append(array)
@@ -182,11 +201,12 @@ def _npz(file: Path) -> ImageSet:
             f"{file}: images must be (n, H, W), or complex as (n, 2, H, W), got {pixels.dtype} {pixels.shape}"
         )
     if groups.shape != (len(pixels),) or 0 in pixels.shape or not np.isfinite(pixels).all():
-        raise InputError(f"{file}: groups must name one group per image, and images exist and be finite")
+        raise InputError(f"{file}: images must be finite and not empty, and groups must have one entry per image")
     return ImageSet(pixels, groups)
 
 
 def to_npz(images: ImageSet) -> bytes:
+    """Content of a compressed `.npz` file that `read_images` reads."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, images=images.pixels, groups=images.groups)
     return buffer.getvalue()

@@ -1,8 +1,9 @@
-"""Real MR images from a folder, a tar archive or an `.npz`, seen through accelerated k-space.
+"""Simulated accelerated k-space of MR images from a folder, a tar archive or an `.npz` file.
 
-Magnitude images (JPEG or PNG files, or an array `(n, H, W)`) are one channel, 4u − 2 in [−2, 2]; complex ones (an array `(n, 2, H, W)`) two
-channels, 2u. Training and held-out slices are contiguous blocks of every folder with a gap between them, and since collections repeat and
-rescale their images, a training slice that resembles any held-out one is left out too.
+Magnitude images (JPEG or PNG files, or an array `(n, H, W)`) are one channel, x = 4u − 2 in [−2, 2]. Complex images (an
+array `(n, 2, H, W)`) are two channels, x = 2u. Training and held-out slices are contiguous blocks of every folder with
+a gap between them. Collections often contain repeated and rescaled images, so training slices that resemble a held-out
+slice are left out.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ..core.errors import InputError
 from ..files.writing import write_bytes
 from ..observations import Problem
 from .image_files import ImageSet, read_images, to_npz
-from .kspace import Protocol
-from .kspace_cache import Slices, shelve
+from .kspace import Acquisition
+from .kspace_cache import Slices, cache_kspace
 
-CHUNK = 32  # slices handled at a time
-THUMB = 56
-LARGEST = 8192  # side of a slice
+CHUNK = 32  # slices in memory at a time
+THUMB = 56  # side of the thumbnails that are compared
+LARGEST = 8192  # largest side of a slice
 
 
 def mri_images(
@@ -45,53 +46,76 @@ def mri_images(
     scale: float | None = None,
     cache: str | None = None,
 ) -> Problem:
-    """Observations of the images at `path`, addressed by their place in file order.
+    """Observations of images, whose random numbers are addressed by the position in file order.
 
-    size: images are resized to size×size; None leaves them. accel, sigma: acceleration R, noise on real and imaginary parts.
-    part: "train", "heldout" or "all". n: only so many, spread evenly over the part.
-    heldout: the fraction at the end of each folder that is held out; gap: slices before it that belong to neither part;
-        resemblance: training slices whose correlation with a held-out one exceeds this are left out.
-    scale: the stored value that means 1; 255 for bytes, 4095 for 16-bit integers, the largest magnitude for floating point.
-    cache: see the fastmri source.
+    Args:
+        seed: Seed of column masks and noise.
+        path: A folder, a tar archive or an `.npz` file.
+        size: Side to which images are resized. Default: their own size.
+        accel: Acceleration R.
+        sigma: Noise level of real and imaginary parts.
+        part: "train", "heldout" or "all".
+        n: Number of slices, spread evenly over the part. Default: all.
+        heldout: Fraction of each folder that is held out, at its end.
+        gap: Number of slices before it that belong to neither part.
+        resemblance: Training slices whose correlation with a held-out slice exceeds this are left out.
+        scale: Pixel value that corresponds to u = 1. Default: 255 for bytes, 4095 for 16-bit integers, the largest
+            magnitude for floating point.
+        cache: See `fastmri`.
+
+    Raises:
+        InputError: If a setting is invalid or the images cannot be read.
     """
     if size is not None and not (isinstance(size, int) and size > 0):
         raise InputError(f"data.size must be a positive integer, got {size!r}")
     if size is not None and size > LARGEST:
-        raise InputError(f"data.size: slices are resized to at most {LARGEST}×{LARGEST}, got {size}")
-    protocol = Protocol(accel, sigma, seed)
+        raise InputError(f"data.size must be at most {LARGEST}, got {size}")
+    acquisition = Acquisition(accel, sigma, seed)
     stamp = Path(path).stat().st_mtime_ns if Path(path).exists() else 0
     images, division = _divided(path, stamp, heldout, gap, resemblance)
     chosen = division.part(part)
     if n is not None:
         if not (isinstance(n, int) and 0 < n <= len(chosen)):
-            raise InputError(f"data.n must lie between 1 and {len(chosen)}, the slices of part {part!r}, got {n!r}")
+            raise InputError(
+                f"data.n must be from 1 to {len(chosen)}, the number of slices of part {part!r}, got {n!r}"
+            )
         chosen = chosen[(torch.arange(n) * len(chosen)) // n]
     one = images.unit(scale)
 
     def parts() -> Iterator[Slices]:
         for rows in chosen.split(CHUNK):
             x = to_samples(images.pixels[rows.numpy()], one, size)
-            columns, masks = protocol.measure(x, rows)
-            yield Slices(columns, masks, torch.full((len(x),), protocol.sigma, dtype=torch.float64), None, x)
+            columns, masks = acquisition.measure(x, rows)
+            yield Slices(columns, masks, torch.full((len(x),), acquisition.sigma, dtype=torch.float64), None, x)
 
     height, width = (size, size) if size else images.pixels.shape[-2:]
-    made_from = {
+    made_from = {  # the cache key
         "source": "mri_images", "accel": accel, "sigma": sigma, "seed": seed, "size": size, "scale": one,
         "images": images.digest(), "rows": hashlib.sha256(chosen.numpy().tobytes()).hexdigest(),
     }  # fmt: skip
-    shelf = shelve(parts(), images.complex, len(chosen) * height * width * 8, cache, made_from)
-    about = f"{len(chosen)} slices ({part}) of {height}×{width}, {'complex' if images.complex else 'magnitude'}, R = {accel:g}, noise {sigma:g}"
-    return Problem(shelf.observations(), shelf.reference, about=f"{about}; {division}")
+    kspace = cache_kspace(parts(), images.complex, len(chosen) * height * width * 8, cache, made_from)
+    kind = "complex" if images.complex else "magnitude"
+    about = f"{len(chosen)} slices ({part}) of {height}×{width}, {kind}, R = {accel:g}, noise {sigma:g}; {division}"
+    return Problem(kspace.observations(), kspace.reference, about=about)
 
 
-@lru_cache(maxsize=1)  # the same images are measured at one acceleration after another
+@lru_cache(maxsize=1)  # `diffem mri` measures the same images at several accelerations
 def _divided(path: str, stamp: int, heldout: float, gap: int, resemblance: float) -> tuple[ImageSet, Division]:
     images = read_images(path)
     return images, divide(images, heldout, gap, resemblance)
 
 
 def to_samples(pixels: np.ndarray, one: float, size: int | None) -> Tensor:
-    """Stored images `(m, H, W)` or `(m, 2, H, W)` as samples `(m, 1 or 2, size, size)`."""
+    """Convert images to samples of x.
+
+    Args:
+        pixels: `(m, H, W)` or `(m, 2, H, W)`.
+        one: Pixel value that corresponds to u = 1.
+        size: Side to which images are resized; None for no resizing.
+
+    Returns:
+        `(m, 1 or 2, size, size)`.
+    """
     u = torch.from_numpy(pixels.astype(np.float32)) / one
     complex = u.ndim == 4
     u = u if complex else u.unsqueeze(1)
@@ -102,7 +126,15 @@ def to_samples(pixels: np.ndarray, one: float, size: int | None) -> Tensor:
 
 @dataclass
 class Division:
-    """Which images are trained on and which are held out; each tensor holds places in file order."""
+    """Division of the images into a training part and a held-out part.
+
+    Attributes:
+        train: Positions in file order of the training images.
+        heldout: Positions in file order of the held-out images.
+        copies: Number of exact copies that were left out.
+        between: Number of images in the gaps.
+        alike: Number of training images that were left out because they resemble a held-out image.
+    """
 
     train: Tensor
     heldout: Tensor
@@ -111,6 +143,7 @@ class Division:
     alike: int
 
     def part(self, name: str) -> Tensor:
+        """Positions of "train", "heldout" or "all"; raises `InputError` if there are none."""
         if name not in ("train", "heldout", "all"):
             raise InputError(f"data.part must be 'train', 'heldout' or 'all', got {name!r}")
         rows = torch.cat([self.train, self.heldout]).sort().values if name == "all" else getattr(self, name)
@@ -120,16 +153,16 @@ class Division:
 
     def __str__(self) -> str:
         return (
-            f"{len(self.train)} train, {len(self.heldout)} held out; left out: {self.copies} exact copies, {self.between} in the gaps, "
-            f"{self.alike} that resemble held-out ones"
+            f"{len(self.train)} for training, {len(self.heldout)} held out; left out: {self.copies} exact copies, "
+            f"{self.between} in the gaps, {self.alike} that resemble held-out slices"
         )
 
 
 def divide(images: ImageSet, heldout: float, gap: int, resemblance: float) -> Division:
-    """The last `heldout` of every group is held out, the `gap` images before it belong to neither part."""
+    """Divide the images; see `mri_images` for the arguments."""
     if not 0 <= heldout < 1 or not gap >= 0 or not 0 < resemblance <= 1:
         raise InputError(
-            f"data.heldout must lie in [0, 1), data.gap be at least 0 and data.resemblance lie in (0, 1]: "
+            f"data.heldout must lie in [0, 1), data.gap must be at least 0 and data.resemblance must lie in (0, 1], "
             f"got {heldout}, {gap}, {resemblance}"
         )
     seen: set[bytes] = set()
@@ -158,7 +191,10 @@ def divide(images: ImageSet, heldout: float, gap: int, resemblance: float) -> Di
 
 
 def fingerprints(images: ImageSet) -> Tensor:
-    """`(n, features)` of unit length: thumbnails without their mean and slow variation, whose products are correlations."""
+    """Features of unit length, `(n, features)`, whose dot products measure the resemblance of images.
+
+    They are thumbnails from which the mean and slow variations are subtracted.
+    """
     parts = []
     for start in range(0, len(images.pixels), 256):
         u = torch.from_numpy(images.pixels[start : start + 256].astype(np.float32))
@@ -172,7 +208,15 @@ def fingerprints(images: ImageSet) -> Tensor:
 
 
 def prepare(path: str, out: Any, size: int | None = None) -> str:
-    """Decode a folder or archive of images once, into an `.npz` that needs no image library; returns what is in it."""
+    """Decode a folder or archive of images into an `.npz` file, and return a description of its content."""
+
     images = read_images(path, size)
     write_bytes(out, to_npz(images))
-    return f"{len(images.pixels)} images of {'×'.join(map(str, images.pixels.shape[-2:]))} in {len(np.unique(images.groups))} groups"
+    count, size_text = len(images.pixels), "×".join(map(str, images.pixels.shape[-2:]))
+    return f"{count} images of {size_text} in {len(np.unique(images.groups))} groups"
+
+
+def expected_size_of_mri_images(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Shape of a sample and number of observations, for estimates of memory and time."""
+    size = int(options.get("size") or 320)
+    return (1, size, size), int(options.get("n") or 4_000)  # a typical collection

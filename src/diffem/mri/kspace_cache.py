@@ -1,8 +1,8 @@
-"""k-space on a shelf: only the measured columns are kept, in memory or in files that are read part by part.
+"""A cache of measured k-space columns, in memory or on disk.
 
-24,853 slices of 320×320 are 20 GB of k-space as float32; their measured columns at R = 6 are 3.4 GB, and a shard of them is read in a
-moment. A folder on disk holds raw little-endian arrays and `shelf.json`, which is written last and says what is in it and where it came
-from; a folder without it was interrupted and is made again.
+24,853 slices of 320×320 are 20 GB of k-space in float32; their measured columns at R = 6 are 3.4 GB. A cache folder
+contains raw little-endian arrays and `shelf.json`, which describes them and the data they were computed from. This file
+is written last: a folder without it is incomplete and is computed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..files.rows import RowsInFile
-from ..files.writing import file_digest, read_json, write_json
+from ..files.writing import cache_folder, file_digest, read_json, write_json
 from ..linalg import Isotropic
 from ..observations import Observations
 from ..observations.lazy import StoredObservations
@@ -36,10 +36,14 @@ DTYPES = {"columns": "<f4", "masks": "|b1", "sigma": "<f8", "coils": "<f4", "ref
 
 @dataclass
 class Slices:
-    """Some consecutive slices, measured.
+    """The measurements of m consecutive slices.
 
-    columns: `(columns, ..., H, 2)`, see `take_columns`; masks: `(m, W)`; sigma: `(m,)`; coils: `(m, c, H, W, 2)` or none;
-    reference: the images behind them, `(m, 1 or 2, H, W)`, where they are known.
+    Attributes:
+        columns: `(columns, ..., H, 2)`. The measured columns, in the order of `take_columns`.
+        masks: `(m, W)`. True in measured columns.
+        sigma: `(m,)`. Noise level of real and imaginary parts.
+        coils: `(m, c, H, W, 2)`. Coil maps, or None for a single coil.
+        reference: `(m, 1 or 2, H, W)`. The true images, if they are known.
     """
 
     columns: Tensor
@@ -49,6 +53,7 @@ class Slices:
     reference: Tensor | None = None
 
     def arrays(self) -> dict[str, np.ndarray]:
+        """The tensors that are present, by name, in the types of the cache."""
         named = {name: getattr(self, name) for name in DTYPES}
         return {
             name: np.ascontiguousarray(tensor.numpy(), dtype=DTYPES[name])
@@ -57,8 +62,15 @@ class Slices:
         }
 
 
-class KspaceShelf:
-    """The arrays of many slices (see `Slices`), in memory or, but for masks and noise levels, in files."""
+class KspaceCache:
+    """Lazily read observations of all slices.
+
+    Args:
+        arrays: The arrays of `Slices` for all slices, in memory or in files; masks and noise levels are in memory.
+        complex: Whether images are complex.
+        digest: Hash of all arrays, in hexadecimal.
+        on_disk: Whether columns and coil maps are in files.
+    """
 
     def __init__(
         self, arrays: Mapping[str, np.ndarray | RowsInFile], complex: bool, digest: str, on_disk: bool
@@ -73,38 +85,42 @@ class KspaceShelf:
         return len(self.masks)
 
     def read(self, rows: Tensor) -> Observations:
-        wanted, columns = rows.numpy(), self.arrays["columns"]
-        masks = torch.from_numpy(self.masks[wanted])
-        starts, ends = np.concatenate([[0], self.ends])[wanted], self.ends[wanted]
+        """Read the observations at `rows`, `(m,)`."""
+        requested, columns = rows.numpy(), self.arrays["columns"]
+        masks = torch.from_numpy(self.masks[requested])
+        starts, ends = np.concatenate([[0], self.ends])[requested], self.ends[requested]
         lead = columns.shape[1:-2]
-        y = torch.empty(len(wanted), *lead, columns.shape[-2], masks.shape[1], 2)
-        for some in torch.arange(len(wanted)).split(16):  # a second copy of a few slices, not of all
+        y = torch.empty(len(requested), *lead, columns.shape[-2], masks.shape[1], 2)
+        for some in torch.arange(len(requested)).split(16):  # limits the temporary copy to a few slices
             values = columns[np.concatenate([np.arange(starts[i], ends[i]) for i in some])]
             y[some[0] : some[-1] + 1] = put_columns(torch.from_numpy(values), masks[some])
-        sigma = torch.from_numpy(self.sigma[wanted])
+        sigma = torch.from_numpy(self.sigma[requested])
         same = bool((sigma == sigma[0]).all())
         return Observations(y, self.operators(rows), sigma=float(sigma[0]) if same else sigma)
 
     def counts(self, rows: Tensor) -> Tensor:
+        """Number of measured values of each observation, `(m,)`."""
         measured = self.masks[rows.numpy()].sum(1, dtype=np.int64)
         return torch.from_numpy(measured) * math.prod(self.arrays["columns"].shape[1:])
 
     def operators(self, rows: Tensor) -> Fourier:
-        wanted, coils = rows.numpy(), self.arrays.get("coils")
-        maps = None if coils is None else torch.from_numpy(coils[wanted])
-        return operator(torch.from_numpy(self.masks[wanted]), maps, self.complex)
+        """The operator of the observations at `rows`."""
+        requested, coils = rows.numpy(), self.arrays.get("coils")
+        maps = None if coils is None else torch.from_numpy(coils[requested])
+        return operator(torch.from_numpy(self.masks[requested]), maps, self.complex)
 
     def noise(self, rows: Tensor) -> Isotropic:
+        """The noise covariance of the observations at `rows`."""
         sigma = torch.from_numpy(self.sigma[rows.numpy()]).double()
         return Isotropic(sigma**2).to(torch.float32)
 
     def observations(self) -> Observations:
-        """All of them: in memory if the shelf is, read as they are used otherwise."""
+        """All observations: in memory if the cache is, otherwise read on demand."""
         return StoredObservations(self) if self.on_disk else self.read(torch.arange(len(self)))
 
     @property
     def reference(self) -> Tensor | None:
-        """The images behind the observations, `(n, 1 or 2, H, W)`; from files, pages are read as they are used."""
+        """The true images, `(n, 1 or 2, H, W)`, if they are known; a cache on disk maps them into memory."""
         images = self.arrays.get("reference")
         return None if images is None else _as_tensor(np.asarray(images))
 
@@ -114,38 +130,46 @@ def _as_tensor(array: np.ndarray) -> Tensor:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)  # mapped read-only: nobody writes into a reference
+        return torch.from_numpy(array)  # mapped read-only, and never written to
 
 
-MEMORY = 3 << 29  # bytes of k-space kept in memory without being asked to use files
+MEMORY = 3 << 29  # bytes; more k-space is cached on disk
 
 
-def shelve(
+def cache_kspace(
     parts: Iterator[Slices], complex: bool, size: int, cache: str | None, made_from: dict[str, Any]
-) -> KspaceShelf:
-    """A shelf in memory when its k-space takes up to 1.5 GiB, on disk when it takes more or `cache` names a folder.
+) -> KspaceCache:
+    """Cache measured columns: in memory up to 1.5 GiB of k-space; on disk beyond that, or if `cache` is given.
 
-    size: bytes of the k-space with every column. made_from: all that the measurements depend on, as JSON values.
+    Args:
+        parts: The measurements.
+        complex: Whether images are complex.
+        size: Bytes of the k-space with all columns.
+        cache: The cache folder. Default: `cache_folder()`.
+        made_from: Everything the measurements depend on, as JSON values; the key of the cache.
     """
     if cache is None and size <= MEMORY:
         return in_memory(parts, complex)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "diffem"
-    return on_disk(parts, complex, Path(cache) if cache is not None else home, made_from)
+    return on_disk(parts, complex, cache_folder() if cache is None else Path(cache), made_from)
 
 
-def in_memory(parts: Iterator[Slices], complex: bool) -> KspaceShelf:
-    """A shelf in memory."""
+def in_memory(parts: Iterator[Slices], complex: bool) -> KspaceCache:
+    """Build a cache in memory."""
     lists: dict[str, list[np.ndarray]] = {}
     for part in parts:
         for name, array in part.arrays().items():
             lists.setdefault(name, []).append(array)
     arrays = {name: np.concatenate(pieces) for name, pieces in lists.items()}
     digests = {name: hashlib.sha256(array.data).hexdigest() for name, array in arrays.items()}
-    return KspaceShelf(arrays, complex, _combine(digests), on_disk=False)
+    return KspaceCache(arrays, complex, _combine(digests), on_disk=False)
 
 
-def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dict[str, Any]) -> KspaceShelf:
-    """A shelf in `folder`: the one that is there if it was made from the same, else made part by part."""
+def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dict[str, Any]) -> KspaceCache:
+    """Open the cache in `folder` if it was built from the same data; otherwise build it, a few slices at a time.
+
+    Raises:
+        InputError: If the folder cannot be written, or the cache in it is corrupted.
+    """
     key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     target = folder / f"kspace-{key}"
     if (target / "shelf.json").is_file():
@@ -162,7 +186,9 @@ def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dic
                     files[name] = (partial / f"{name}.bin").open("wb")
                     hashes[name], shapes[name] = hashlib.sha256(), [0, *array.shape[1:]]
                 if list(array.shape[1:]) != shapes[name][1:]:
-                    raise InputError(f"slices differ in their {name}: {shapes[name][1:]} and {list(array.shape[1:])}")
+                    raise InputError(
+                        f"{name} of all slices must have one shape, got {shapes[name][1:]} and {list(array.shape[1:])}"
+                    )
                 files[name].write(array.data)
                 hashes[name].update(array.data)
                 shapes[name][0] += len(array)
@@ -175,12 +201,12 @@ def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dic
         write_json(partial / "shelf.json", description)
         try:
             os.replace(partial, target)
-        except OSError:  # another process was faster, or an interrupted move left something
+        except OSError:  # another process has built the cache, or an interrupted move left files
             if not (target / "shelf.json").is_file():
                 shutil.rmtree(target, ignore_errors=True)
                 os.replace(partial, target)
     except OSError as error:
-        raise InputError(f"data.cache: cannot write measurements under {folder}: {error}") from None
+        raise InputError(f"data.cache: cannot write k-space under {folder}: {error}") from None
     finally:
         for file in files.values():
             file.close()
@@ -188,12 +214,18 @@ def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dic
     return _open(target, made_from, fresh=True)
 
 
-def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> KspaceShelf:
-    """The shelf in a folder, which must have been made from the same; fresh: just now, so checksums need not be compared."""
+def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> KspaceCache:
+    """Open the cache in a folder.
+
+    Args:
+        folder: The cache folder.
+        made_from: Must equal the key of the cache.
+        fresh: Skip the verification of checksums, for a cache that was just built.
+    """
     description = read_json(folder / "shelf.json")
     try:
-        if description["from"] != json.loads(json.dumps(made_from)):  # as JSON has it, tuples are lists
-            raise InputError(f"{folder} holds measurements of other data; remove it")
+        if description["from"] != json.loads(json.dumps(made_from)):  # JSON turns tuples into lists
+            raise InputError(f"{folder} is a cache of other data; remove it")
         if description["format"] != FORMAT:
             raise InputError(f"{folder} has format {description['format']!r}, this version reads {FORMAT!r}")
         arrays: dict[str, np.ndarray | RowsInFile] = {}
@@ -202,18 +234,18 @@ def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> Kspac
             if not all(isinstance(size, int) and size > 0 for size in shape):
                 raise TypeError(f"shape {shape}")
             if file.stat().st_size != math.prod(shape) * dtype.itemsize:
-                raise InputError(f"{file} is damaged: {file.stat().st_size} bytes for {shape}; remove {folder}")
+                raise InputError(f"{file} is corrupted: {file.stat().st_size} bytes for shape {shape}; remove {folder}")
             if not fresh and file_digest(file) != description["sha256"][name]:
-                raise InputError(f"{file} is damaged: it does not match its checksum; remove {folder}")
+                raise InputError(f"{file} is corrupted: checksum mismatch; remove {folder}")
             if name in ("columns", "coils"):
                 arrays[name] = RowsInFile(file, dtype, tuple(shape), 0)
-            elif name == "reference":  # for evaluation, which asks for a tensor
+            elif name == "reference":  # evaluation needs a tensor
                 arrays[name] = np.asarray(np.memmap(file, dtype, "r", shape=tuple(shape)))
             else:
                 arrays[name] = np.fromfile(file, dtype).reshape(shape)
-        return KspaceShelf(arrays, bool(description["complex"]), _combine(description["sha256"]), on_disk=True)
+        return KspaceCache(arrays, bool(description["complex"]), _combine(description["sha256"]), on_disk=True)
     except (KeyError, TypeError, AttributeError, IndexError, OSError) as error:
-        raise InputError(f"{folder} is not a folder of measurements ({error!r}); remove it") from None
+        raise InputError(f"{folder} is not a k-space cache ({error!r}); remove it") from None
 
 
 def _combine(digests: dict[str, str]) -> str:

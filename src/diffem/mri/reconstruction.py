@@ -1,7 +1,7 @@
-"""What a radiologist would look at: slices measured at several accelerations, drawn from the posterior, beside the zero-filled image.
+"""Posterior reconstructions of MRI slices, and their errors.
 
-For every acceleration R: draws, their mean and standard deviation, the zero-filled image Aᵀy, the Gaussian prior's posterior mean, and,
-where the truth is known, the errors of all of them and how well the draws know their own.
+A reconstruction consists of draws, their mean and standard deviation, the zero-filled image Aᵀy and the posterior mean
+under the Gaussian start. If the truth is known, it also has the errors of all of them and the coverage of the draws.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..em.expectation import posterior_from_recipe
+from ..em.expectation import posterior_from_recipe, recipe_sampling
 from ..em.screening import acceptable, largest_plausible
 from ..metrics import coverage, psnr
 from ..metrics.ssim import ssim
@@ -24,12 +24,19 @@ from ..priors import GaussianPrior, Prior
 from ..runs.recipe import Recipe
 from ..runs.sources import make_problem
 
-RECONSTRUCTION_LAP = 1 << 22  # random numbers of their own
-MEAN_OF = 8  # draws in the mean whose error is measured
+RECONSTRUCTION_LAP = 1 << 22  # address of random numbers that no lap uses
+MEAN_OF = 8  # number of draws in the mean whose error is reported
 
 
 def intensity(x: Tensor) -> Tensor:
-    """Samples `(..., 1, H, W)` in [−2, 2] or complex `(..., 2, H, W)` as intensities `(..., 1, H, W)` in [0, 1]."""
+    """Convert samples to intensities in [0, 1].
+
+    Args:
+        x: `(..., 1, H, W)` in [−2, 2], or complex `(..., 2, H, W)`.
+
+    Returns:
+        `(..., 1, H, W)`.
+    """
     if x.shape[-3] == 2:
         return torch.hypot(x[..., 0, :, :], x[..., 1, :, :]).unsqueeze(-3) / 2
     return (x + 2) / 4
@@ -37,7 +44,17 @@ def intensity(x: Tensor) -> Tensor:
 
 @dataclass
 class Reconstruction:
-    """The slices of one measurement. draws: `(k, n, *event)`; the others `(n, *event)`."""
+    """Reconstructions of n slices.
+
+    Attributes:
+        name: Name of the measurement, such as "R = 6".
+        obs: The observations.
+        draws: `(k, n, *event)`. Posterior draws.
+        zero_filled: `(n, *event)`. Aᵀy.
+        gaussian: `(n, *event)`. Posterior mean under the Gaussian start, if the prior has one.
+        truth: `(n, *event)`. The true images, if known.
+        rejected: Fraction of draws that fail the screening of the E-step.
+    """
 
     name: str
     obs: Observations
@@ -49,20 +66,22 @@ class Reconstruction:
 
     @property
     def mean(self) -> Tensor:
+        """Mean of the draws, `(n, *event)`."""
         return self.draws.mean(0)
 
     @property
     def std(self) -> Tensor:
+        """Standard deviation of the draws, `(n, *event)`."""
         return self.draws.std(0)
 
     def arrays(self) -> dict[str, Tensor]:
-        """Everything, by name, for a file."""
+        """All arrays, by name."""
         named = {"draws": self.draws, "mean": self.mean, "std": self.std, "zero_filled": self.zero_filled}
         named |= {"chi2": torch.stack([self.obs.chi2(x) for x in self.draws])}
         return named | {name: x for name, x in (("gaussian", self.gaussian), ("truth", self.truth)) if x is not None}
 
     def measures(self) -> dict[str, Any]:
-        """Residual χ² of the draws, and errors against the truth: PSNR and SSIM of intensities, averaged over slices."""
+        """Residual χ² of the draws and, if the truth is known, mean PSNR and SSIM of intensities and the coverage."""
         counts = self.obs.counts().double()
         chi2 = torch.stack([torch.where(counts > 0, self.obs.chi2(x), 0) for x in self.draws]).double()
         row: dict[str, Any] = {
@@ -107,29 +126,35 @@ def reconstruct(
     batch: int | None = None,
     captured: bool = False,
 ) -> Reconstruction:
-    """Draws of the slices of `obs` by the recipe's method, sampler and, unless given, steps and batch; everything comes back on the CPU.
+    """Draw from the posterior of slices with the method and sampler of a recipe.
 
-    The Gaussian prior is the one the run started from, N(μ, Σ) as every later prior carries it.
+    Args:
+        name: Name of the measurement.
+        prior: The prior. The Gaussian start of its run is part of it.
+        obs: Observations of the slices.
+        recipe: The recipe of the run.
+        draws: Draws per slice.
+        truth: `(n, *event)`. The true images, if known.
+        steps: Sampling steps. Default: those of the recipe.
+        batch: Samples per batch. Default: that of the recipe, or chosen for the device.
+        captured: Replay the sampling steps as CUDA graphs.
+
+    Returns:
+        The reconstruction, on the CPU.
     """
     options = recipe.drawing.independent(draws)
-    sampler_options: dict[str, Any] = dict(options.sampler_options)
     there = obs.to(prior.mean.device)
     batch = batch or options.batch or prior.batch_for(draws * len(there))
-    if isinstance(prior, GaussianPrior):
-        parts = [prior.draw_posterior(there, seed=recipe.seed, lap=RECONSTRUCTION_LAP, draw=d) for d in range(draws)]
-        x = torch.stack(parts).cpu()
-    else:
-        x = posterior_from_recipe(prior, there, options).sample(
-            draws,
-            steps=steps or options.steps,
-            sampler=options.sampler,
-            seed=recipe.seed,
-            lap=RECONSTRUCTION_LAP,
-            batch_size=batch,
-            captured=captured,
-            **sampler_options,
-        )
-        x = x.cpu()
+    x = posterior_from_recipe(prior, there, options).sample(
+        draws,
+        steps=steps or options.steps,
+        seed=recipe.seed,
+        lap=RECONSTRUCTION_LAP,
+        batch_size=batch,
+        captured=captured,
+        **recipe_sampling(prior, options),
+    )
+    x = x.cpu()
     cov, gaussian = prior.covariance(), None
     if cov is not None:
         start = GaussianPrior(prior.mean, cov)
@@ -142,19 +167,23 @@ def reconstruct(
 
 
 def problem_like(recipe: Recipe, changes: dict[str, Any]) -> Problem:
-    """The recipe's source with other settings, say another acceleration or the held-out part."""
+    """Make the observations of the recipe's data source with other settings, such as another acceleration.
+
+    Raises:
+        InputError: If the data source is not an MRI source.
+    """
     source, options = recipe.data.source, recipe.data.options("source")
     if source not in ("fastmri", "mri_images"):
         raise InputError(
-            f"the run's data are from source {source!r}; accelerations are those of 'fastmri' and 'mri_images'"
+            f"accelerations need the data source 'fastmri' or 'mri_images', this run has source {source!r}"
         )
     if source == "mri_images":
-        options |= {"part": "heldout", "n": None}  # a number of training slices says nothing about held-out ones
+        options |= {"part": "heldout", "n": None}  # n is the number of training slices
     return make_problem(source, recipe.seed, {**options, **changes})
 
 
 def spread(problem: Problem, n: int) -> Problem:
-    """n of the problem's slices, spread evenly; all when there are not more."""
+    """Select at most n slices, spread evenly."""
     total = len(problem.obs)
     rows = (torch.arange(min(n, total)) * total) // min(n, total)
     truth = None if problem.reference is None else problem.reference[rows].clone()
@@ -162,7 +191,14 @@ def spread(problem: Problem, n: int) -> Problem:
 
 
 def centre_window(truth: Tensor, size: int, sigma: float, seed: int) -> Observations:
-    """The central window of images `(n, *event)` measured directly, with noise: what lies around it is for the posterior to say."""
+    """Observe the central window of images, with noise.
+
+    Args:
+        truth: `(n, *event)`. The images.
+        size: Side of the window.
+        sigma: Noise level.
+        seed: Seed of the noise.
+    """
     height, width = truth.shape[-2:]
     A = Crop((min(size, height), min(size, width)), (height, width))
     y = A(truth)

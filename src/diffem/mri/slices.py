@@ -1,4 +1,4 @@
-"""Pictures of reconstructed slices: a row per measurement, from the zero-filled image to the truth."""
+"""Pictures of reconstructed slices, one row per acceleration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ def _image(x: Tensor) -> np.ndarray:
 
 
 def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero-filled") -> bytes:
-    """Slice i of every measurement: zero-filled, two draws, mean, standard deviation and, where it is known, error and truth.
+    """Draw slice i: zero-filled image, two draws, mean, standard deviation and, if the truth is known, error and truth.
 
-    Standard deviation and error share one scale, so that they can be compared.
+    Standard deviation and error have the same scale, so that they can be compared.
+
+    Args:
+        parts: The reconstructions, one row each.
+        i: Index of the slice.
+        title: Heading of the first column.
     """
     known = parts[0].truth is not None
     titles = [title, "draw 1", "draw 2", f"mean of {len(parts[0].draws)}", "std"]
@@ -54,5 +59,5 @@ def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero
 
 
 def spread_of(part: Reconstruction) -> Tensor:
-    """The standard deviation of the draws' intensities, `(n, H, W)`."""
+    """Standard deviation of the intensities of the draws, `(n, H, W)`."""
     return intensity(part.draws).std(0)[:, 0]

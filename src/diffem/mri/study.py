@@ -1,8 +1,8 @@
-"""One call from a run to a folder a radiologist can look through: figures, arrays, measures.
+"""Reconstruct held-out slices at several accelerations and write figures, arrays and measures into a folder.
 
-measures.json             a row per acceleration, and one for the crop posterior
-slice-000.png …           zero-filled, draws, mean, standard deviation, error and truth, a row per acceleration
-crop.png                  what the prior says around a central window that was measured
+measures.json             one row per acceleration, and one for the crop posterior
+slice-000.png …           zero-filled image, draws, mean, standard deviation, error and truth; one row per acceleration
+crop.png                  posterior of images of which only a central window was measured
 prior.png                 samples of the prior
 rR.npz, crop.npz          the arrays; with NIfTI also rR.nii.gz (mean), rR_std.nii.gz, rR_draws.nii.gz
 """
@@ -19,16 +19,14 @@ import torch
 from ..core.errors import InputError
 from ..em.run import load
 from ..files.writing import write_bytes, write_json
-from ..priors import GaussianPrior
 from ..report import pictures
 from ..report.export import write_npz, write_posterior
 from ..runs.rundir import RunDir
 from .reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
 from .slices import slice_by_measurement
 
-SAMPLES = 16
-# Laps may draw with fewer; slices that are looked at gain 1.3 dB over 14 steps at R = 6 (docs/mri.md).
-STEPS = 28
+SAMPLES = 16  # prior samples of prior.png
+STEPS = 28  # smallest number of sampling steps; E-steps with 14 steps lose 1.3 dB at R = 6 (docs/mri.md)
 
 
 def write_study(
@@ -50,20 +48,36 @@ def write_study(
     device: torch.device | str = "cpu",
     say: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
-    """Reconstruct held-out slices of the run at `path` at every acceleration and write everything to `out`; returns the measures.
+    """Reconstruct held-out slices of a run and write the results to a folder.
 
-    steps: those of the recipe when absent, but at least 28. crop: side of the central window, half the image when absent, 0 for none.
-    changes: other settings of the run's data source.
+    Args:
+        path: The run folder.
+        out: The folder to write.
+        accels: Accelerations R.
+        slices: Number of slices.
+        draws: Posterior draws per slice.
+        figures: Number of slices with a figure.
+        crop: Side of the central window of the crop posterior, 0 for none. Default: half the image.
+        crop_sigma: Noise level in that window.
+        changes: Settings of the data source that differ from the recipe.
+        steps: Sampling steps. Default: those of the recipe, at least 28.
+        batch: Images per batch. Default: chosen for the device.
+        lap: The lap whose prior is used. Default: the last.
+        nifti: Also write NIfTI volumes.
+        arrays: Write the arrays.
+        device: Device of the computation.
+        say: Called with one line of text for each result.
+
+    Returns:
+        The rows of measures.json.
+
+    Raises:
+        InputError: If an argument is invalid.
     """
     recipe, prior = RunDir(path).recipe(), load(path, lap, device, "recipe")
     steps = steps or max(recipe.drawing.steps, STEPS)
-    if draws < 2:
-        raise InputError(f"--draws must be at least 2, for a standard deviation, got {draws}")
     side = min(prior.event_shape[-2:])
-    if crop is not None and crop > side:
-        raise InputError(f"--crop must be at most {side}, the images' shorter side, got {crop}")
-    if len(set(accels)) < len(accels):
-        raise InputError(f"--accel names an acceleration twice: {', '.join(f'{a:g}' for a in accels)}")
+    _require_settings(accels, draws, crop, side)
     batch = batch or recipe.drawing.batch or prior.batch_for(slices * draws)
     prior.prepare(batch, evaluations=(len(accels) + 1) * math.ceil(slices * draws / batch) * steps)
     parts: list[Reconstruction] = []
@@ -83,25 +97,37 @@ def write_study(
     for i in range(min(figures, len(parts[0].obs))):
         write_bytes(out / f"slice-{i:03d}.png", slice_by_measurement(parts, i))
     truth = parts[0].truth
-    side = min(parts[0].draws.shape[-2:]) // 2 if crop is None else crop
+    side = side // 2 if crop is None else crop
     if truth is not None and side:
-        obs = centre_window(truth[: max(1, figures)], side, crop_sigma, recipe.seed)
-        window = reconstruct(
-            f"{side}×{side}", prior, obs, recipe, draws=draws, truth=truth[: len(obs)], steps=steps, batch=batch
-        )
+        truth = truth[: max(1, figures)]
+        obs = centre_window(truth, side, crop_sigma, recipe.seed)
+        window = reconstruct(f"{side}×{side}", prior, obs, recipe, draws=draws, truth=truth, steps=steps, batch=batch)
         rows.append(window.measures())
         say(_line(rows[-1]))
-        each = [_one(window, i) for i in range(len(obs))]
-        write_bytes(out / "crop.png", slice_by_measurement(each, 0, "window"))
-        if arrays:
-            write_npz(out / "crop.npz", window.arrays())
+        _write_crop(out, window, arrays)
     write_bytes(out / "prior.png", _samples(prior, recipe.seed))
     write_json(out / "measures.json", rows)
     return rows
 
 
+def _require_settings(accels: list[float], draws: int, crop: int | None, side: int) -> None:
+    if draws < 2:
+        raise InputError(f"--draws must be at least 2, for a standard deviation, got {draws}")
+    if crop is not None and crop > side:
+        raise InputError(f"--crop must be at most {side}, the shorter side of the images, got {crop}")
+    if len(set(accels)) < len(accels):
+        raise InputError(f"--accel contains an acceleration twice: {', '.join(f'{a:g}' for a in accels)}")
+
+
+def _write_crop(out: Path, window: Reconstruction, arrays: bool) -> None:
+    each = [_one(window, i) for i in range(len(window.obs))]
+    write_bytes(out / "crop.png", slice_by_measurement(each, 0, "window"))
+    if arrays:
+        write_npz(out / "crop.npz", window.arrays())
+
+
 def _one(part: Reconstruction, i: int) -> Reconstruction:
-    """Slice i alone, so that slices can be rows of a picture; outside the window the observation is shown black."""
+    """Reconstruction of slice i alone, as a row of a picture; the observation is black outside the window."""
     zero = torch.full_like(part.zero_filled[i : i + 1], 0.0 if part.draws.shape[-3] == 2 else -2.0)
     seen = part.obs[i].A.adjoint(torch.ones_like(part.obs[i].y)) > 0
     shown = torch.where(seen, part.zero_filled[i : i + 1], zero)
@@ -110,11 +136,7 @@ def _one(part: Reconstruction, i: int) -> Reconstruction:
 
 
 def _samples(prior: Any, seed: int) -> bytes:
-    if isinstance(prior, GaussianPrior):
-        z = torch.randn(SAMPLES, *prior.event_shape, generator=torch.Generator().manual_seed(seed))
-        x = prior.exact_sample(z.to(prior.mean)).cpu()
-    else:
-        x = prior.sample(SAMPLES, seed=seed).cpu()
+    x = prior.sample(SAMPLES, seed=seed).cpu()
     return pictures.grid(intensity(x)[:, 0].numpy(), columns=4, levels=(0.0, 1.0))
 
 
@@ -123,7 +145,8 @@ def _line(row: dict[str, Any]) -> str:
     if "psnr_mean" in row:
         gaussian = f", Gaussian {row['psnr_gaussian']:.2f}" if "psnr_gaussian" in row else ""
         text += (
-            f"; PSNR mean of {row['mean_of']} {row['psnr_mean']:.2f}, draw {row['psnr_draw']:.2f}, zero-filled {row['psnr_zero']:.2f}"
-            f"{gaussian} dB; SSIM {row['ssim_mean']:.3f}; 90 % intervals cover {row['coverage90']:.1%}"
+            f"; PSNR mean of {row['mean_of']} {row['psnr_mean']:.2f}, draw {row['psnr_draw']:.2f}, "
+            f"zero-filled {row['psnr_zero']:.2f}{gaussian} dB; SSIM {row['ssim_mean']:.3f}; "
+            f"90 % intervals cover {row['coverage90']:.1%}"
         )
     return text

@@ -1,4 +1,4 @@
-"""Networks h(x, log sigma); nothing here knows about diffusion."""
+"""Networks h(x, log sigma). They do not depend on the diffusion model."""
 
 from .embedding import NoiseEmbedding, reference_embedding
 from .mlp import MLP

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 class NoiseEmbedding(nn.Module):
     """log σ `(n,)` → `(n, features)`: sines and cosines at frequencies spread log-linearly between two ends.
 
-    The reference embeds log σ with frequencies from 1 down to 1e-4; over log σ ∈ [−7, 5] most of those are constant. Here the
-    default range resolves differences of about 0.1 in log σ at one end and covers the whole range once at the other.
+    The reference embeds log σ with frequencies from 1 down to 1e-4; over log σ ∈ [−7, 5] most of those are constant.
+    Here the default range resolves differences of about 0.1 in log σ at one end and covers the whole range once at the
+    other.
     """
 
     frequencies: Tensor
@@ -30,5 +31,5 @@ class NoiseEmbedding(nn.Module):
 
 
 def reference_embedding(features: int = 64) -> NoiseEmbedding:
-    """The frequencies of the authors' code, 1 … 1e-4."""
+    """The frequencies of the reference implementation, 1 … 1e-4."""
     return NoiseEmbedding(features, lowest=1e-4, highest=1.0)

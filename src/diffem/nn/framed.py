@@ -1,4 +1,4 @@
-"""A U-Net on images of any size, with or without a channel axis: edges are repeated up to a size it takes, and cut off again."""
+"""A U-Net for images of any size, with or without a channel axis: images are padded and cropped again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .unet import UNet
 
 
 def needs_frame(event_shape: tuple[int, ...], factor: int) -> bool:
-    """Whether images `(h, w)` or `(c, h, w)` need a frame around them for a network that halves them to `1/factor`."""
+    """Whether images `(h, w)` or `(c, h, w)` must be padded for a network that downsamples by `factor`."""
     return len(event_shape) == 2 or (len(event_shape) == 3 and any(size % factor for size in event_shape[1:]))
 
 
@@ -30,7 +30,7 @@ class Framed(nn.Module):
 
 
 def framed_shape(event_shape: tuple[int, ...], factor: int) -> tuple[int, int, int]:
-    """The shape of what the network inside a frame sees."""
+    """The shape of the padded images."""
     channels = event_shape[0] if len(event_shape) == 3 else 1
     height, width = (size + -size % factor for size in event_shape[-2:])
     return channels, height, width

@@ -1,4 +1,4 @@
-r"""The paper's multi-layer perceptron: x and the noise embedding side by side, SiLU then LayerNorm (without affine) per layer."""
+r"""The paper's multi-layer perceptron of x and noise embedding, with SiLU and LayerNorm (no affine) per layer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from .embedding import NoiseEmbedding
 class MLP(nn.Module):
     """h(x `(n, *event)`, log σ `(n,)`, shown) → `(n, *event)`.
 
-    shown: how many numbers describe what was measured. They enter the first layer with weights that start at 0, and count as 0 when they
-    are not given: the same network is a prior and a posterior.
+    With event (5,), hidden (256, 256, 256) and a 64-d embedding, the network of the manifold experiment: 150,789
+    parameters.
 
-    With event (5,), hidden (256, 256, 256) and a 64-d embedding, the network of the manifold experiment: 150,789 parameters.
+    Args:
+        shown: Numbers that describe the observation. They enter the first layer with weights that start at 0. If they
+            are not given they are 0, and the network is a prior.
     """
 
     def __init__(

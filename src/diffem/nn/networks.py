@@ -1,6 +1,7 @@
 """Networks by name, as recipes and saved priors describe them; a new one is a line in `NETWORKS`.
 
-The description may be a stranger's: its numbers are checked, and the weights counted, before memory is taken for them.
+A description may come from an untrusted file: its numbers are checked, and the weights are counted, before memory is
+    allocated.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def unet(
 NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "unet": unet}
 
 
-# The largest number that makes sense, per setting; lists hold at most as many numbers.
+# upper bound of each setting
 LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64, "shown": 1 << 20}
 LEVELS = 256
 
@@ -68,7 +69,7 @@ def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any
         raise InputError(f"unknown network {kind!r}; known: {', '.join(NETWORKS)}")
     _check(options)
     try:
-        with torch.device("meta"):  # no memory, only shapes
+        with torch.device("meta"):  # shapes only, without memory
             trial = NETWORKS[kind](tuple(event_shape), **options)
         weights = sum(p.numel() for p in trial.parameters())
         memory.require(4 * weights, f"network: {weights} weights ({str(options)[:200]})")
@@ -86,7 +87,8 @@ def _check(options: dict[str, Any]) -> None:
         least = 0 if name in ("heads", "shown") else 1
         if len(values) > LEVELS or not all(type(v) is int and least <= v <= most for v in values):
             raise InputError(
-                f"network.{name} must be whole numbers from {least} to {most}, {LEVELS} of them at most, got {str(given)[:80]}"
+                f"network.{name} must be whole numbers from {least} to {most}, {LEVELS} of them at most, got "
+                f"{str(given)[:80]}"
             )
     frequencies = options.get("frequencies") or [0.25, 16.0]
     dropout = options.get("dropout", 0.0)

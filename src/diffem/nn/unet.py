@@ -1,8 +1,8 @@
 r"""The paper's U-Net: residual blocks modulated by the noise level, attention at chosen levels, one skip per level.
 
-A block turns x into (x + c·y)/√(1 + c²) with y = f(LN((1 + a)·x + b)), where f is two convolutions or an attention and (a, b, c)
-come from the noise embedding, one value per channel. At the start c is small, so every block begins close to the identity, and
-whatever c becomes, features keep their size.
+A block turns x into (x + c·y)/√(1 + c²) with y = f(LN((1 + a)·x + b)), where f is two convolutions or an attention and
+(a, b, c) come from the noise embedding, one value per channel. At the start c is small, so every block begins close to
+the identity, and features keep their size for any c.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Attention(nn.Module):
 
 
 class Level(nn.Module):
-    """Blocks at one resolution, an attention after each where the level has heads."""
+    """Residual blocks at one resolution, each followed by attention if the level has heads."""
 
     def __init__(self, channels: int, blocks: int, heads: int, embedding: int, dropout: float) -> None:
         super().__init__()
@@ -88,13 +88,16 @@ class Level(nn.Module):
 class UNet(nn.Module):
     """h(x `(n, c, h, w)`, log σ `(n,)`, shown `(n, shown, h, w)`) → `(n, c, h, w)`.
 
-    hidden: channels per level, each at half the resolution of the one before. blocks: residual blocks per level and side.
-    heads: attention heads per level, 0 for none. space_to_depth: fold s×s pixels into channels before, and back after.
-    shown: channels that describe what was measured. They enter the first convolution with weights that start at 0, and count as 0 when they
-        are not given: the same network is a prior and a posterior.
+    With 3 channels, hidden (128, 256, 384), 5 blocks, heads (0, 4, 0) and a 256-d embedding, the network of the paper's
+    CIFAR-10 experiment: 57,560,451 parameters.
 
-    With 3 channels, hidden (128, 256, 384), 5 blocks, heads (0, 4, 0) and a 256-d embedding, the network of the paper's CIFAR-10
-    experiment: 57,560,451 parameters.
+    Args:
+        hidden: Channels per level, each at half the resolution of the one before.
+        blocks: Residual blocks per level and side.
+        heads: Attention heads per level, 0 for none.
+        space_to_depth: Size s of the s×s blocks of pixels that are folded into channels.
+        shown: Channels that describe the observation. They enter the first convolution with weights that start at 0.
+            If they are not given they are 0, and the network is a prior.
     """
 
     def __init__(
@@ -155,7 +158,8 @@ def _check(
 ) -> None:
     if len(event_shape) != 3:
         raise ValueError(
-            f"a U-Net needs images (channels, height, width), the samples have shape {event_shape}; vectors need an MLP, as in the recipe table"
+            f"a U-Net needs images (channels, height, width), the samples have shape {event_shape}; vectors "
+            "need an MLP, as in the recipe table"
         )
     if not len(hidden) == len(blocks) == len(heads) >= 1:
         raise ValueError(f"hidden, blocks and heads name one number per level: {hidden}, {blocks}, {heads}")

@@ -1,4 +1,4 @@
-"""Observations y = Ax + e: the values, their operators and noise, in memory or on disk, and what is computed from them alone."""
+"""Observations y = Ax + e: values, operators and noise, in memory or on disk, and functions of them alone."""
 
 from .observations import OPENERS, Observations
 from .observations_file import open_large

@@ -1,6 +1,7 @@
-"""Observations as people have them: NumPy arrays, pandas frames, lists of arrays, data sets that are indexed; with or without an operator.
+"""Conversion of NumPy arrays, pandas frames, lists of arrays and indexable data sets to tensors.
 
-Nothing is rounded here: integers become the smallest floating-point type that holds them exactly, float64 stays float64.
+Nothing is rounded here: integers become the smallest floating-point type that holds them exactly, float64 stays
+    float64.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from ..core.errors import InputError
 from ..files.memory import is_out_of_memory
 from ..operators import Identity, Mask, Operator
 
-EXACT = 1 << 24  # whole numbers up to this size are exact in float32
+EXACT = 1 << 24  # integers up to this size are exact in float32
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """A tensor of floating-point or complex numbers.
+    """Convert values to a tensor of floating-point or complex numbers.
 
     Args:
-        values: A tensor; a NumPy array, masked ones too; a pandas or polars frame or series; a list or tuple of numbers or of any of
-            these; or anything that has a length and is indexed by 0, 1, 2 …, as `torch.utils.data.Dataset` is, whose items are arrays
-            or begin with one.
-        name: What errors call it.
+        values: A tensor; a NumPy array, possibly masked; a pandas or polars frame or series; a list or tuple of numbers
+            or of any of these; or an object with a length that is indexed by 0, 1, 2 …, such as a
+            `torch.utils.data.Dataset`, whose items are arrays or tuples that start with an array.
+        name: The name of the argument in error messages.
     """
     if isinstance(values, Tensor):
         return values
@@ -38,9 +39,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
         return _from_numpy(np.asarray(values), name)
     if hasattr(values, "to_numpy"):
         return _from_numpy(_from_frame(values, name), name)
-    if hasattr(values, "__array__") or hasattr(
-        values, "__array_interface__"
-    ):  # pictures of PIL, arrays of other libraries
+    if hasattr(values, "__array__") or hasattr(values, "__array_interface__"):  # PIL images, arrays of other libraries
         return _from_numpy(np.asarray(values), name)
     if isinstance(values, str | bytes | dict) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
         raise InputError(
@@ -53,12 +52,12 @@ def as_tensor(values: Any, name: str) -> Tensor:
 def _from_numpy(array: np.ndarray, name: str) -> Tensor:
     array = _floating(array, name)
     if not array.dtype.isnative or any(stride < 0 for stride in array.strides) or not array.flags.writeable:
-        array = array.astype(array.dtype.newbyteorder("="))  # a copy that torch takes
+        array = array.astype(array.dtype.newbyteorder("="))  # a copy that torch accepts
     return torch.from_numpy(array)
 
 
 def _floating(array: np.ndarray, name: str) -> np.ndarray:
-    """The array in float32, float64, complex64 or complex128, without rounding."""
+    """Convert an array to float32, float64, complex64 or complex128, without rounding."""
     kind = array.dtype.kind
     if kind in "iu":
         small = array.size == 0 or (int(array.min()) >= -EXACT and int(array.max()) <= EXACT)
@@ -72,16 +71,17 @@ def _floating(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _from_frame(frame: Any, name: str) -> np.ndarray:
-    """A data frame or series; what is missing in it is NaN."""
+    """Convert a data frame or series; missing values become NaN."""
     array = np.asarray(frame.to_numpy())
     if array.dtype.kind in "iufc":
         return array
     words = [str(column) for column in getattr(frame, "columns", []) if not _is_numeric(frame[column])]
     if words:
         raise InputError(
-            f"{name} must hold numbers alone; these columns do not: {', '.join(words[:8])}. Encode them as numbers, or drop them"
+            f"{name} must hold numbers alone; these columns do not: {', '.join(words[:8])}. Encode them as "
+            "numbers, or drop them"
         )
-    try:  # columns with a missing-value marker of their own (pandas.NA, None)
+    try:  # columns with another marker of missing values (pandas.NA, None)
         return np.asarray(
             [[np.nan if v is None or v is not v or _is_na(v) else float(v) for v in row] for row in array]
         )
@@ -102,13 +102,13 @@ def _is_na(value: Any) -> bool:
 
 
 def _stacked(items: Sequence[Any], name: str) -> Tensor:
-    """The items of a list or data set along a new first axis."""
+    """Stack the items of a list or data set along a new first axis."""
     if len(items) == 0:
         raise InputError(
             f"{name} must hold at least one sample along its first axis, got an empty {type(items).__name__}"
         )
     if not isinstance(items, list | tuple):
-        items = [_first(items[i]) for i in range(len(items))]  # a data set; an index beyond its end need not fail
+        items = [_first(items[i]) for i in range(len(items))]  # a data set; an index beyond its end may not raise
     if all(isinstance(item, int | float) for item in items):
         return _from_numpy(np.asarray(items), name)
     tensors = [as_tensor(item, f"{name}[{i}]") for i, item in enumerate(items)]
@@ -126,12 +126,12 @@ def _stacked(items: Sequence[Any], name: str) -> Tensor:
 
 
 def _first(item: Any) -> Any:
-    """The sample of a data set's item: items are often pairs of a sample and a label."""
+    """The sample of an item of a data set. Items are often pairs of a sample and a label."""
     return item[0] if isinstance(item, tuple | list) and len(item) and not isinstance(item[0], int | float) else item
 
 
 def implied_operator(y: Tensor) -> Operator:
-    """A of observations given without one: entries that are NaN were not measured, the others were, as they are."""
+    """Make the operator of observations that were given without one: NaN marks unmeasured entries."""
     if y.is_complex():
         raise InputError("y is complex: name the operator A that measured it, such as operators.Fourier(mask)")
     missing = torch.isnan(y)
@@ -139,7 +139,10 @@ def implied_operator(y: Tensor) -> Operator:
 
 
 def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Aᵀ of the first of y `(n, *measurement)` and A of that; whatever fails in an operator of the user's is an `InputError`."""
+    """Apply Aᵀ and A to the first observation of y `(n, *measurement)`.
+
+    Errors of the user's operator become `InputError`.
+    """
     try:
         x = A[:1].adjoint(y[:1])
         return x, A[:1](x)
@@ -149,6 +152,7 @@ def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         raise InputError(
-            f"A fails on y of shape {tuple(y.shape)} and {y.dtype}: {type(error).__name__}: {error}. An operator made of a "
+            f"A fails on y of shape {tuple(y.shape)} and {y.dtype}: {type(error).__name__}: {error}. An "
+            "operator made of a "
             "function computes in the dtype and on the device of its argument: convert what it uses with .to(x)"
         ) from error

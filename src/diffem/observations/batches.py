@@ -1,7 +1,8 @@
-"""Observations in batches, as an algorithm goes through them pass after pass.
+"""Batches of observations for algorithms with several passes over the data.
 
-Batches that fit the budget of `memory.may_stay` are made in the first pass and kept; otherwise every pass reads them again. Size, order
-and contents of the batches are the same in both cases, and with them every sum over the observations.
+Batches within the budget of `memory.may_stay` are made in the first pass and kept; otherwise every pass reads them
+again. Size, order and contents of the batches are the same in both cases, so sums over the observations are
+bit-identical.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def bytes_each(obs: Observations) -> int:
 
 
 def scanned_together(obs: Observations) -> int:
-    """How many observations are looked at together, where only a few numbers of each are wanted."""
+    """Default batch size for passes that compute a few numbers per observation."""
     return max(1, SCANNED_BYTES // max(1, bytes_each(obs)))
 
 
@@ -33,9 +34,9 @@ class Batches:
 
     Args:
         obs: The observations, in memory or on disk.
-        size: Observations per batch; `scanned_together(obs)` when not given.
-        device: Where the batches are used; where the observations are when not given.
-        order: `(n,)` rows of `obs`, in the order in which they are used; as they come when not given.
+        size: Observations per batch. Default: `scanned_together(obs)`.
+        device: Device of the batches. Default: that of the observations.
+        order: (n,). Rows of `obs` in the order in which they are used. Default: 0 … n−1.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ With AᵀΣ_y⁻¹A = Bᵀ diag(g) B and b = B AᵀΣ_y⁻¹y, the likelihood of
 
     y'_k = b_k / g_k = (Bx)_k + e_k,      e_k ~ N(0, 1/g_k) independent,
 
-so a circular blur or k-space is a mask in other coordinates, with noise of its own for each, and everything that masks allow applies. The
-likelihoods differ by a factor that does not depend on x: its logarithm is
+so a circular blur or k-space is a mask in other coordinates, with a different noise level for each, and all methods for
+masks apply. The likelihoods differ by a factor that does not depend on x. Its logarithm is
 
     −½ (yᵀΣ_y⁻¹y − Σ g_k y'_k²) − ½ log|2πΣ_y| − ½ Σ log(g_k/2π).
 """
@@ -25,8 +25,8 @@ from ..operators.spectrum import Entries
 from .lazy import StoredObservations, stored
 from .observations import Observations
 
-NOTHING = 1e-14  # information, in units of the data's scale, that is lost in the rounding of sums
-ROUNDING = 1e-26  # share of the largest gain that the transform of a kernel in float64 leaves where it has zeros
+NOTHING = 1e-14  # information, in units of the data's scale, that is below the rounding of sums
+ROUNDING = 1e-26  # relative size of zeros in the float64 transform of a kernel
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,23 @@ class Coordinates:
 
 
 def diagonalised(obs: Observations) -> Coordinates | None:
-    """The observations in float64 as measurements of coordinates; None where their information is not diagonal, or A is a mask already.
+    """Convert observations to measurements of coordinates, in float64.
 
-    obs: in units of their own scale (`signal_scale`).
+    None if their information is not diagonal or A is a mask.
+
+    Args:
+        obs: Observations in units of their scale (`signal_scale`).
     """
     first = obs[:1]
     if first.selection() is not None or (spectrum := first.information()) is None:
         return None
     if not isinstance(spectrum.basis, Entries) and not isinstance(first.cov, Isotropic):
-        return None  # whether noise that differs between values leaves it diagonal differs between observations
+        return None  # with unequal noise the information may be diagonal for some observations only
     return Coordinates(StoredObservations(_CoordinateShelf(stored(obs))), spectrum.basis)
 
 
 class _CoordinateShelf:
-    """The coordinates of stored observations, computed as they are read."""
+    """The coordinates of lazy observations, computed when they are read."""
 
     def __init__(self, obs: StoredObservations) -> None:
         self._obs, self.adaptive, self.digest = obs, obs.adaptive, None
@@ -65,7 +68,7 @@ class _CoordinateShelf:
 
 
 def in_coordinates(obs: Observations) -> Observations:
-    """Observations whose information is diagonal as measurements of single coordinates, `(n, N)`, in float64."""
+    """Convert observations with diagonal information to measurements of single coordinates, `(n, N)`, in float64."""
     y, gains, _ = measured_coordinates(obs)
     inside = gains > 0
     variances = torch.where(inside, 1 / torch.where(inside, gains, 1), 1)
@@ -73,7 +76,7 @@ def in_coordinates(obs: Observations) -> Observations:
 
 
 def measured_coordinates(obs: Observations) -> tuple[Tensor, Tensor, Tensor]:
-    """y' and g, both `(n, N)` and 0 for coordinates that are not measured, and the log factor of the likelihood `(n,)`; in float64."""
+    """Compute y' and g, `(n, N)`, both 0 if unmeasured, and the log factor of the likelihood, `(n,)`, in float64."""
     obs = obs.to(torch.float64)
     spectrum = obs.information()
     assert spectrum is not None
@@ -91,5 +94,5 @@ def measured_coordinates(obs: Observations) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def likelihood_factor(obs: Observations, device: torch.device | None = None) -> float:
-    """log of the factor between the likelihoods of the observations and of their coordinates, over all of them."""
+    """Sum over all observations of the log factor between their likelihood and that of their coordinates."""
     return sum(float(measured_coordinates(part.to(device or part.y.device))[2].sum()) for part in stored(obs).parts())

@@ -1,4 +1,4 @@
-"""Hashes of observations: a run is continued only on the observations it began with."""
+"""Hashes of observations. A run is resumed only with the observations it started with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .observations import Observations
 
 
 def fingerprint(tensors: dict[str, Tensor]) -> str:
-    """A hash of named tensors, the same whenever their bytes are."""
+    """Hash named tensors by their bytes."""
     return _combined({name: _Hashed(tensor) for name, tensor in tensors.items()})
 
 
 class _Hashed:
-    """A tensor's type, shape and bytes, which may come in parts along its first axis."""
+    """Hash dtype, shape and bytes of a tensor, which may come in parts along its first axis."""
 
     def __init__(self, tensor: Tensor) -> None:
         array = _array(tensor)
@@ -30,7 +30,7 @@ class _Hashed:
         self._update(_array(tensor))
 
     def _update(self, array: np.ndarray) -> None:
-        # the array's own memory, not a copy of it: observations may be large
+        # without a copy, since observations may be large
         self.bytes.update(array.reshape(-1).view("u1").data)
 
 
@@ -44,7 +44,7 @@ def _combined(hashed: dict[str, _Hashed]) -> str:
 
 
 def tensors_fingerprint(obs: Observations) -> str:
-    """`fingerprint(obs.tensors())`; observations on disk are read part by part."""
+    """Compute `fingerprint(obs.tensors())`; observations on disk are read part by part."""
     if not isinstance(obs, StoredObservations) or obs.digest is not None:
         return fingerprint(obs.tensors())
     hashed: dict[str, _Hashed] = {}
@@ -59,5 +59,5 @@ def tensors_fingerprint(obs: Observations) -> str:
 
 
 def data_fingerprint(obs: Observations) -> str:
-    """A hash of observations: of every tensor, and of the kinds and settings of operator and noise, which hold no tensors."""
+    """Hash observations: every tensor, and the kinds and settings of operator and noise."""
     return json_checksum({"tensors": tensors_fingerprint(obs), "structure": obs.structure()})[:32]

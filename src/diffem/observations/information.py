@@ -1,4 +1,4 @@
-r"""The information G = AᵀΣ_y⁻¹A of observations: in a basis known beforehand, with computed eigenvectors, or by products with A."""
+r"""The information G = AᵀΣ_y⁻¹A of observations: in a known basis, by its eigenvectors, or by products with A."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import torch
 
 from ..operators.spectrum import Information, Rows
 from .krylov import Krylov
+from .matrices import measurement_matrices
 from .observations import Observations
 
-EXPLICIT = 256  # numbers in a sample up to which G is formed and diagonalised
+EXPLICIT = 256  # largest size of a sample for which G is formed and diagonalised
 
 
 def information_of(obs: Observations) -> Information:
-    """G of the observations: in a known basis where there is one, with its eigenvectors if samples are small, matrix-free otherwise."""
+    """Represent G in a known basis if there is one, by its eigenvectors if samples are small, otherwise matrix-free."""
     known = obs.information()
     if known is not None:
         return known
@@ -24,21 +25,20 @@ def information_of(obs: Observations) -> Information:
 
 
 def matrix_free_information(obs: Observations) -> Krylov:
-    """Functions of G from products with A and Aᵀ."""
+    """Represent G by products with A and Aᵀ."""
     return Krylov(obs.A, obs.noise, obs.y, obs.x_shape, torch.ones((), dtype=obs.y.dtype, device=obs.y.device))
 
 
 def explicit_information(obs: Observations) -> Rows:
-    """G column by column and its eigenvectors, in float64: what nothing measured must come out as 0, whatever the noise.
+    """Form G and compute its eigenvectors, in float64, so that the gains of unmeasured directions are exactly 0.
 
-    Rounding would otherwise leave gains of about eps/σ_y² there, which large noise levels σ take for measurements.
+    Rounding would otherwise leave gains of about eps/σ_y², which count as measurements at large noise levels σ.
     """
-    exact, n, size = obs.to(dtype=torch.float64), len(obs), math.prod(obs.x_shape)
-    noise, columns = exact.noise, []
-    for e in torch.eye(size, dtype=torch.float64, device=obs.y.device):
-        x = e.reshape(1, *obs.x_shape).expand(n, *obs.x_shape)
-        columns.append(exact.A.adjoint(noise.solve(exact.A(x))).flatten(1))
-    gram = torch.stack(columns, -1)
+    exact, size = obs.to(dtype=torch.float64), math.prod(obs.x_shape)
+    noise, columns = exact.noise, measurement_matrices(exact).unbind(-1)
+    gram = torch.stack(
+        [exact.A.adjoint(noise.solve(a.reshape(exact.y.shape).contiguous())).flatten(1) for a in columns], -1
+    )
     gains, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
     rank = min(size, obs.y[0].numel())
     gains, rows = gains[:, -rank:], vectors.mT[:, -rank:]

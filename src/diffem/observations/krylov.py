@@ -1,13 +1,13 @@
 r"""The information G = AᵀΣ_y⁻¹A without a basis: functions of G from products with A and Aᵀ alone.
 
-For coils, resampling, blurs that end at a border or a user's own function, no basis is known in which G is diagonal, and images are too large to
-compute one. A function of G is then applied to a vector u in its range by Lanczos' method: k products with G give an orthonormal basis Q of
-span{u, Gu, …, Gᵏ⁻¹u} in which G is a tridiagonal matrix T, and
+For coils, resampling, non-circular blurs or a user's own function, no basis is known in which G is diagonal, and images
+are too large to compute one. A function of G is then applied to a vector u in its range by Lanczos' method: k products
+with G give an orthonormal basis Q of span{u, Gu, …, Gᵏ⁻¹u} in which G is a tridiagonal matrix T, and
 
     f(G) u ≈ ‖u‖ Q f(T) e₁,
 
-exact once k reaches the number of distinct eigenvalues that u meets. The null space of G, most of x where little is measured, is treated
-exactly: f(G) x = f(0) x + h(G) Gx with h(g) = (f(g) − f(0))/g.
+which is exact once k reaches the number of distinct eigenvalues in u. The null space of G, most of x if little is
+measured, is treated exactly: f(G) x = f(0) x + h(G) Gx with h(g) = (f(g) − f(0))/g.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..operators import Compose, Mask, Operator
 from ..operators.spectrum import Function
 
 ITERATIONS = 32  # k, products with G
-ROUNDING = 256  # a new direction shorter than this many units of rounding is none
+ROUNDING = 256  # a new direction shorter than this many units of rounding is discarded
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Krylov:
         A: The operators.
         noise: Σ_y on the measured entries.
         like: Measurements `(n, *measurement)`, for their shape, dtype and device.
-        x_shape: Of one sample.
-        weight: What A is multiplied by, `()` or `(n,)`: a unit of x, or 0 where nothing is to be measured.
+        x_shape: Shape of one sample.
+        weight: () or (n,). Factor of A: a unit of x, or 0 to remove an observation.
         iterations: k.
     """
 
@@ -53,7 +53,7 @@ class Krylov:
 
     @property
     def kind(self) -> str:
-        """Of the operator: unlike a basis, a matrix-free description does not carry over to other operators."""
+        """Name of the operator: unlike a basis, a matrix-free representation does not apply to other operators."""
         return f"products with {_name(self.A)}"
 
     def scaled(self, scale: float) -> Krylov:
@@ -61,7 +61,7 @@ class Krylov:
         return replace(self, weight=self.weight * scale)
 
     def only(self, known: Tensor) -> Krylov:
-        """G where `known` `(n,)` is true, 0 elsewhere."""
+        """Set G to 0 for observations whose flag `known` `(n,)` is False."""
         return replace(self, weight=self.weight * known.to(self.like))
 
     def isotropic(self) -> None:
@@ -72,7 +72,7 @@ class Krylov:
         return functools.reduce(torch.add, (_Symmetric.apply(self, function, x) for function, x in terms))
 
     def solve(self, r: Tensor, precision: Tensor) -> Tensor:
-        """(precision·I + G)⁻¹ AᵀΣ_y⁻¹ r for residuals r `(n, *measurement)`: `(n, *event)`; precision: `()` or `(n,)`."""
+        """Compute (precision·I + G)⁻¹ AᵀΣ_y⁻¹ r, `(n, *event)`; r: `(n, *measurement)`, precision: `()` or `(n,)`."""
         return self._on_range(lambda gains: 1 / (per_sample(precision, gains) + gains), self._back(r))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,11 +80,11 @@ class Krylov:
         return self.A(per_sample(self.weight, x) * x)
 
     def simulated_noise(self) -> Tensor:
-        """Noise of the measurements, `(n, *measurement)`, from the global generator."""
+        """Draw measurement noise, `(n, *measurement)`, from the global generator."""
         return self.noise.sqrt(torch.randn_like(self.like))
 
     def extent(self) -> tuple[Tensor, Tensor]:
-        """The share of x that each observation determines at scale 1, estimated by one probe, and its smallest noise, `(≤ n,)`.
+        """Share of x that each observation determines at scale 1, by one probe, and its smallest noise, `(≤ n,)`.
 
         Observations that measure nothing are left out.
         """
@@ -141,14 +141,14 @@ class Krylov:
             w = self._product(q.reshape(u.shape)).reshape(n, 1, size)
             T[:, j, j] = dot(q, w).double()
             known = basis[:, : j + 1]
-            for _ in range(2):  # once against all loses half of the digits to rounding, twice none
+            for _ in range(2):  # orthogonalising twice avoids the loss of half of the digits
                 w = w - (w @ known.mT) @ known
         ritz, vectors = torch.linalg.eigh(T)
         return ritz.clamp(min=0), vectors, basis
 
 
 def _applied(function: Function, u: Tensor, space: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """‖u‖ Q f(T) e₁, `(n, *event)`, in the space that `_lanczos(u)` found."""
+    """Compute ‖u‖ Q f(T) e₁, `(n, *event)`, in the space of `_lanczos(u)`."""
     ritz, vectors, basis = space
     first = vectors[:, 0] * dot(u, u).double().sqrt().unsqueeze(1)  # ‖u‖ times the first row, (n, k)
     coefficients = (vectors * (function(ritz) * first).unsqueeze(1)).sum(-1).to(u)
@@ -156,13 +156,13 @@ def _applied(function: Function, u: Tensor, space: tuple[Tensor, Tensor, Tensor]
 
 
 def _name(A: Operator) -> str:
-    """Of the operator without masks on its measurements: an observation of which some values are hidden is of the same kind."""
+    """Name of the operator without masks on its measurements, so that hiding values does not change the kind."""
     parts = [_name(child) for child in A.children() if not isinstance(child, Mask)] if isinstance(A, Compose) else []
     return "∘".join(parts) or type(A).__name__
 
 
 class _Symmetric(torch.autograd.Function):
-    """f(G) x as the symmetric linear map it is: its derivative is f(G), and not that of Lanczos' iterations."""
+    """f(G) x with the derivative f(G) of a linear map, instead of one through the Lanczos iterations."""
 
     @staticmethod
     def forward(ctx: Any, information: Krylov, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

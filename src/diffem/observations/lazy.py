@@ -1,8 +1,8 @@
-"""Observations that stay where they are, on disk, until a part of them is used.
+"""Lazy observations: they stay on disk until a part of them is used.
 
-A shelf knows how many observations it holds and reads any of them. Indexing stored observations only remembers which ones are meant;
-asking for y, A or the noise, or moving them to a device, reads those and no others. So a run that works shard by shard needs memory for
-one shard, however many observations there are.
+A `Shelf` has a length and reads observations by their row numbers. Indexing lazy observations stores row numbers only.
+Access to y, A or the noise, or a move to a device, reads these rows. A run that works shard by shard therefore needs
+memory for one shard only.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from .observations import Observations
 
 
 class Shelf(Protocol):
-    """Where stored observations come from.
+    """A source of lazy observations.
 
-    A shelf may also have `counts(rows)`, how many values those observations measure `(m,)`, and `operators(rows)`, their A, both without
-    reading the values; and `adaptive` (see `Observations`).
+    A source may also have `counts(rows)`, the numbers of measured values `(m,)`, and `operators(rows)`, the operators,
+    both without reading y; and `adaptive` (see `Observations`).
     """
 
     x_shape: tuple[int, ...]
 
     @property
     def digest(self) -> str | None:
-        """Of everything on the shelf, in hexadecimal; None: the observations are hashed as they are read."""
+        """Hash of all observations in hexadecimal; None: they are hashed when they are read."""
         ...
 
     def __len__(self) -> int: ...
 
     def read(self, rows: Tensor) -> Observations:
-        """The observations at `rows` `(m,)`, in that order."""
+        """Read the observations at `rows` `(m,)`, in that order."""
         ...
 
 
 class MemoryShelf:
-    """Observations that are in memory already: rows are taken as they are used, not copied beforehand."""
+    """A source of observations in memory. Rows are copied when they are used."""
 
     digest = None
 
@@ -71,7 +71,7 @@ class MemoryShelf:
 
 
 class ScaledShelf:
-    """The observations of a shelf in other units, scaled as they are read."""
+    """The observations of a source in other units, scaled when they are read."""
 
     def __init__(self, shelf: Shelf, factor: float) -> None:
         self.shelf, self.factor, self.x_shape = shelf, factor, shelf.x_shape
@@ -89,7 +89,7 @@ class ScaledShelf:
 
 
 class StoredObservations(Observations):
-    """Some rows of a shelf, all of them when `rows` `(n,)` is not given. A part that has been read is kept."""
+    """Rows of a source, by default all. A part that has been read is kept."""
 
     def __init__(self, shelf: Shelf, rows: Tensor | None = None) -> None:
         self._shelf, self._rows = shelf, torch.arange(len(shelf)) if rows is None else rows
@@ -98,16 +98,16 @@ class StoredObservations(Observations):
 
     @property
     def digest(self) -> str | None:
-        """That of their shelf."""
+        """See `Observations.adaptive`."""
         return self._shelf.digest
 
     def read(self) -> Observations:
-        """These observations in memory."""
+        """Read these observations into memory."""
         if self._read is None:
             self._read = self._shelf.read(self._rows)
         return self._read
 
-    def __getattr__(self, name: str) -> Any:  # called only for what __init__ did not set
+    def __getattr__(self, name: str) -> Any:  # called only for attributes that __init__ did not set
         if name in ("y", "A", "cov"):
             return getattr(self.read(), name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -127,7 +127,7 @@ class StoredObservations(Observations):
         return StoredObservations(self._shelf, rows)
 
     def to(self, *args: Any, **kwargs: Any) -> Observations:
-        # not kept: what is moved is used there
+        # not kept: the copy on the device is used
         return (self._read or self._shelf.read(self._rows)).to(*args, **kwargs)
 
     def scaled(self, factor: float) -> Observations:
@@ -143,18 +143,18 @@ class StoredObservations(Observations):
         return counts_of(self.parts(), len(self))
 
     def operators(self) -> StoredOperators:
-        """Their A, without reading all of them."""
+        """The operators, without reading all of them."""
         return StoredOperators(self._shelf, self._rows)
 
     def noises(self) -> StoredNoise:
-        """Their Σ_y, without reading all of them."""
+        """The noise covariances, without reading all of them."""
         return StoredNoise(self._shelf, self._rows)
 
     def reduced(self) -> Observations:
         return self.read().reduced()
 
     def tensors(self) -> dict[str, Tensor]:
-        """What tells these observations from others: the shelf's digest and the rows, or where it has none every tensor."""
+        """Tensors that identify these observations: digest and rows, or all tensors if there is no digest."""
         if self._shelf.digest is None:
             return self.read().tensors()
         digest = torch.tensor(list(bytes.fromhex(self._shelf.digest)), dtype=torch.uint8)
@@ -163,10 +163,10 @@ class StoredObservations(Observations):
     def structure(self) -> dict[str, Any]:
         if self._shelf.digest is None:
             return self[:1].read().structure()
-        return {"x_shape": list(self.x_shape), "adaptive": self.adaptive}  # the rest would have to be read
+        return {"x_shape": list(self.x_shape), "adaptive": self.adaptive}  # other tensors would have to be read
 
     def parts(self) -> Iterator[Observations]:
-        """All of them in memory, a part at a time: observations whose shelf has no digest are hashed like this."""
+        """Iterate over parts in memory, to hash observations whose source has no digest."""
         return (self._shelf.read(rows) for rows in self._rows.split(scanned_together(self)))
 
     def save(self, path: Any) -> None:
@@ -177,7 +177,7 @@ class StoredObservations(Observations):
 
 
 class StoredOperators:
-    """The operators of stored observations, read as they are used: `operators[rows]` is A of those observations."""
+    """The operators of lazy observations, read when used: `operators[rows]` is A of those observations."""
 
     def __init__(self, shelf: Shelf, rows: Tensor, device: torch.device | str = "cpu") -> None:
         self._shelf, self._rows, self._device = shelf, rows, torch.device(device)
@@ -189,18 +189,18 @@ class StoredOperators:
         return self._shelf.read(rows).A.to(self._device)
 
     def to(self, device: torch.device) -> Operator | StoredOperators:
-        """On that device: read now and kept if they fit its budget (`memory.may_stay`), read as they are used otherwise."""
+        """Move to a device: read now and kept within its budget (`memory.may_stay`), otherwise read when used."""
         everything = torch.arange(len(self._rows))
         first = self[everything[:1]]
         size = len(everything) * _bytes(first)
-        if not hasattr(self._shelf, "operators"):  # they come with the values
+        if not hasattr(self._shelf, "operators"):  # they are read with the values
             size = len(everything) * bytes_each(StoredObservations(self._shelf, self._rows))
         moved = StoredOperators(self._shelf, self._rows, device)
         return moved[everything] if memory.may_stay(size, device) else moved
 
 
 class StoredNoise:
-    """The noise of stored observations, read as it is used: `noises[rows]` is Σ_y of those observations."""
+    """The noise of lazy observations, read when used: `noises[rows]` is Σ_y of those observations."""
 
     def __init__(self, shelf: Shelf, rows: Tensor, device: torch.device | str = "cpu") -> None:
         self._shelf, self._rows, self._device = shelf, rows, torch.device(device)
@@ -212,11 +212,11 @@ class StoredNoise:
         return self._shelf.read(rows).cov.to(self._device)
 
     def to(self, device: torch.device) -> Covariance | StoredNoise:
-        """On that device: read now and kept if it fits its budget (`memory.may_stay`), read as it is used otherwise."""
+        """Move to a device: read now and kept within its budget (`memory.may_stay`), otherwise read when used."""
         everything = torch.arange(len(self._rows))
         first = self[everything[:1]]
         size = len(everything) * sum(t.numel() * t.element_size() for t in first.per_observation().values())
-        if not hasattr(self._shelf, "noise"):  # it comes with the values
+        if not hasattr(self._shelf, "noise"):  # it is read with the values
             size = len(everything) * bytes_each(StoredObservations(self._shelf, self._rows))
         moved = StoredNoise(self._shelf, self._rows, device)
         return moved[everything] if memory.may_stay(size, device) else moved
@@ -228,10 +228,10 @@ def _bytes(A: Operator) -> int:
 
 
 def counts_of(parts: Iterable[Observations], n: int) -> Tensor:
-    """How many values each of n observations measures, `(n,)`, from all of them in parts.
+    """Count the measured values of each observation, `(n,)`, in parts.
 
-    Counts go into one tensor made beforehand: small tensors kept between large temporary ones would keep the memory of those from
-    being given back.
+    Counts are written into one preallocated tensor: small tensors between large temporary ones would fragment the
+        memory.
     """
     counts, start = torch.empty(n, dtype=torch.int64), 0
     for part in parts:
@@ -241,5 +241,5 @@ def counts_of(parts: Iterable[Observations], n: int) -> Tensor:
 
 
 def stored(obs: Observations) -> StoredObservations:
-    """The same observations, indexed without copying them."""
+    """Make the observations indexable without copies."""
     return obs if isinstance(obs, StoredObservations) else StoredObservations(MemoryShelf(obs))

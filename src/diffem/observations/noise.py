@@ -13,12 +13,12 @@ from .arrays import as_tensor
 
 
 def independent_noise(sigma: Any, y: Tensor) -> Covariance:
-    """The covariance of independent noise.
+    """Make the covariance of independent noise.
 
     Args:
-        sigma: A number; `(n,)`, one per observation; or what broadcasts to one measurement, `(*measurement)` (one per column of a table),
-            or to all, `(n, *measurement)`. If there are as many observations as columns, `(n,)` is one per observation: give `(1, n)` for
-            one per column.
+        sigma: A number; `(n,)`, one per observation; or a tensor that broadcasts to one measurement, `(*measurement)`
+            (one per column of a table), or to all, `(n, *measurement)`. If there are as many observations as columns,
+            `(n,)` is one per observation; pass `(1, n)` for one per column.
         y: The observations, `(n, *measurement)`.
     """
     value = as_tensor(sigma, "sigma")
@@ -34,7 +34,8 @@ def independent_noise(sigma: Any, y: Tensor) -> Covariance:
     padded = (1,) * (y.ndim - value.ndim) + shape
     if value.ndim > y.ndim or any(s not in (1, size) for s, size in zip(padded, y.shape, strict=True)):
         raise InputError(
-            f"sigma must be one number or {len(y)} of them, got shape {shape}, which does not broadcast to a measurement "
+            f"sigma must be one number or {len(y)} of them, got shape {shape}, which does not broadcast to a "
+            "measurement "
             f"{tuple(y.shape[1:])} or to all of them {tuple(y.shape)} either"
         )
     variances = value.reshape(padded).square()

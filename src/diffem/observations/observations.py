@@ -1,4 +1,4 @@
-"""Observations: what was measured, how, and with which noise: y = A x + e, e ~ N(0, Σ_y), one A per observation."""
+"""Observations y = A x + e, e ~ N(0, Σ_y), with one operator A per observation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from ..core.shapes import raised, require_batch, require_precision
 from ..files import memory
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
-from ..linalg import Covariance, Dense, Diagonal, Isotropic
+from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import Identity, Mask, Operator
-from ..operators.implied import implied
 from ..operators.saved import (
     describe_operator,
     gather_tensors,
@@ -35,20 +34,25 @@ from .noise import independent_noise
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
-SAMPLE, GROWTH = 1 << 24, 1024  # numbers of samples that a file may imply: so many, or so many times those it holds
+# limits on the size of samples that a file may imply: absolute, and relative to the size of the file
+SAMPLE, GROWTH = 1 << 24, 1024
 
 
 class Observations:
     """n observations.
 
-    y: `(n, *measurement)`: a tensor, an array, a data frame, a list of arrays or a data set (`arrays.py`). Entries that A does
-        not measure may hold anything, NaN included. A complex y is taken for an operator that measures complex numbers and stored as its
-        real view. float64 stays float64; networks compute in float32, and `fit` and `posterior` convert for them.
-    A: an operator, its parameters shared or for n observations; None: entries that are NaN were not measured, all others were.
-    sigma: standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to `(*measurement)` (the
-        columns of a table) or to y (`noise.py`); or cov: a covariance over the measurement.
-    adaptive: whether the operators were chosen by looking at the object, say later measurements by the result of earlier ones.
-        Posteriors and EM are right all the same; the loss on measured values (`train.measured`) is not, and is left out.
+    Args:
+        y: (n, *measurement). A tensor, an array, a data frame, a list of arrays or a data set (`arrays.py`). Unmeasured
+            entries may have any value, even NaN. A complex y needs an operator with complex measurements and is stored
+            as its real view. float64 stays float64; `fit` and `posterior` convert to the float32 of networks.
+        A: An operator with shared parameters, or with parameters for n observations. None: NaN marks unmeasured
+            entries.
+        sigma: Standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to
+            `(*measurement)` (the columns of a table) or to y (`noise.py`).
+        cov: Covariance of the noise, instead of `sigma`.
+        adaptive: Whether operators depend on the object, for instance if later measurements were chosen by earlier
+            results. Posteriors and EM remain valid, but the loss on measured values (`train.measured`) does not, so it
+            is not used.
     """
 
     adaptive: bool = False
@@ -89,21 +93,22 @@ class Observations:
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
         clean = _clean(y, A.measured(y))
-        # one adjoint settles that y and A fit, and what a sample looks like
+        # one adjoint checks that y and A fit, and gives the shape of a sample
         x, seen = tried(A, clean)
         self.x_shape = tuple(x.shape[1:])
         if seen.shape[1:] != y.shape[1:]:
             raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
         self.y = clean.detach()
-        self.A = A.bound(x)
+        self.A = A.resolve_axes(x)
         self.cov = self._covariance(sigma, cov)
 
     @classmethod
     def clean(cls, x: Any, sigma: float | None = None) -> Observations:
-        """Samples seen as they are, y = x `(n, *event)`, for a recipe with `e_step.clean`.
+        """Make observations y = x `(n, *event)` from clean samples, for a recipe with `e_step.clean`.
 
-        sigma: the accuracy stated for them, a thousandth of their standard deviation when not given. It counts where a
-            posterior is conditioned on them; nothing is added to x.
+        Args:
+            sigma: Nominal noise level of posteriors given these observations. No noise is added to x. Default: a
+                thousandth of the standard deviation of x.
         """
         x = require_batch(as_tensor(x, "x"), "x")
         if sigma is None:
@@ -150,14 +155,14 @@ class Observations:
         return new
 
     def scaled(self, factor: float) -> Observations:
-        """The observations of factor·x: y and the noise in other units, the operators as they are."""
+        """The observations of factor·x: y and the noise are scaled, the operators are unchanged."""
         new = copy.copy(self)
         new.y, new.cov = self.y * factor, self.cov.scaled(factor)
         return new
 
     @property
     def measured(self) -> Tensor | None:
-        """Which entries of y count, broadcastable to y; None: all."""
+        """Mask of the measured entries, broadcastable to y. None: all entries."""
         return self.A.measured(self.y)
 
     @property
@@ -167,28 +172,28 @@ class Observations:
         return self.cov if measured is None else self.cov.restrict(measured)
 
     def selection(self) -> Tensor | None:
-        """Which entries of x each observation measures, `(n, N)`, if it measures single entries with independent noise."""
-        if not isinstance(self.A, Mask) or not isinstance(self.cov, Isotropic | Diagonal):
+        """Mask `(n, N)` of the measured entries of x, if A selects entries and the noise is independent; or None."""
+        if not isinstance(self.A, Mask) or not self.cov.is_diagonal:
             return None
         return self.A.measured(self.y).expand_as(self.y).flatten(1)
 
     def information(self) -> Spectrum | None:
-        """AᵀΣ_y⁻¹A where it is diagonal in a known basis (see `operators/spectrum.py`); None where it is not."""
-        if not isinstance(self.cov, Isotropic | Diagonal):
+        """The information AᵀΣ_y⁻¹A if it is diagonal in a known basis (`operators/spectrum.py`); otherwise None."""
+        if not self.cov.is_diagonal:
             return None
         variances, measured = self.cov.diagonal(tuple(self.y.shape[1:])), self.measured
         precision = 1 / variances if measured is None else torch.where(measured, 1 / variances, 0)
         return self.A.spectrum(precision)
 
     def backprojected(self) -> Tensor:
-        """Aᵀy, `(n, *event)`, to look at: NaN where nothing was measured, if the operator measures entries of x."""
+        """Aᵀy, `(n, *event)`, for pictures. Unmeasured entries are NaN if the operator measures entries of x."""
         x, measured = self.A.adjoint(self.y), self.measured
         return torch.where(measured, x, torch.nan) if measured is not None and x.shape == self.y.shape else x
 
     def reduced(self) -> Observations:
-        """Observations that say the same about x with orthonormal rows, where the operator knows such; otherwise these.
+        """Equivalent observations whose operator has orthonormal rows, if A provides one; otherwise self.
 
-        What is dropped does not depend on x: posteriors are the same, and likelihoods up to a factor.
+        Posteriors are the same, and likelihoods are the same up to a factor that does not depend on x.
         """
         reduced = self.A.reduced(self.y) if isinstance(self.cov, Isotropic) else None
         if reduced is None:
@@ -200,20 +205,23 @@ class Observations:
         return new
 
     def counts(self) -> Tensor:
-        """How many values each observation measures, `(n,)`."""
+        """Number of measured values of each observation, `(n,)`."""
         measured, size = self.measured, self.y[0].numel()
         if measured is None:
             return torch.full((len(self),), size, device=self.y.device)
-        # an axis of size 1 in the mask stands for all entries along it
+        # an axis of size 1 in the mask covers all entries along it
         rows = measured.reshape(len(measured), -1)
         return (rows.sum(1) * (size // rows.shape[1])).expand(len(self))
 
     def empty(self) -> Tensor:
-        """Which observations measure nothing, `(n,)` bool: their posterior is the prior, and measures leave them out."""
+        """Mask of the observations without measured values, `(n,)`.
+
+        Their posterior is the prior, and metrics exclude them.
+        """
         return self.counts() == 0
 
     def informative(self) -> Observations | None:
-        """The observations that measure something, in the same order: self where all do, None where none does."""
+        """The observations with measured values, in the same order: self if all have some, None if none has."""
         empty = self.empty()
         if not empty.any():
             return self
@@ -227,9 +235,9 @@ class Observations:
 
     @in_own_modes
     def chi2(self, x: Tensor) -> Tensor:
-        """(y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws that explain their observation.
+        """Compute (y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws of the right posterior.
 
-        NaN for an observation that measures nothing: there is no residual to judge a draw by, and averages must skip it.
+        NaN for an observation without measured values; averages must skip it.
         """
         counts = self.counts()
         chi2 = self.noise.mahalanobis(self.residual(x)) / counts.clamp(min=1)
@@ -250,7 +258,7 @@ class Observations:
         write_tensors(Path(path), tensors, structure)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the observations by name: y, the operators' parameters, the noise; and a mark if they are adaptive."""
+        """All tensors by name: y, the parameters of the operators, the noise, and a marker if adaptive."""
         tensors = {"y": self.y} | ({"adaptive": torch.ones((), dtype=torch.bool)} if self.adaptive else {})
         gather_tensors(self.A, "A", tensors)
         return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
@@ -260,15 +268,15 @@ class Observations:
         return {"y", *per_observation(self.A, "A"), *(f"cov.{name}" for name in self.cov.per_observation())}
 
     def structure(self) -> dict[str, Any]:
-        """What tells observations with the same tensors apart, as JSON values: kinds and settings of operator and noise."""
+        """Kinds and settings of operator and noise as JSON values: what the tensors do not contain."""
         kinds = {"A": operator_structure(self.A), "cov": type(self.cov).__name__}
         return {**kinds, "x_shape": list(self.x_shape), "adaptive": self.adaptive}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observations:
-        """Read what `save` wrote; nothing in the file is executed.
+        """Load a file of `save`. This executes no code.
 
-        Observations that take more memory than `memory.may_stay` allows stay in the file, and are read from it as they are used.
+        Observations larger than the budget of `memory.may_stay` stay in the file and are read when they are used.
         """
         for opened in OPENERS:
             if (obs := opened(Path(path))) is not None:
@@ -279,30 +287,31 @@ class Observations:
                 f"{path} is not an observations file of this library: it has format {structure.get('format')!r}, "
                 f"this version reads {FORMAT!r}"
             )
-        # y alone may hold anything where nothing was measured
+        # unmeasured entries of y may have any value
         require_finite({name: tensor for name, tensor in tensors.items() if name != "y"}, path)
         try:
             y, A = require_batch(tensors["y"], "y"), rebuild_operator(structure["A"], "A", tensors)
             require_affordable(A, y)
             cov = rebuild_covariance(structure["cov"], tensors)
             return cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
-        except Exception as error:  # whatever a stranger's description provokes is about the file
+        except Exception as error:  # any error from an untrusted description is an error of the file
             raise InputError(
                 f"{path} is not an observations file of this library, or is damaged: {explain(error)}"
             ) from error
 
 
 def _represented(cov: Covariance, y: Tensor) -> Covariance:
-    """The covariance in the dtype of y `(n, *measurement)`, if no variance vanishes in it: a variance of 0 stands for "not measured"."""
+    """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
     small = torch.finfo(y.dtype).tiny
     lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
     cov = cov.to(y)
     if not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
         raise InputError(
-            f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves ({small:.1e}): "
+            f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "
+            f"({small:.1e}): "
             "give y in float64, in larger units, or with the noise it has"
         )
-    if isinstance(cov, Dense) and not (cov.eigenvalue_floor() > 0).all():
+    if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
         raise InputError(
             "the noise covariance must be positive definite: in some direction it has no variance "
             f"(in {y.dtype}), which would make that combination of the measured values exact"
@@ -311,15 +320,15 @@ def _represented(cov: Covariance, y: Tensor) -> Covariance:
 
 
 def require_affordable(A: Operator, y: Tensor) -> None:
-    """Refuse an operator whose settings ask for samples out of all proportion to the data."""
-    _, numbers = implied(A, tuple(y.shape))
+    """Raise InputError if the settings of an operator imply samples that are far larger than the data."""
+    _, numbers = A.implied_shape(tuple(y.shape))
     if numbers > max(SAMPLE, GROWTH * y.numel()):
         raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
     memory.require(numbers * y.element_size(), "the operator")
 
 
 def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
-    """y with 0 where nothing was measured; y itself, not a copy, where that is so already. Large y are looked at in parts."""
+    """Set unmeasured entries of y to 0, without a copy if they are 0 already. Large y are processed in parts."""
     rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
     bad, same = [], True
     for start in range(0, len(y), rows):
@@ -335,5 +344,6 @@ def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
     return y if same or measured is None else torch.where(measured, y, 0)
 
 
-# Tried by `load` before it reads the whole file; None means that the function does not apply. `__init__.py` adds `open_large`.
+# `load` calls these before it reads the whole file; None means that the function does not apply. `__init__.py` adds
+# `open_large`
 OPENERS: list[Callable[[Path], Observations | None]] = []

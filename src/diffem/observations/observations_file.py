@@ -1,4 +1,4 @@
-"""Files of `Observations.save` that are larger than the memory budget: observations are read from them as they are used."""
+"""Files of `Observations.save` above the memory budget: observations are read when they are used."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .observations import FORMAT, Observations, require_affordable
 
 
 def open_large(path: Path) -> StoredObservations | None:
-    """The observations in a file, to be read as they are used; None if they fit the budget or cannot be taken apart.
+    """Open a file lazily. None if it is within the memory budget or its observations cannot be read separately.
 
-    All of them are read once, part by part: with the checks, and the errors, of a file that is read as a whole.
+    All observations are read once, part by part, with the same checks as for a small file.
     """
     with opened(path) as file:
         if memory.may_stay(size_of(file)):
@@ -36,7 +36,7 @@ def open_large(path: Path) -> StoredObservations | None:
         return None
     try:
         shelf = FileShelf(path, rows, structure)
-    except Exception:  # read as a whole, which names what is wrong with it, if anything is
+    except Exception:  # read as a whole, which reports errors of the file
         return None
     if not shelf.separable:
         return None
@@ -47,7 +47,7 @@ def open_large(path: Path) -> StoredObservations | None:
             first = int(part[0])
             shelf.read(part)
         return obs
-    except Exception as error:  # whatever a description provokes is about the file
+    except Exception as error:  # any error from a description is an error of the file
         where = f" (observations from {first} on)" if first else ""
         raise InputError(
             f"{path} is not an observations file of this library, or is damaged: {explain(error)}{where}"
@@ -55,9 +55,9 @@ def open_large(path: Path) -> StoredObservations | None:
 
 
 class FileShelf:
-    """The observations in a file: parameters that all of them share are kept in memory, the others are read."""
+    """The observations of a file. Shared parameters are kept in memory, the others are read when used."""
 
-    digest = None  # they are told from others by their contents, like observations in memory
+    digest = None  # hashed by their contents, like observations in memory
 
     def __init__(self, path: Path, rows: dict[str, RowsInFile], structure: dict[str, Any]) -> None:
         self.path, self._structure, self.adaptive = path, structure, structure.get("adaptive", False)
@@ -69,7 +69,7 @@ class FileShelf:
         require_affordable(rebuild_operator(structure["A"], "A", tensors), tensors["y"])
         one = self._observations(tensors)
         self.x_shape, self.dtype, self.y_ndim = one.x_shape, one.y.dtype, one.y.ndim - 1
-        # not so if a parameter that all share has as many rows as there are observations
+        # ambiguous if a shared parameter has as many rows as there are observations
         self.separable = one.per_observation() == self._rows.keys()
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class FileShelf:
     def operators(self, rows: Tensor) -> Operator:
         tensors = self._tensors(rows, [name for name in self._rows if name.startswith("A.")])
         A = rebuild_operator(self._structure["A"], "A", tensors)
-        return A.bound(torch.zeros(1, *self.x_shape, dtype=self.dtype))
+        return A.resolve_axes(torch.zeros(1, *self.x_shape, dtype=self.dtype))
 
     def noise(self, rows: Tensor) -> Covariance:
         tensors = self._tensors(rows, [name for name in self._rows if name.startswith("cov.")])
@@ -90,7 +90,7 @@ class FileShelf:
     def _tensors(self, rows: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
         wanted = rows.numpy()
         read = {name: torch.from_numpy(self._rows[name][wanted]) for name in names}
-        # y alone may hold anything where nothing was measured
+        # unmeasured entries of y may have any value
         require_finite({name: tensor for name, tensor in read.items() if name != "y"}, self.path)
         return self._shared | read
 

@@ -14,7 +14,7 @@ from .observations import Observations
 
 
 class Float32Shelf:
-    """The observations of a shelf in float32, converted as they are read."""
+    """The observations of a source in float32, converted when they are read."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.shelf, self.x_shape, self.adaptive = shelf, shelf.x_shape, getattr(shelf, "adaptive", False)
@@ -34,7 +34,9 @@ class Float32Shelf:
 
 
 def in_float32(obs: Observations) -> Observations:
-    """The observations in float32; the same object if they are. Those on disk are converted as they are read.
+    """Convert observations to float32; returns the same object if they are.
+
+    Lazy observations are converted when they are read.
 
     Raises:
         InputError: If the noise vanishes in float32, or an operator does not compute in it.
@@ -54,7 +56,7 @@ def in_float32(obs: Observations) -> Observations:
 
 
 def cast_note(obs: Observations) -> str | None:
-    """What a run states about the precision of its observations; None if nothing is converted."""
+    """Note of a run about the precision of its observations; None if they are not converted."""
     dtype = obs[:1].y.dtype
     if dtype == torch.float32:
         return None

@@ -1,4 +1,4 @@
-"""What a data source makes: observations, and the truth behind them where it is known."""
+"""The result of a data source: observations, and the true x if they are known."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from .observations import Observations
 
 @dataclass
 class Problem:
-    """Observations, and where it is known the truth behind them, one x per observation.
+    """Observations, and the true x if they are known.
 
-    range: where x are images, the two values that are pixel 0 and pixel 255; how evaluation turns samples into pictures.
+    Attributes:
+        obs: The observations.
+        reference: `(n, *event)`. The true x of each observation, if known.
+        range: For images, the values of x that are pixel 0 and pixel 255.
+        about: One line that describes the data and the quantities that were estimated from them.
     """
 
     obs: Observations
     reference: Tensor | None = None
     range: tuple[float, float] | None = None
-    about: str = ""  # what the data are, in a line, with what was estimated from them
+    about: str = ""

@@ -1,10 +1,10 @@
-r"""The units of x, as observations alone show them.
+r"""The scale of x, estimated from observations alone.
 
-With y = A x + e, entries of x that were independent and of size s would give E‖y‖² = s² tr AAᵀ + tr Σ_y, so
+If the entries of x were independent with variance s², y = A x + e would give E‖y‖² = s² tr AAᵀ + tr Σ_y, so
 
     s² = (Σ ‖y‖² − Σ tr Σ_y) / Σ tr AAᵀ.
 
-Everything is a ratio of sums of squares: observations multiplied by c give c·s, and exactly so when c is a power of two.
+Observations multiplied by c give c·s; this is exact if c is a power of two.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..operators.gain import mean_gain
 from .batches import scanned_together
 from .observations import Observations
 
-PROBED = 1024  # observations the scale is estimated from, spread evenly over the set
-NOISE_ONLY = 1e-4  # the least share of ‖y‖² taken for signal, where the stated noise accounts for all of it
+PROBED = 1024  # number of observations for the estimate, spread evenly over the set
+NOISE_ONLY = 1e-4  # smallest share of ‖y‖² that counts as signal, if the stated noise explains all of it
 
 
 def signal_scale(obs: Observations, probed: int = PROBED) -> float:
-    """s, the root mean square of the entries of x; 1 when all measured values are 0."""
+    """Estimate s, the root mean square of the entries of x; 1 if all measured values are 0."""
     energy, noise, gain = 0.0, 0.0, 0.0
     for part in _spread(obs, probed):
         squares, variances, traces = _energies(part)
@@ -36,9 +36,9 @@ def signal_scale(obs: Observations, probed: int = PROBED) -> float:
 
 
 def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
-    """The smallest standard deviation of the noise in the units of x: σ_y over the size of a row of A.
+    """Smallest standard deviation of the noise in the units of x: σ_y divided by the norm of a row of A.
 
-    Of correlated noise, that of the most precise combination of values. Infinite when nothing is measured.
+    For correlated noise: that of the most precise combination of values. Infinite if nothing is measured.
     """
     lowest, gain, count = math.inf, 0.0, 0
     for part in _spread(obs, probed):
@@ -49,7 +49,7 @@ def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
 
 
 def _spread(obs: Observations, probed: int) -> Iterator[Observations]:
-    """Some observations, spread evenly, in parts that take little memory."""
+    """Iterate over evenly spread observations, in parts that need little memory."""
     rows = torch.arange(min(len(obs), probed)) * len(obs) // min(len(obs), probed)
     return (obs[part] for part in rows.split(min(256, scanned_together(obs))))
 

@@ -1,15 +1,17 @@
 r"""Linear measurement operators: immutable values y = A x with a batch axis.
 
-`A(x)` maps `(n, *event)` to `(n, *measurement)`, `A.adjoint(y)` back, with ⟨Ax, y⟩ = ⟨x, Aᵀy⟩ in the *real* inner product:
-complex measurements travel as a real view whose last axis is (re, im). Parameters (masks, kernels, coil maps) are shared or
-carry the observation axis first; `A[i:j]` takes observations, `A.to(...)` moves. Calling changes nothing.
+`A(x)` maps `(n, *event)` to `(n, *measurement)`, `A.adjoint(y)` back, with ⟨Ax, y⟩ = ⟨x, Aᵀy⟩ in the *real* inner
+product: complex measurements are a real view whose last axis is (re, im). Parameters (masks, kernels, coil maps) are
+shared or have a leading observation axis. `A[i:j]` selects observations, `A.to(...)` moves them. Calls have no side
+effects.
 
-Where an observation does not measure an entry of y, `A` writes 0 there, `A.adjoint` ignores what it finds there (NaN
-included) and `A.measured(y)` says which entries those are.
+If an observation does not measure an entry of y, `A` writes 0 there and `A.adjoint` ignores the value there, even NaN.
+`A.measured(y)` is False at these entries.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -25,7 +27,7 @@ from .spectrum import Spectrum
 
 
 class Operator(Batched):
-    composition: ClassVar[Callable[[Operator, Operator], Operator]]  # what `A2 @ A1` makes; `compose.py` sets it
+    composition: ClassVar[Callable[[Operator, Operator], Operator]]  # the class of `A2 @ A1`; set by `compose.py`
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
     @in_own_modes
@@ -45,22 +47,22 @@ class Operator(Batched):
         raise NotImplementedError
 
     def measured(self, y: Tensor) -> Tensor | None:
-        """Which entries of y are measured, broadcastable to y `(n, *measurement)`; None: all of them."""
+        """Mask of the measured entries, broadcastable to y `(n, *measurement)`. None: all entries."""
         return None
 
     def keeps(self, measured: Tensor) -> Tensor | None:
-        """Which outputs are measured when only the inputs `measured` `(1 or n, *event)` are; None: all.
+        """Mask of the outputs that are measured if only the inputs `measured` `(1 or n, *event)` are. None: all.
 
         An operator that mixes entries leaves every output measured; one that selects entries overrides this.
         """
         return None
 
     def gram_diagonal(self, y: Tensor) -> Tensor | None:
-        """The diagonal of AAᵀ, broadcastable to y `(n, *measurement)`, when AAᵀ is exactly diagonal; None when it is not."""
+        """The diagonal of AAᵀ, broadcastable to y `(n, *measurement)`, if AAᵀ is exactly diagonal; otherwise None."""
         return None
 
     def spectrum(self, precision: Tensor) -> Spectrum | None:
-        """AᵀPA where it is diagonal in a known basis (`spectrum.py`); None where it is not.
+        """AᵀPA if it is diagonal in a known basis (`spectrum.py`); otherwise None.
 
         Args:
             precision: The diagonal of P, `(1 or n, *measurement)`; 0 on entries that are not measured.
@@ -68,18 +70,34 @@ class Operator(Batched):
         return None
 
     def reduced(self, y: Tensor) -> tuple[Operator, Tensor, Tensor] | None:
-        """A measurement that says the same about x in orthonormal rows, for noise that is alike and independent on all entries.
+        """Equivalent measurement with orthonormal rows, for independent noise of equal variance. None if there is none.
 
-        The operator, its measurements, and their variances in units of y's, broadcastable to them; None where there is none.
+        Returns:
+            The operator, its measurements, and their variances in units of y's variance, broadcastable to the
+            measurements.
         """
         return None
 
-    def bound(self, x: Tensor) -> Self:
-        """The operator with undecided parameters settled, for samples like that of `x` `(1, *event)`."""
+    def resolve_axes(self, x: Tensor) -> Self:
+        """Decide which axes of the parameters are per observation, given a sample x `(1, *event)`."""
         return self
 
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Derive the shape of Aᵀy from the settings and the shape of y alone, without computing anything.
+
+        An operator read from an untrusted file may describe "a window of 8×8 in an image of 10⁶×10⁶", so a reader calls
+        this before it allocates memory.
+
+        Args:
+            y: `(n, *measurement)`.
+
+        Returns:
+            The shape of Aᵀy, and the numbers in the largest tensor that computing it needs.
+        """
+        return y, math.prod(y)  # for operators whose x has the size of y, or is a few times smaller
+
     def children(self) -> tuple[Operator, ...]:
-        """The operators this one is made of."""
+        """The parts of a composite operator."""
         return ()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -122,7 +140,10 @@ def lift(parameter: Tensor, data: Tensor, image_ndim: int) -> Tensor:
 
 
 def boolean(mask: Any, owner: str) -> Tensor:
-    """A mask of booleans, or of exact zeros and ones; a tensor or a NumPy array."""
+    """Convert a mask of booleans, or of exact zeros and ones, to a boolean tensor.
+
+    Raises InputError for other values.
+    """
     if isinstance(mask, np.ndarray) and mask.dtype.kind in "biuf":
         mask = torch.from_numpy(np.ascontiguousarray(mask))
     if not isinstance(mask, Tensor):
@@ -135,7 +156,7 @@ def boolean(mask: Any, owner: str) -> Tensor:
 
 
 def numeric(parameter: Any) -> Any:
-    """A NumPy array of floating-point or complex numbers as a tensor of the same type; anything else as it is."""
+    """Convert a floating-point or complex NumPy array to a tensor of the same dtype; return other values unchanged."""
     if isinstance(parameter, np.ndarray) and parameter.dtype.kind in "fc":
         return torch.from_numpy(np.ascontiguousarray(parameter))
     return parameter

@@ -17,11 +17,14 @@ BOUNDARIES = ("circular", "reflect", "zero")
 class Blur(Operator):
     """y = kernel * x, the size of x.
 
-    kernel: `(h, w)` shared or `(n, h, w)` one per observation, of any size up to the image's; its origin is entry
-        `(h // 2, w // 2)`.
-    boundary: what lies outside the image: 'circular' (it repeats), 'reflect' (mirrored without repeating the border), 'zero'.
+    x: `(n, ..., H, W)`. The image is padded according to `boundary` and convolved by FFT, so the cost does not depend
+        on the size of the kernel.
 
-    x: `(n, ..., H, W)`. The image is padded as the boundary says and convolved by FFT, so large kernels cost nothing extra.
+    Args:
+        kernel: (h, w) for all observations, or (n, h, w) one per observation, of any size up to the image's; its origin
+            is entry `(h // 2, w // 2)`.
+        boundary: The values outside the image: 'circular' (periodic), 'reflect' (mirrored without repeating the
+            border), or 'zero'.
     """
 
     def __init__(self, kernel: Tensor, boundary: str = "circular") -> None:
@@ -68,7 +71,7 @@ class Blur(Operator):
         return Spectrum(lift(power, precision, 2) * precision, Frequencies())
 
     def _margins(self, axis: int) -> tuple[int, int]:
-        """How far the kernel reaches before and after the image along an axis."""
+        """Number of entries by which the kernel reaches beyond the image along an axis, before and after."""
         size = self._tensors["kernel"].shape[axis]
         return size - 1 - size // 2, size // 2
 
@@ -91,7 +94,7 @@ class Blur(Operator):
         return x.index_select(axis, self._outside(axis, size))
 
     def _unpad(self, padded: Tensor, axis: int, size: int) -> Tensor:
-        """The adjoint of `_pad`: what was repeated outside adds up at its source."""
+        """The adjoint of `_pad`: padded values are added to the pixels they were copied from."""
         if self.boundary == "circular":
             return padded
         before, _ = self._margins(axis)

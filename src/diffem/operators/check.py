@@ -1,4 +1,4 @@
-"""One call that says whether an operator is what the library needs: linear, with its true adjoint, sample by sample."""
+"""A check that an operator is linear, has the right adjoint, and treats samples independently."""
 
 from __future__ import annotations
 
@@ -66,13 +66,15 @@ def check(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Verdict:
-    """Try `A` on random samples of shape `x_shape`; returns the verdict, raises `OperatorError` with it if any part fails.
+    """Test `A` on random samples of shape `x_shape`.
+
+    Returns the verdict, or raises `OperatorError` with it if a test fails.
 
     A plain callable is checked as `Function(A, x_shape)`.
     """
     if not isinstance(A, Operator):
         A = Function(A, x_shape)
-    A = A.to(device=device, dtype=dtype).bound(torch.zeros(1, *x_shape, dtype=dtype, device=device))
+    A = A.to(device=device, dtype=dtype).resolve_axes(torch.zeros(1, *x_shape, dtype=dtype, device=device))
     n = A.batch or 3
     generator = torch.Generator().manual_seed(seed)
 
@@ -113,11 +115,11 @@ def check(
     # relative to ‖Ax‖‖y‖: the inner product itself may vanish by chance
     compare("adjoint", left, right, size(y1) * size(y), "⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for every sample")
     alone = torch.cat([A[i : i + 1](x1[i : i + 1]) for i in range(n)])
-    compare("batch independence", alone, y1, size(y1), "sample i alone gives what it gives in a batch")
+    compare("batch independence", alone, y1, size(y1), "the result for sample i does not depend on the batch")
     alone = torch.cat([A[i : i + 1].adjoint(y[i : i + 1]) for i in range(n)])
     compare("batch independence of the adjoint", alone, xt, size(xt), "the same for Aᵀ")
     again = A(x1)
-    compare("repeatability", again, y1, size(y1), "calling twice gives the same")
+    compare("repeatability", again, y1, size(y1), "two calls give the same result")
 
     verdict = Verdict(repr(A), tuple(x_shape), tuple(y1.shape[1:]), tuple(findings))
     if not verdict.ok:

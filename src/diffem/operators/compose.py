@@ -1,4 +1,4 @@
-"""Operators made of operators: one after the other, or side by side."""
+"""Composite operators: composition and stacking."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Compose(_Composite):
         return y
 
     def measured(self, y: Tensor) -> Tensor | None:
-        # walk back through the intermediate results, then carry what is measured forward
+        # compute the shapes of intermediate results backwards, then propagate the mask of measured entries forwards
         data = [torch.zeros_like(y)]
         for A in self._children[:-1]:
             data.append(A.adjoint(data[-1]))
@@ -85,19 +85,26 @@ class Compose(_Composite):
             precision = outer.gains
         return self._children[-1].spectrum(precision)
 
-    def bound(self, x: Tensor) -> Compose:
-        bound = []
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        largest = 0
+        for A in self._children:
+            y, numbers = A.implied_shape(y)
+            largest = max(largest, numbers)
+        return y, largest
+
+    def resolve_axes(self, x: Tensor) -> Compose:
+        resolved = []
         for A in reversed(self._children):
-            bound.append(A.bound(x))
+            resolved.append(A.resolve_axes(x))
             x = A[:1](x)
-        return Compose(*reversed(bound))
+        return Compose(*reversed(resolved))
 
 
 class Stack(_Composite):
     """Several measurements of the same x.
 
-    When all have the same shape, y is `(n, k, *measurement)`, one entry of the second axis per operator. When they differ,
-    `x_shape` (the shape of a sample) is needed to know how to take y apart, and y is flat, `(n, m1 + m2 + ...)`.
+    When all have the same shape, y is `(n, k, *measurement)`, one entry of the second axis per operator. When they
+    differ, `x_shape` (the shape of a sample) is needed to split y, and y is flat, `(n, m1 + m2 + ...)`.
     """
 
     def __init__(self, *operators: Operator, x_shape: tuple[int, ...] | None = None) -> None:
@@ -147,8 +154,18 @@ class Stack(_Composite):
         ]
         return torch.stack(full, 1) if self.x_shape is None else torch.cat([mask.flatten(1) for mask in full], 1)
 
-    def bound(self, x: Tensor) -> Stack:
-        return Stack(*(A.bound(x) for A in self._children), x_shape=self.x_shape)
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        if self.x_shape is None:
+            parts = [A.implied_shape((y[0], *y[2:])) for A in self._children]
+            return parts[0][0], len(parts) * max(numbers for _, numbers in parts)
+        if not all(isinstance(size, int) and size > 0 for size in self.x_shape):
+            raise InputError(f"Stack: x_shape must be positive integers, got {self.x_shape}")
+        x = (y[0], *self.x_shape)
+        # a part may reduce an axis by a matrix over that axis
+        return x, max(math.prod(x), max(self.x_shape, default=1) ** 2)
+
+    def resolve_axes(self, x: Tensor) -> Stack:
+        return Stack(*(A.resolve_axes(x) for A in self._children), x_shape=self.x_shape)
 
 
 Operator.composition = Compose

@@ -1,12 +1,12 @@
 r"""Real orthonormal coordinates c = Bx in which the information of an observation is diagonal (`spectrum.py`).
 
-In the basis of entries they are the entries, and for complex images the real and imaginary parts of the orthonormal Fourier transform
-Fx. For real images they are the Hartley transform
+In the basis of entries they are the entries, and for complex images the real and imaginary parts of the orthonormal
+Fourier transform Fx. For real images they are the Hartley transform
 
     Bx = Re Fx − Im Fx,
 
-which is real, orthonormal and its own inverse, and has one number for each frequency. A product g ⊙ Fx with gains g(k) = g(−k) is
-g ⊙ Bx in these coordinates.
+which is real, orthonormal and its own inverse, and has one number for each frequency. A product g ⊙ Fx with gains g(k)
+= g(−k) is g ⊙ Bx in these coordinates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A window of the image is measured: small detectors, fields of view."""
+"""Observations of a window of the image: small detectors, limited fields of view."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from .spectrum import Spectrum
 class Crop(Operator):
     """y = the window of `size` whose upper left corner is (top, left).
 
-    size: (height, width) of the window; image: (height, width) of the images.
-    top, left: an int shared by all, or an integer tensor `(n,)`; None centres the window.
+    Args:
+        size: (height, width) of the window.
+        image: (height, width) of the images.
+        top, left: An int shared by all, or an integer tensor `(n,)`; None centres the window.
     """
 
     def __init__(
@@ -73,6 +76,10 @@ class Crop(Operator):
         # a window that differs between observations spreads one precision to each of them
         rows = precision if self.batch is None else precision.expand(self.batch, *precision.shape[1:])
         return Spectrum(self._adjoint(rows))
+
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        x = (*y[:-2], *self.image)
+        return x, math.prod(x)
 
     def keeps(self, measured: Tensor) -> Tensor:
         return self._forward(measured.float()) > 0

@@ -1,4 +1,4 @@
-"""A matrix, for small problems and for tests."""
+"""A dense matrix, for small problems and tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from .base import Operator, numeric
 class Dense(Operator):
     """y = matrix · x over the flattened sample.
 
-    matrix: `(m, N)` shared or `(n, m, N)` one per observation; a complex one acts on real views `(n, N, 2)` → `(n, m, 2)`.
-    event_shape: the shape of a sample when it is not a plain vector of N entries.
+    Args:
+        matrix: (m, N) for all observations, or (n, m, N) one per observation; a complex one acts on real views `(n, N,
+            2)` → `(n, m, 2)`.
+        event_shape: The shape of a sample when it is not a plain vector of N entries.
     """
 
     def __init__(self, matrix: Tensor, event_shape: tuple[int, ...] | None = None) -> None:
@@ -35,7 +37,7 @@ class Dense(Operator):
                 f"Dense: a matrix of shape {tuple(matrix.shape)} acts on {columns} numbers, event_shape "
                 f"{self.event_shape} has {math.prod(self.event_shape)}"
             )
-        # a complex matrix is kept as its real view, so that dtype moves and saving treat it as any other tensor
+        # a complex matrix is stored as its real view, so that `to` and saving need no special case
         if matrix.is_complex():
             self._store("matrix", torch.view_as_real(matrix.resolve_conj()), 3)
         else:
@@ -47,6 +49,10 @@ class Dense(Operator):
     def tensors(self) -> dict[str, Tensor]:
         matrix = self._tensors["matrix"]
         return {"matrix": torch.view_as_complex(matrix) if self.complex_output else matrix}
+
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        x = (y[0], *self.event_shape)
+        return x, math.prod(x)
 
     def _matrix(self) -> Tensor:
         matrix = self._read("matrix")
@@ -74,7 +80,7 @@ class Dense(Operator):
             out = v @ matrix[0].T
         elif (
             matrix[0].numel() <= 64
-        ):  # many tiny products: multiplying and adding beats a batched matrix product by far
+        ):  # for many tiny products multiplying and adding is much faster than a batched matrix product
             out = (matrix * v.unsqueeze(1)).sum(-1)
         else:
             out = (matrix @ v.unsqueeze(-1)).squeeze(-1)

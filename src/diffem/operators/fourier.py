@@ -1,7 +1,7 @@
 r"""Sub-sampled k-space: y = M F (C ⊙ x), the measurement of Cartesian MRI.
 
-F is the orthonormal centred 2-D discrete Fourier transform (zero frequency and image centre both in the middle), M keeps the
-measured frequencies, C holds the sensitivity maps of the receive coils if there are any.
+F is the orthonormal centred 2-D discrete Fourier transform (zero frequency and image centre both in the middle), M
+keeps the measured frequencies, C holds the sensitivity maps of the receive coils if there are any.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from .spectrum import Frequencies, Spectrum
 class Fourier(Operator):
     """k-space of an image.
 
-    mask: True where measured; `(W,)`, `(H, W)` or `(1, W)` shared, `(n, H, W)` or `(n, 1, W)` one per observation;
-        None measures everything.
-    coils: sensitivity maps, complex `(c, H, W)` or a real view `(c, H, W, 2)`; with one more leading axis, one set per
-        observation.
-    complex: whether images are complex, `(n, ..., H, W, 2)`, or real, `(n, ..., H, W)`.
-    channels: complex images are two channels, `(n, ..., 2, H, W)`, as convolutional networks and augmentations want them.
-
     y has shape `(n, ..., H, W, 2)`, or `(n, ..., c, H, W, 2)` with coils.
+
+    Args:
+        mask: True where measured; `(W,)`, `(H, W)` or `(1, W)` shared, `(n, H, W)` or `(n, 1, W)` one per
+            observation; None measures everything.
+        coils: Sensitivity maps, complex `(c, H, W)` or a real view `(c, H, W, 2)`; with one more leading axis, one
+            set per observation.
+        complex: Whether images are complex, `(n, ..., H, W, 2)`, or real, `(n, ..., H, W)`.
+        channels: Whether complex images are two channels, `(n, ..., 2, H, W)`, the layout of convolutional networks.
     """
 
     complex_output = True
@@ -39,7 +40,7 @@ class Fourier(Operator):
         super().__init__()
         self.complex, self.channels = bool(complex), bool(channels)
         if channels and not complex:
-            raise InputError("Fourier: channels=True is about complex images; pass complex=True too")
+            raise InputError("Fourier: channels=True needs complex=True")
         if mask is not None:
             mask = boolean(mask, "Fourier")
             self._store("mask", mask.unsqueeze(0) if mask.ndim == 1 else mask, 2)
@@ -116,19 +117,19 @@ class Fourier(Operator):
         return self._mask(y)
 
     def gram_diagonal(self, y: Tensor) -> Tensor | None:
-        # of a real image the spectrum is Hermitian, and with coils images overlap: only a complex image is measured orthonormally
+        # AAᵀ is not diagonal for real images, whose spectrum is Hermitian, or with coils
         if not self.complex or "coils" in self._tensors:
             return None
         mask = self._mask(y)
         return torch.ones_like(y[:1]) if mask is None else mask.to(y.dtype)
 
     def spectrum(self, precision: Tensor) -> Spectrum | None:
-        # real and imaginary part of a frequency must weigh the same, and coils mix frequencies
+        # real and imaginary part of a frequency must have the same precision, and coils mix frequencies
         if "coils" in self._tensors or not torch.equal(precision[..., 0], precision[..., 1]):
             return None
         mask, gains = self._mask(precision), precision[..., 0]
         gains = gains if mask is None else mask[..., 0] * gains
-        if not self.complex:  # a real image has one number for k and −k: what is known of it is the mean of both
+        if not self.complex:  # k and −k of a real image are one number, whose information is the mean of both
             gains = (gains + reflected(gains)) / 2
         return Spectrum(gains, Frequencies(self.complex, self.channels))
 

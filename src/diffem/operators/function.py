@@ -18,13 +18,14 @@ from .base import Operator
 class Function(Operator):
     """y = function(x, **parameters), linear in x and independent from sample to sample.
 
-    function: `(n, *x_shape)` → `(n, *measurement)`, written with differentiable torch operations.
-    x_shape: the shape of a sample.
-    parameters: handed to the function by name. Tensors and arrays have a leading observation axis, and are sliced and moved with A;
-        plain numbers are handed over as they are.
+    The result of the function is converted to the dtype of x, in case it computes with constants of another dtype.
+    Linearity is not verified here; use `operators.check(A, x_shape)`.
 
-    What the function returns is converted to the dtype of x, in case it computes with constants of another one.
-    Nothing is verified here; `operators.check(A, x_shape)` does.
+    Args:
+        function: (n, *x_shape) → (n, *measurement). Written with differentiable torch operations.
+        x_shape: The shape of a sample.
+        parameters: Keyword arguments of the function. Tensors and arrays have a leading observation axis, and are
+            sliced and moved with A; plain numbers are passed unchanged.
     """
 
     def __init__(self, function: Callable[..., Tensor], x_shape: tuple[int, ...], **parameters: Any) -> None:
@@ -58,7 +59,8 @@ class Function(Operator):
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x) or y.is_complex():
             given = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(
-                f"Function: the callable must return a real tensor with {len(x)} samples along its first axis, got {given}"
+                f"Function: the callable must return a real tensor with {len(x)} samples along its first axis, "
+                f"got {given}"
             )
         return y.to(x.dtype)
 

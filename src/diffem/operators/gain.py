@@ -1,6 +1,6 @@
 r"""How strongly A measures: the squared norms of its rows, diag(AAᵀ), exactly or on average.
 
-White noise of variance v in x has variance v·diag(AAᵀ) in y, which is what the noise of y is compared with.
+White noise of variance v in x has variance v·diag(AAᵀ) in y, which can be compared with the noise of y.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from .base import Operator
 
 
 def mean_gain(A: Operator, y: Tensor) -> Tensor:
-    """diag(AAᵀ) where AAᵀ is diagonal, otherwise an estimate of its mean over the measured entries; broadcastable to y `(n, *m)`, positive.
+    """Compute diag(AAᵀ) if AAᵀ is diagonal, otherwise estimate its mean over the measured entries.
+
+    The result is positive and broadcastable to y `(n, *m)`.
 
     The estimate is ‖Aᵀz‖²/m with the same random signs z for every observation: one product with Aᵀ.
     """
     exact = A.gram_diagonal(y)
     if exact is not None:
-        # entries that are not measured have gain 0 and no part in anything: any positive number serves
+        # the gain of an unmeasured entry is 0 and never used, so any positive number will do
         return torch.where(exact > 0, exact, 1)
     like = y if A.batch is not None else y[:1]
     u = Stream(0, "gain").uniform(torch.zeros(1, dtype=torch.int64, device=y.device), tuple(y.shape[1:]))

@@ -1,9 +1,10 @@
-r"""k-space of a real image without its repetitions.
+r"""k-space of a real image without redundant frequencies.
 
-The spectrum of a real image is Hermitian, z(−k) = z(k)*: a scan that holds both frequencies of a pair measured one number twice, and
-AAᵀ is not diagonal. The average of the two says as much as both (what is left, their difference, is noise alone), and one frequency of each pair,
-real and imaginary part times √2, gives orthonormal coordinates of the image. Solvers gain most: conjugate gradients do not see
-that the differences carry no signal and spend their first iterations on them.
+The spectrum of a real image is Hermitian, z(−k) = z(k)*. A scan that contains both frequencies of a pair measures one
+number twice, and AAᵀ is not diagonal. The average of the two has the same information as both, since their difference
+is pure noise. One frequency of each pair, with real and imaginary part multiplied by √2, gives orthonormal coordinates
+of the image. Conjugate gradients profit most: they would spend their first iterations on the differences, which carry
+no signal.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from .centred import centred_fft2, centred_ifft2
 class RealFourier(Operator):
     """Coordinates of the spectrum of real images `(n, ..., H, W)`, as `(n, ..., H, W, 2)`.
 
-    weights: `(H, W, 2)` shared or `(n, H, W, 2)`: √2 on the parts of one frequency of each pair, 1 on the real part of a frequency that is its
-        own partner, 0 on what is not measured or says nothing new.
+    Args:
+        weights: (H, W, 2) for all observations, or (n, H, W, 2): √2 on the parts of one frequency of each pair, 1 on
+            the real part of a frequency that is its own partner, 0 on unmeasured and redundant parts.
     """
 
     def __init__(self, weights: Tensor) -> None:
@@ -54,10 +56,14 @@ def reflected(kspace: Tensor) -> Tensor:
 
 
 def folded(y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What measured k-space says of a real image: coordinates as `RealFourier` orders them, its weights, and the variance of each in units of
-    y's own.
+    """Reduce the k-space of a real image to the coordinates of `RealFourier`.
 
-    y: `(n, ..., H, W, 2)`. mask: `(1 or n, H, W)`, True where measured.
+    Returns the coordinates, the weights of `RealFourier`, and the variances of the coordinates in units of y's
+    variance.
+
+    Args:
+        y: (n, ..., H, W, 2).
+        mask: (1 or n, H, W). True where measured.
     """
     height, width = y.shape[-3:-1]
     mask = mask.expand(-1, height, width)

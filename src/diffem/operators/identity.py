@@ -1,4 +1,4 @@
-"""A = I: everything is measured, with noise."""
+"""A = I: noisy observations of x itself."""
 
 import torch
 from torch import Tensor

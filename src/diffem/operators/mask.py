@@ -1,4 +1,4 @@
-"""Some entries are measured, the others are not: inpainting, dead pixels, gaps."""
+"""Observations of some entries of x: inpainting, dead pixels, missing values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .spectrum import Spectrum
 class Mask(Operator):
     """y = x on the measured entries, 0 elsewhere.
 
-    mask: True where measured, `(*event)` shared or `(n, *event)` one per observation; axes of size 1 broadcast
-    (`(n, 1, 32, 32)` deletes all channels of a pixel together).
+    Args:
+        mask: True where measured, `(*event)` shared or `(n, *event)` one per observation; axes of size 1 broadcast
+            (`(n, 1, 32, 32)` deletes all channels of a pixel together).
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -48,5 +49,5 @@ class Mask(Operator):
     def keeps(self, measured: Tensor) -> Tensor:
         return self._mask(measured) & measured
 
-    def bound(self, x: Tensor) -> Mask:
+    def resolve_axes(self, x: Tensor) -> Mask:
         return self._bind(mask=x.ndim - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -17,10 +18,11 @@ MODES = ("bicubic", "mean")
 class Downsample(Operator):
     """Reduce height and width by an integer factor.
 
-    mode: 'bicubic', antialiased (the filter of `torch.nn.functional.interpolate(..., antialias=True)`), or 'mean' over
-        blocks of factor×factor.
-
     x: `(n, ..., H, W)` with H and W multiples of the factor.
+
+    Args:
+        mode: 'bicubic', antialiased (the filter of `torch.nn.functional.interpolate(..., antialias=True)`), or
+            'mean' over blocks of factor×factor.
     """
 
     def __init__(self, factor: int, mode: str = "bicubic") -> None:
@@ -51,6 +53,10 @@ class Downsample(Operator):
     def gram_diagonal(self, y: Tensor) -> Tensor | None:
         return torch.full_like(y[:1], self.factor**-2) if self.mode == "mean" else None
 
+    def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        x = (*y[:-2], *(size * self.factor for size in y[-2:]))
+        return x, max(math.prod(x), max(x[-2:]) ** 2)  # one axis is reduced by a matrix
+
     def keeps(self, measured: Tensor) -> Tensor | None:
         return None if self.mode == "bicubic" else self._forward(measured.float()) > 0
 
@@ -65,7 +71,7 @@ def reduction(size: int, factor: int, mode: str, dtype: torch.dtype, device: tor
     if mode == "mean":
         matrix = eye.reshape(size // factor, factor, size).mean(1)
     else:
-        # what torch's own filter does to each unit vector are the matrix's columns
+        # the columns are torch's filter applied to unit vectors
         matrix = torch.nn.functional.interpolate(
             eye[None, None], size=(size // factor, size), mode="bicubic", antialias=True, align_corners=False
         )[0, 0]

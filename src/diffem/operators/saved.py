@@ -1,4 +1,7 @@
-"""Operators in files: their kinds and settings as JSON values, their tensors by name, and the way back through every check."""
+"""Operators in files: kinds and settings as JSON values, tensors by name.
+
+Rebuilding runs all checks of the constructors.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from ..core.errors import InputError
 from . import OPERATORS
 from .base import Operator
 
-PARTS, NESTING = 256, 16  # operators an operator in a file is made of, and how deep
+PARTS, NESTING = 256, 16  # limits on the parts of an operator in a file, and on their nesting
 
 
 def gather_tensors(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> None:
-    """Put the operator's tensors into `tensors` under names that start with `prefix`."""
+    """Add the operator's tensors to `tensors`, under names that start with `prefix`."""
     for name, tensor in A.tensors().items():
         tensors[f"{prefix}.{name}"] = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     for i, child in enumerate(A.children()):
@@ -23,10 +26,12 @@ def gather_tensors(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> None
 
 
 def describe_operator(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The operator's structure as JSON values; its tensors go into `tensors` under names that start with `prefix`."""
+    """Describe an operator as JSON values; its tensors are added to `tensors` under names that start with `prefix`."""
     kind = type(A).__name__
     if OPERATORS.get(kind) is not type(A):
-        raise InputError(f"an operator of type {kind} holds code and cannot be saved; rebuild it where it is used")
+        raise InputError(
+            f"an operator of type {kind} contains code and cannot be saved; build it again in the program that uses it"
+        )
     gather_tensors(A, prefix, tensors)
     complex_names = [name for name, tensor in A.tensors().items() if tensor.is_complex()]
     children = [describe_operator(child, f"{prefix}.{i}", tensors) for i, child in enumerate(A.children())]
@@ -40,7 +45,7 @@ def describe_operator(A: Operator, prefix: str, tensors: dict[str, Tensor]) -> d
 
 
 def rebuild_operator(structure: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Operator:
-    """The operator again, through its constructor and therefore its checks."""
+    """Rebuild an operator by its constructor, with all its checks."""
     if not isinstance(structure, dict) or prefix.count(".") > NESTING or len(structure["children"]) > PARTS:
         raise InputError(f"{prefix}: an operator has at most {PARTS} parts, nested at most {NESTING} deep")
     kind = structure["kind"]

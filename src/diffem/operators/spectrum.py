@@ -1,12 +1,13 @@
-r"""What an observation tells about x: the information G = AᵀΣ_y⁻¹A, diagonal in an orthonormal basis.
+r"""The information of an observation about x, G = AᵀΣ_y⁻¹A, diagonal in an orthonormal basis.
 
-The likelihood of y = A x + e depends on x through G alone. For pixel masks, windows and whole images G is diagonal in the entries of x; for
-Cartesian k-space of one coil and circular blurs it is diagonal in Fourier space; for small problems its eigenvectors can be computed:
+The likelihood of y = A x + e depends on x through G alone. For pixel masks, windows and whole images G is diagonal in
+the entries of x; for Cartesian k-space of one coil and circular blurs it is diagonal in Fourier space; for small
+problems its eigenvectors can be computed:
 
     G = Bᵀ diag(g) B,      B with orthonormal rows, G = 0 on their complement.
 
-Functions of G, such as (I + σ²G)⁻¹, then cost two changes of basis and no solver. Where no basis is known, `observations/krylov.py` computes them from
-products with G.
+Functions of G, such as (I + σ²G)⁻¹, then cost two changes of basis and no solver. If no basis is known,
+`observations/krylov.py` computes them from products with G.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 from ..core.shapes import per_sample
 from .centred import centred_fft2, centred_ifft2
 
-# of eigenvalues (1 or n, ...), elementwise; values per sample enter by `per_sample`
+# elementwise function of eigenvalues (1 or n, ...); per-sample values are broadcast by `per_sample`
 Function = Callable[[Tensor], Tensor]
 
 
@@ -31,7 +32,7 @@ class Information(Protocol):
 
     @property
     def kind(self) -> str:
-        """How G is known, by name: a basis, or products with an operator."""
+        """Name of the representation of G: a basis, or products with an operator."""
         ...
 
     def combine(self, *terms: tuple[Function, Tensor]) -> Tensor:
@@ -39,7 +40,7 @@ class Information(Protocol):
         ...
 
     def scaled(self, scale: float) -> Self:
-        """G in units of `scale`: multiplied by its square."""
+        """G in units of `scale`, that is multiplied by scale²."""
         ...
 
     def isotropic(self) -> Tensor | None:
@@ -47,7 +48,10 @@ class Information(Protocol):
         ...
 
     def extent(self) -> tuple[Tensor, Tensor]:
-        """The share of x that an observation determines at scale 1, and its smallest noise, of each that measures something."""
+        """The share of x that each observation determines at scale 1, and its smallest noise.
+
+        Observations without measured values are left out.
+        """
         ...
 
 
@@ -91,7 +95,8 @@ class Entries:
 class Frequencies:
     """The orthonormal centred 2-D Fourier transform over the last two axes of an image.
 
-    complex, channels: how samples hold complex images, as in `Fourier`.
+    Attributes:
+        complex, channels: The layout of complex images in samples, as in `Fourier`.
     """
 
     complex: bool = False
@@ -154,7 +159,7 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Rows:
-    """G = Bᵀ diag(gains) B with rows of its own for every observation, and 0 on their complement.
+    """G = Bᵀ diag(gains) B with different rows B for every observation, and 0 on their complement.
 
     Attributes:
         gains: `(1 or n, r)`.
@@ -202,17 +207,17 @@ def _extent(gains: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """See `Information.extent`; size: numbers in a sample."""
     gains = gains.flatten(1).double().cpu()
     gains = gains[gains.amax(1) > 0]
-    return (gains / (1 + gains)).sum(1) / size, gains.amax(1).rsqrt()
+    return shrinkage(gains).sum(1) / size, gains.amax(1).rsqrt()
 
 
-def determined(level: Tensor | float) -> Function:
-    """g → 1 − k = σ²g/(1 + σ²g) at the noise level σ: the share of each coordinate that y determines.
+def shrinkage(gains: Tensor) -> Tensor:
+    """g/(1 + g): the share of a coordinate that y determines, for gains in units of the prior's precision."""
+    return gains / (1 + gains)
+
+
+def determined_share(level: Tensor | float) -> Function:
+    """Make the function g → 1 − k = σ²g/(1 + σ²g), the share of each coordinate that y determines at noise level σ.
 
     k are the eigenvalues of K = (I + σ²G)⁻¹, the part of the noise of x_t that remains once y is known.
     """
-
-    def share(gains: Tensor) -> Tensor:
-        variance_times_gain = per_sample(level, gains) ** 2 * gains
-        return variance_times_gain / (1 + variance_times_gain)
-
-    return share
+    return lambda gains: shrinkage(per_sample(level, gains) ** 2 * gains)

@@ -1,16 +1,15 @@
 r"""Prior × observations → denoiser.
 
-A posterior method estimates E[x | x_t, y] = x̂ + σ_t² ∇ log q(y | x_t) from the prior's x̂ = E[x | x_t] and, for most methods, its
-Jacobian J = ∂x̂/∂x_t through vector–Jacobian products. What it returns is again a denoiser, one sample per observation, so
-every sampler works with every method.
+A posterior method estimates E[x | x_t, y] = x̂ + σ_t² ∇ log q(y | x_t) from the prior's x̂ = E[x | x_t] and, for most
+methods, its Jacobian J = ∂x̂/∂x_t through vector–Jacobian products. The result is again a denoiser, with one sample per
+observation, so every sampler works with every method.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
@@ -21,20 +20,17 @@ from ..core.modes import differentiable, in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
-from ..linalg import Diagonal, Isotropic, Solution, System
 from ..observations import Observations
 from ..observations.scale import smallest_noise
-from ..priors.base import Prior, evaluation_mode
-from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, TDS, Sampler, draw, get_sampler
-from ..samplers.base import Denoise
+from ..priors.base import Prior, evaluation_mode, require_count
+from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from ..samplers.schedule import lowest_level
-
-# Samplers whose draws are weighted, and the function that draws with them: `__init__.py` registers that of `twisted.py`.
-WEIGHTED: dict[type[TDS], Callable[..., tuple[Tensor, Statistics]]] = {}
+from .evaluation import Evaluation, Statistics
+from .twisted import Twist
 
 
 class Linearised:
-    """The prior at x_t: one forward pass, then as many vector–Jacobian products as are asked for, counted."""
+    """The prior's denoiser linearised at x_t: one forward pass, then any number of VJPs, which are counted."""
 
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
         with torch.enable_grad():
@@ -52,83 +48,8 @@ class Linearised:
 
 
 @dataclass
-class Evaluation:
-    """One evaluation of a posterior denoiser and what it took."""
-
-    x_hat: Tensor  # (n, *event), the estimate of E[x | x_t, y]
-    solution: Solution | None = None
-    forwards: int = 1
-    vjps: int = 0
-    # what a weighted draw needs besides (see `likelihood.py`)
-    prior: Tensor | None = None  # (n, *event), the prior's x̂ = E[x | x_t]
-    system: System | None = None  # M = Σ_y + A V Aᵀ, where the method has one
-    vjps_per_product: int = 0  # vector–Jacobian products in a product with M
-    log_likelihood: Tensor | None = None  # (n,) log q(y | x_t), where the method knows it by itself
-
-
-@dataclass
-class Statistics:
-    """What a draw took, per sample; `(n,)` tensors, or `(draws, n)`."""
-
-    evaluations: Tensor
-    forwards: Tensor
-    vjps: Tensor
-    iterations: Tensor  # solver iterations, summed over evaluations
-    residuals: Tensor  # largest relative residual a solve ended with
-    guards: Tensor  # curvature guards (or eigenvalues refused) and solves that diverged, summed over evaluations
-    effective: Tensor  # smallest effective number of particles on the way; 0 for a sampler without
-    resamplings: Tensor  # how often particles were resampled
-
-    @classmethod
-    def zeros(cls, n: int, device: torch.device) -> Statistics:
-        def count() -> Tensor:
-            return torch.zeros(n, dtype=torch.int64, device=device)
-
-        residuals = torch.zeros(n, dtype=torch.float32, device=device)
-        return cls(count(), count(), count(), count(), residuals, count(), torch.zeros_like(residuals), count())
-
-    def add(self, evaluation: Evaluation) -> None:
-        """In place, so that a captured step counts at every replay."""
-        self.evaluations += 1
-        self.forwards += evaluation.forwards
-        self.vjps += evaluation.vjps
-        if evaluation.solution is not None:
-            self.iterations += evaluation.solution.iterations
-            self.guards += evaluation.solution.guards
-            residual = evaluation.solution.residual.to(self.residuals)
-            torch.maximum(self.residuals, residual, out=self.residuals)
-
-    def counting(self, evaluate: Callable[[Tensor, Tensor], Evaluation]) -> Denoise:
-        """`evaluate` as a denoiser whose evaluations are added to these statistics."""
-
-        def denoise(x_t: Tensor, sigma: Tensor) -> Tensor:
-            evaluation = evaluate(x_t, sigma)
-            self.add(evaluation)
-            return evaluation.x_hat
-
-        return denoise
-
-    def bookmark(self) -> Callable[[], None]:
-        """Remember the counts; the function returned goes back to them, in place."""
-        kept = self.map(torch.clone)
-
-        def back() -> None:
-            for name in self.__dataclass_fields__:
-                getattr(self, name).copy_(getattr(kept, name))
-
-        return back
-
-    @classmethod
-    def concatenate(cls, parts: list[Statistics]) -> Statistics:
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__})
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Statistics:
-        return Statistics(**{name: function(getattr(self, name)) for name in self.__dataclass_fields__})
-
-
-@dataclass
 class Posterior:
-    """Base of the methods: a subclass is a dataclass of its options and implements `evaluate`."""
+    """Base of the posterior methods. A subclass is a dataclass of its options and implements `evaluate`."""
 
     method: ClassVar[str]
 
@@ -146,18 +67,19 @@ class Posterior:
         tensors = [*self.prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]
         if any(t.is_inference() for t in tensors):
             raise InputError(
-                f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot be computed; "
+                f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot "
+                "be computed; "
                 "make or load it outside"
             )
         self.observe(self.obs)
         self.sigma_min = lowest_level(self.prior.sigma_min, smallest_noise(self.obs))
 
     def sigmas(self, steps: int) -> Tensor:
-        """The noise levels of a draw, `(steps + 1,)`: the prior's, down to noise that lies far below them."""
+        """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`lowest_level`)."""
         return self.prior.sigmas(steps, self.sigma_min)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        """E[x | x_t, y] and what it took; x_t `(n, *event)`, one sample per observation."""
+        """Estimate E[x | x_t, y] for x_t `(n, *event)`, one sample per observation, and record the cost."""
         raise NotImplementedError
 
     @in_own_modes
@@ -170,32 +92,41 @@ class Posterior:
         return self.evaluate(x_t, noise_level(sigma, x_t)).x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        """The last denoising of a draw, at σ_min; its `x_hat` is what the draw returns for the state x_t `(n, *event)`.
+        """Make the last denoising of a draw, at σ_min. The draw returns its `x_hat` for the state x_t `(n, *event)`.
 
-        By default E[x | x_t, y], within about σ_min of x_t. A method whose estimate moves x_t further than that overrides this.
+        Default: E[x | x_t, y], which is within about σ_min of x_t. Methods whose estimate moves x_t further override
+            this.
         """
         return self.evaluate(x_t, sigma)
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
-        """The method as a draw of `steps` steps by this sampler uses it; the same unless its strength depends on the step."""
+        """Adapt the method to a sampler and its number of steps.
+
+        Raises InputError if the method does not support the sampler.
+        """
         return self
 
     def capturable(self, sampler: Sampler) -> bool:
-        """Whether a step of this sampler reads nothing back from the device."""
-        # particles are weighed by N(0, Σ_y); factoring a Σ_y that is not diagonal reads back whether it succeeded
-        return not isinstance(sampler, TDS) or isinstance(self.noise, Isotropic | Diagonal)
+        """Whether a step of this sampler can be captured: it must not synchronise with the device."""
+        # particles are weighted by N(0, Σ_y); factoring a Σ_y that is not diagonal synchronises to check for failure
+        return not sampler.needs_likelihood or self.noise.is_diagonal
+
+    @property
+    def likelihood_iterations(self) -> int:
+        """Products with the system matrix that an estimate of log q(y | x_t) may take."""
+        return 1
 
     def __len__(self) -> int:
         return len(self.obs)
 
     def __getitem__(self, index: Any) -> Self:
-        """The same method for some of the observations."""
+        """Select observations; the method stays the same."""
         new = copy.copy(self)
         new.observe(self.obs[index])
         return new
 
     def observe(self, obs: Observations) -> None:
-        """Set the observations and what is derived from them."""
+        """Set the observations and everything derived from them."""
         self.obs, self.noise = obs, obs.noise
 
     @overload
@@ -203,7 +134,7 @@ class Posterior:
         self,
         draws: int | None = ...,
         steps: int = ...,
-        sampler: str | Sampler = ...,
+        sampler: str | Sampler | None = ...,
         seed: int = ...,
         *,
         return_stats: Literal[False] = ...,
@@ -214,7 +145,7 @@ class Posterior:
         self,
         draws: int | None = ...,
         steps: int = ...,
-        sampler: str | Sampler = ...,
+        sampler: str | Sampler | None = ...,
         seed: int = ...,
         *,
         return_stats: Literal[True],
@@ -226,7 +157,7 @@ class Posterior:
         self,
         draws: int | None = None,
         steps: int = DEFAULT_STEPS,
-        sampler: str | Sampler = DEFAULT_SAMPLER,
+        sampler: str | Sampler | None = None,
         seed: int = 0,
         *,
         lap: int = 0,
@@ -238,67 +169,88 @@ class Posterior:
         progress: bool | None = None,
         **options: Any,
     ) -> Tensor | tuple[Tensor, Statistics]:
-        """One draw per observation, `(n, *event)`; with `draws=k`, k of them, `(k, n, *event)`.
+        """Draw from the posterior: one draw per observation, `(n, *event)`; with `draws=k`, k draws, `(k, n, *event)`.
 
-        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`, `particles`).
-        lap, index: part of the address of the random numbers; `index` `(n,)` names the observations when these are some of
-            a larger set, 0 … n−1 otherwise. first_draw: the number of the first draw, likewise.
-        batch_size: how many are drawn at a time, as many as suit the device when absent; it does not change the random numbers.
-        return_stats: also return `Statistics`. captured: see `samplers.draw`; steps that cannot be captured are not.
+        Args:
+            draws: Draws per observation. Default: one, without a leading axis.
+            steps: Sampling steps.
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
+            seed, lap: Seed of the random numbers and, within a run, the lap.
+            index: (n,). Addresses of the observations in the random stream, if these are part of a larger set. Default:
+                0 … n−1.
+            batch_size: Number of draws (or particles) per batch; the draws do not depend on it. Default: as many as
+                suit the device.
+            first_draw: Number of the first draw, the third part of its address.
+            return_stats: Also return `Statistics`.
+            captured: Replay a CUDA graph of one step (`Sampler.draw`), if the step can be captured.
+            progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
+            options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
-        if draws is not None and (not isinstance(draws, int) or draws < 1):
-            raise InputError(f"draws must be a positive integer, got {draws!r}")
-        n, k = len(self.obs), draws or 1
+        n, k, index = self._addresses(draws, index)
+        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
+        sigmas = self.sigmas(steps)
+        captured = captured and self.capturable(method)
+        # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
+        sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
+        at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
+        stream, parts, statistics = Stream(seed, "posterior", lap), [], []
+        total = sets * n * particles * steps
+        with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
+            for row in torch.arange(sets * n).split(at_once):
+                whole = sets == 1 and particles == 1 and len(row) == n
+                some = (self if whole else self[(row % n).repeat_interleave(particles)]).for_draw(method, steps)
+                address, number = index[row % n], first_set + row // n
+                counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
+                target = some.target(method, counted, address, number, Stream(seed, "posterior probe", lap))
+                drawn = method.draw(
+                    target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
+                )
+                parts.append(drawn.x)
+                statistics.append(counted.per_set(particles, drawn))
+        # (sets·n, picks, *event) → (draws, n, *event)
+        x = torch.cat(parts).unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:k]
+        counts = Statistics.concatenate(statistics).per_draw(k, n, method.picks)
+        if draws is None:
+            x, counts = x[0], counts.map(lambda t: t[0])
+        return (x, counts) if return_stats else x
+
+    def _addresses(self, draws: int | None, index: Tensor | None) -> tuple[int, int, Tensor]:
+        """Check arguments of `sample`; returns the numbers of observations and draws, and the index `(n,)`."""
+        if draws is not None:
+            require_count(draws, "draws")
+        n = len(self.obs)
         index = torch.arange(n) if index is None else index.cpu()
         if index.shape != (n,):
             raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
-        method, sigmas = get_sampler(sampler, **options), self.sigmas(steps)
-        captured = captured and self.capturable(method)
-        if isinstance(method, TDS):
-            x, total = WEIGHTED[TDS](
-                self, method, k, steps, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
-                captured=captured, progress=progress,
-            )  # fmt: skip
-            if draws is not None:
-                x, total = x.reshape(k, n, *x.shape[1:]), total.map(lambda t: t.reshape(k, n))
-            return (x, total) if return_stats else x
-        stream = Stream(seed, "posterior", lap)
-        rows = torch.arange(k * n)
-        parts, statistics = [], []
-        with evaluation_mode(self.prior), Progress("posterior draws", k * n * steps, "sample steps", progress) as bar:
-            for row in rows.split(batch_size or self.prior.batch_for(k * n)):
-                whole = k == 1 and len(row) == n
-                some = (self if whole else self[row % n]).for_draw(method, steps)
-                counted = Statistics.zeros(len(row), self.obs.y.device)
-                x = draw(
-                    counted.counting(some.evaluate),
-                    self.prior.mean,
-                    index[row % n],
-                    sigmas,
-                    method,
-                    stream,
-                    draws=first_draw + row // n,
-                    finish=counted.counting(some.finish),
-                    progress=bar,
-                    captured=captured,
-                    bookmark=counted.bookmark,
-                )
-                parts.append(x)
-                statistics.append(counted)
-        x = torch.cat(parts)
-        total = Statistics.concatenate(statistics)
-        if draws is not None:
-            x = x.reshape(k, n, *x.shape[1:])
-            total = total.map(lambda t: t.reshape(k, n))
-        return (x, total) if return_stats else x
+        return n, draws or 1, index
+
+    def target(self, sampler: Sampler, counted: Statistics, index: Tensor, draws: Tensor, probes: Stream) -> Target:
+        """Make the target of a batch whose rows are these observations, repeated for each particle.
+
+        Args:
+            sampler: The sampler of the draw.
+            counted: The statistics that evaluations are added to.
+            index, draws: (n,). Addresses of the draws, for the random signs of likelihood estimates.
+            probes: Source of those signs.
+        """
+        plain = Target(counted.counting(self.evaluate), counted.counting(self.finish), snapshot=counted.snapshot)
+        if not sampler.needs_likelihood:
+            return plain
+        y, device = self.obs.y, self.obs.y.device
+        u = probes.uniform(index.to(device), tuple(y.shape[1:]), draw=draws.to(device))
+        # all particles of a draw share a probe, so the twist is a fixed function of x_t
+        probe = torch.where(u < 0.5, -1, 1).to(self.prior.mean).repeat_interleave(sampler.particles, 0)
+        twist = Twist(self.evaluate, self.prior, self.obs, counted, probe, self.likelihood_iterations)
+        return replace(plain, guide=twist.guide, end=twist.end)
 
 
 def _in_precision_of(prior: Prior, obs: Observations) -> Observations:
-    """float64 observations, NumPy's default, in the float32 of a prior; the others as they are."""
+    """Convert float64 observations (the default of NumPy) for a float32 prior; return others unchanged."""
     if (obs.y.dtype, prior.mean.dtype) != (torch.float64, torch.float32):
         return obs
     warnings.warn(
-        "the observations are in float64, the prior in float32: they are converted (obs.to(torch.float32) does so silently)",
+        "the observations are in float64, the prior in float32: they are converted (obs.to(torch.float32) does "
+        "so silently)",
         CastWarning,
         stacklevel=5,
     )

@@ -1,11 +1,12 @@
 r"""E[x | x_t, y] in one forward pass of a network that was trained to denoise the pivot.
 
-x_t and y together are one noisy look at x: the pivot m with noise of covariance C = (I/σ² + AᵀΣ_y⁻¹A)⁻¹ (`pivot.py`). A conditional network is
+x_t and y together are equivalent to one noisy observation of x: the pivot m with noise of covariance C = (I/σ² +
+    AᵀΣ_y⁻¹A)⁻¹ (`pivot.py`). A conditional network is
 trained to denoise under such noise (`em/conditioning.py`), so the estimate is
 
     E[x | x_t, y] = D(m, C),
 
-with no Gaussian approximation of p(x | x_t), no Jacobian and no solver in the loop: what is left is what the network has not learned.
+without a Gaussian approximation of p(x | x_t), a Jacobian or a solver. The only error is that of the network.
 """
 
 from __future__ import annotations
@@ -23,17 +24,21 @@ from ..observations.information import information_of
 from ..observations.krylov import Krylov
 from ..operators.spectrum import Diagonalised, Information
 from ..priors.diffusion import DiffusionPrior
-from ..samplers import TDS, Sampler
-from .base import Evaluation, Posterior
+from ..samplers import Sampler
+from .base import Posterior
 from .correction import Correction
+from .evaluation import Evaluation
 from .pivot import Pivot
 
 
 @dataclass
 class Conditional(Posterior):
-    """For a prior with a conditional network (`DiffusionPrior.family`); it warns about operators the network was not trained for.
+    """The method of a prior with a conditional network (`DiffusionPrior.family`).
 
-    Options: check, whether to compare the observations with the family of operators the network was trained for.
+    It warns if the network was not trained for the operators.
+
+    Attributes:
+        check: Whether to compare the observations with the family of operators that the network was trained for.
     """
 
     method: ClassVar[str] = "conditional"
@@ -41,14 +46,15 @@ class Conditional(Posterior):
     check: bool = True
     _pivot: Pivot | Correction | None = field(
         init=False, repr=False, default=None
-    )  # made when first needed, for a batch at a time
+    )  # made at the first use, for one batch
     _information: Information | None = field(init=False, repr=False, default=None)  # in units of the prior's scale
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.prior, DiffusionPrior) or self.prior.family is None:
             raise InputError(
-                f"method 'conditional' needs a prior with a conditional network (a run with e_step.method: conditional), got {self.prior}; "
+                "method 'conditional' needs a prior with a conditional network (a run with e_step.method: "
+                f"conditional), got {self.prior}; "
                 "use method 'mmps'"
             )
         if self.check and (why := self.prior.family.outside(self._known().scaled(self.prior.scale))) is not None:
@@ -77,11 +83,12 @@ class Conditional(Posterior):
         return self._pivot, self._information
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
-        if isinstance(sampler, TDS):
+        if sampler.needs_likelihood:
             raise InputError(
-                "method 'conditional' has no likelihood to weigh particles by; use method 'mmps' with sampler 'tds'"
+                f"sampler {sampler.name!r} needs a likelihood, which method 'conditional' does not have; use "
+                "method 'mmps'"
             )
-        self._prepared()  # outside the steps, which may be captured
+        self._prepared()  # before the steps, which may be captured
         return self
 
     def capturable(self, sampler: Sampler) -> bool:

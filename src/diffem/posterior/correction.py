@@ -1,12 +1,14 @@
-r"""What takes the place of the pivot where AᵀΣ_y⁻¹A is known only by products with A: x_t and a correction of it.
+r"""A replacement of the pivot for operators that are known by products only: x_t and a correction of it.
 
-The pivot m itself takes many products with A at large σ: it has to tell directions that were hardly measured from those that were not measured at
-all. Its linear estimate does not. In units of the prior's scale, with s² = 1/(1 + σ²) and B = ((1 + 1/σ²) I + G)⁻¹,
+The pivot m itself takes many products with A at large σ, since it must separate weakly measured directions from
+unmeasured ones. Its linear estimate does not. In units of the prior's scale, with s² = 1/(1 + σ²) and B = ((1 + 1/σ²) I
++ G)⁻¹,
 
     (I + C)⁻¹ m = s² x_t + t,      t = B AᵀΣ_y⁻¹ (y − s² A x_t):
 
-s² x_t is the mean of x ~ N(0, I) given x_t, and t corrects it by the measurement, with a system whose condition number is at most the
-squared ratio of signal and noise, whatever σ. Given G, the pair (x_t, t) is as much as m, and D(m, C) can be computed from it.
+s² x_t is the mean of x ~ N(0, I) given x_t, and t corrects it by the measurement, with a system whose condition number
+is at most the squared ratio of signal and noise, for any σ. Given G, the pair (x_t, t) has the same information as m,
+and D(m, C) is a function of it.
 """
 
 from __future__ import annotations
@@ -19,10 +21,16 @@ from ..priors.preconditioning import Correcting
 
 
 class Correction:
-    """x_t and t for n observations known by products."""
+    """x_t and t for n observations whose information is known by products."""
 
     def __init__(self, obs: Observations, information: Krylov, scale: float) -> None:
-        """information: in units of `scale`, the prior's."""
+        """Keep the observations and their information.
+
+        Args:
+            obs: The n observations.
+            information: G in units of `scale`.
+            scale: The scale of the prior.
+        """
         self._y, self._information, self._scale = obs.y, information, scale
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:

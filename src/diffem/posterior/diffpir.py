@@ -1,6 +1,6 @@
 r"""DiffPIR (Zhu et al. 2023): plug-and-play, x̂ moves to the minimum of ‖y − Ax‖²_{Σ_y} + ‖x − x̂‖²/ρ, ρ = σ²/λ.
 
-The minimiser is x̂ + ρ Aᵀ (Σ_y + ρ A Aᵀ)⁻¹ (y − A x̂): no Jacobian at all.
+The minimiser is x̂ + ρ Aᵀ (Σ_y + ρ A Aᵀ)⁻¹ (y − A x̂), which needs no Jacobian.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from .explicit import ExplicitCovariance
 
 @dataclass
 class DiffPIR(ExplicitCovariance):
-    """lam: λ, 8 as tuned in the paper."""
+    """DiffPIR.
+
+    Attributes:
+        lam: λ. Default: 8, the value of the paper.
+    """
 
     method: ClassVar[str] = "diffpir"
 

@@ -1,7 +1,7 @@
 r"""Diffusion posterior sampling (Chung et al. 2023): a gradient step on ‖y − A x̂‖, without any covariance.
 
-Published for variance-preserving x_s with strength ζ': x_s ← x_s − ζ' ∇‖y − Ax̂‖. In variance-exploding coordinates, as a
-correction of x̂ (see `stepwise.py`), with e = y − A x̂ and the norm per sample,
+Published for variance-preserving x_s with strength ζ': x_s ← x_s − ζ' ∇‖y − Ax̂‖. In variance-exploding coordinates, as
+a correction of x̂ (see `stepwise.py`), with e = y − A x̂ and the norm per sample,
 
     E[x | x_t, y] ≈ x̂ + ζ' (s² + σ²)/(sκ) · Jᵀ Aᵀ e / ‖e‖,
 
@@ -18,13 +18,19 @@ from torch import Tensor
 
 from ..core.shapes import per_sample
 from ..linalg import dot
-from .base import Evaluation, Linearised
+from .base import Linearised
+from .evaluation import Evaluation, GuidedEvaluation
 from .stepwise import Stepwise
 
 
 @dataclass
 class DPS(Stepwise):
-    """zeta: ζ', 0.5 as tuned in the paper; reference_steps: see `stepwise.py`."""
+    """Diffusion posterior sampling.
+
+    Attributes:
+        zeta: ζ'. Default: 0.5, the value of the paper.
+        reference_steps: See `Stepwise`.
+    """
 
     method: ClassVar[str] = "dps"
     published_steps: ClassVar[int] = 1000
@@ -38,4 +44,5 @@ class DPS(Stepwise):
         s = self.prior.scale
         scale = torch.where(norm > 0, self.zeta / norm, 0) * (s**2 + sigma**2) / (s * self.response)
         gradient = prior.vjp(self.obs.A.adjoint(residual))
-        return Evaluation(prior.x_hat + per_sample(scale, x_t) * gradient, vjps=prior.vjps, prior=prior.x_hat)
+        x_hat = prior.x_hat + per_sample(scale, x_t) * gradient
+        return GuidedEvaluation(x_hat=x_hat, vjps=prior.vjps, prior=prior.x_hat)

@@ -1,7 +1,8 @@
-r"""The exact E[x | x_t, y] of a mixture prior, by dense algebra: the reference the approximations are measured against.
+r"""The exact E[x | x_t, y] of a mixture prior, by dense algebra: the reference for approximate methods.
 
-Given x_t, component k is N(m_k, v_k I) with weight r_k (see `priors/mixture.py`); y then reweights it by N(y | A m_k, S_k),
-S_k = Σ_y + v_k A Aᵀ, and moves its mean to m_k + v_k Aᵀ S_k⁻¹ (y − A m_k). With B = Σ_y^-½ A = U diag(s) Wᵀ, all S_k share U.
+Given x_t, component k is N(m_k, v_k I) with weight r_k (see `priors/mixture.py`); y then reweights it by N(y | A m_k,
+S_k), S_k = Σ_y + v_k A Aᵀ, and moves its mean to m_k + v_k Aᵀ S_k⁻¹ (y − A m_k). With B = Σ_y^-½ A = U diag(s) Wᵀ, all
+S_k share U.
 """
 
 from __future__ import annotations
@@ -17,19 +18,40 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..linalg import Isotropic
+from ..observations import Observations
+from ..priors.base import Prior
 from ..priors.mixture import MixturePrior
-from .base import Evaluation, Posterior
+from .base import Posterior
+from .evaluation import Evaluation, GuidedEvaluation
+
+
+@dataclass(kw_only=True)
+class MixtureEvaluation(GuidedEvaluation):
+    """An evaluation that computes the likelihood in closed form.
+
+    Attributes:
+        log_density: (n,). log p(y | x_t).
+    """
+
+    log_density: Tensor
+
+    def log_likelihood(self, obs: Observations, probe: Tensor, iterations: int) -> Tensor:
+        return self.log_density
 
 
 @dataclass
 class Exact(Posterior):
-    """For `MixturePrior` and isotropic noise."""
+    """The exact posterior of a `MixturePrior`, for isotropic noise."""
 
     method: ClassVar[str] = "exact"
 
     _svd: tuple[Tensor, Tensor, Tensor] = field(init=False, repr=False)
     _along_means: Tensor = field(init=False, repr=False)  # Wᵀμ_k
     _whitened_y: Tensor = field(init=False, repr=False)  # UᵀΣ_y^-½ y
+
+    @classmethod
+    def applies(cls, prior: Prior, obs: Observations) -> bool:
+        return isinstance(prior, MixturePrior) and isinstance(obs.cov, Isotropic)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +71,7 @@ class Exact(Posterior):
         return type(self)(self.prior, self.obs[index])
 
     def components(self, log_r: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The mixture after y: log weights `(n, K)`, means `(n, K, N)`, and v as given."""
+        """Condition the mixture on y; returns log weights `(n, K)`, means `(n, K, N)`, and v."""
         _, s, wt = self._svd
         projected = torch.einsum("nqi,nki->nkq", wt, m) * s.unsqueeze(1)
         residual = self._whitened_y.unsqueeze(1) - projected
@@ -65,7 +87,7 @@ class Exact(Posterior):
         dtype = log_r.dtype
         _, s, wt = (part.to(dtype) for part in self._svd)
         x, variance = x_t.flatten(1).to(dtype), sigma.to(dtype).reshape(-1, 1) ** 2
-        # everything y says, it says in the q measured directions: m_k there, and its distance to y
+        # y only depends on the q measured directions: compute m_k and the residual along them
         along_x = (wt @ x.unsqueeze(-1)).mT  # (n, 1, q)
         along = torch.lerp(self._along_means.to(dtype), along_x, shrink.unsqueeze(-1))  # (n, K, q)
         residual = self._whitened_y.to(dtype).unsqueeze(1) - s.unsqueeze(1) * along
@@ -75,15 +97,12 @@ class Exact(Posterior):
         w = torch.softmax(log_w, -1)
         gain = (w.unsqueeze(-1) * v.unsqueeze(-1) * s.unsqueeze(1) / spread * residual).sum(1)  # (n, q)
         move = (gain.unsqueeze(1) @ wt).squeeze(1).to(x_t.dtype).reshape(x_t.shape)
-        return Evaluation(
-            prior.mix(w, shrink, x_t) + move,
-            prior=prior.mix(log_r.exp(), shrink, x_t),
-            log_likelihood=torch.logsumexp(log_w, -1),
-        )
+        x_hat, of_prior = prior.mix(w, shrink, x_t) + move, prior.mix(log_r.exp(), shrink, x_t)
+        return MixtureEvaluation(x_hat=x_hat, prior=of_prior, log_density=torch.logsumexp(log_w, -1))
 
     @in_own_modes
     def exact_sample(self, draws: int, seed: int = 0) -> Tensor:
-        """Draws of the posterior itself, without a diffusion: `(draws, n, *event)`."""
+        """Draw exactly from the posterior, without a diffusion: `(draws, n, *event)`."""
         prior, n = self.prior, len(self.obs)
         assert isinstance(prior, MixturePrior)
         log_r = prior.weights.log().expand(n, -1)

@@ -1,7 +1,7 @@
-r"""Methods that replace V[x | x_t] by something with a formula.
+r"""Methods that replace V[x | x_t] by an explicit covariance.
 
-With V explicit, the system (Σ_y + A V Aᵀ) u = y − A x̂ needs no Jacobian and is solved to a tolerance; only the last factor of the
-likelihood's score, Jᵀ Aᵀ u, costs a vector–Jacobian product.
+With V explicit, the system (Σ_y + A V Aᵀ) u = y − A x̂ needs no Jacobian and is solved to a tolerance; only the last
+factor of the likelihood's score, Jᵀ Aᵀ u, costs a vector–Jacobian product.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import torch
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Evaluation, Linearised
+from .base import Linearised
+from .evaluation import Evaluation
+from .likelihood import SolvedEvaluation
 from .solving import SolvingPosterior
 
 
 @dataclass
 class ExplicitCovariance(SolvingPosterior):
-    """Options: solver, iterations and tolerance; by default conjugate gradients, as far as the precision goes.
+    """Base of these methods. The system is solved to the precision of the dtype by default.
 
-    Stopping earlier would save little beside the network, and conjugate gradients short of convergence amplify rounding.
+    Stopping earlier would save little compared to the network, and unconverged conjugate gradients amplify rounding.
     """
 
     iterations: int = 64
@@ -32,11 +34,11 @@ class ExplicitCovariance(SolvingPosterior):
             self.tolerance = torch.finfo(self.obs.y.dtype).eps ** 0.75  # 2e-12 in float64, 6e-6 in float32
 
     def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
-        """w ↦ Vw on batches `(n, *event)`."""
+        """Return the function w ↦ Vw for batches `(n, *event)`."""
         raise NotImplementedError
 
     def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
-        """What Aᵀu adds to x̂: σ² Jᵀ Aᵀ u, the likelihood's score times σ²."""
+        """Compute the correction of x̂ from Aᵀu: σ² Jᵀ Aᵀ u, that is σ² times the score of the likelihood."""
         return per_sample(sigma, pullback) ** 2 * prior.vjp(pullback)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
@@ -51,4 +53,4 @@ class ExplicitCovariance(SolvingPosterior):
         system = self.system(signal, sigma)
         solution = self.solve(system, self.obs.residual(prior.x_hat))
         x_hat = prior.x_hat + self.correction(prior, solution.pullback, sigma)
-        return Evaluation(x_hat, solution, vjps=prior.vjps, prior=prior.x_hat, system=system)
+        return SolvedEvaluation(x_hat=x_hat, solution=solution, vjps=prior.vjps, prior=prior.x_hat, system=system)

@@ -1,4 +1,4 @@
-r"""The paper's heuristics for V[x | x_t], all of the form σ²C(C + σ²I)⁻¹: what x_t would say if x were N(·, C).
+r"""The paper's heuristics for V[x | x_t], all of the form σ²C(C + σ²I)⁻¹, which is V[x | x_t] for x ~ N(·, C).
 
 C → ∞ gives Σ_t (`sigma_t`), C = s²I gives (I/s² + Σ_t⁻¹)⁻¹ (`identity`), C = Σ_x gives (Σ_x⁻¹ + Σ_t⁻¹)⁻¹ (`sigma_x`).
 s is the scale of the prior, 1 in the paper.
@@ -26,6 +26,8 @@ def unit_prior_variance(sigma: Tensor, scale: float) -> Tensor:
 
 @dataclass
 class SigmaT(ExplicitCovariance):
+    """V = Σ_t = σ_t² I."""
+
     method: ClassVar[str] = "sigma_t"
 
     def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
@@ -35,6 +37,8 @@ class SigmaT(ExplicitCovariance):
 
 @dataclass
 class Identity(ExplicitCovariance):
+    """V = (I/s² + Σ_t⁻¹)⁻¹, s being the scale of the prior."""
+
     method: ClassVar[str] = "identity"
 
     def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
@@ -44,7 +48,11 @@ class Identity(ExplicitCovariance):
 
 @dataclass
 class SigmaX(ExplicitCovariance):
-    """cov_x: Σ_x; the prior's own when not given."""
+    """V = (Σ_x⁻¹ + Σ_t⁻¹)⁻¹.
+
+    Attributes:
+        cov_x: Σ_x. Default: the covariance of the prior.
+    """
 
     method: ClassVar[str] = "sigma_x"
 

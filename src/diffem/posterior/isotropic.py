@@ -1,10 +1,10 @@
-r"""The exact E[x | x_t, y] of **every** prior where AᵀΣ_y⁻¹A = γI: whole samples with noise, and unitary transforms of them.
+r"""The exact E[x | x_t, y] of **every** prior if AᵀΣ_y⁻¹A = γI: noisy samples and unitary transforms of them.
 
-There the pivot (`pivot.py`) is x with isotropic noise of level τ = (σ⁻² + γ)^-½, and an ordinary denoiser answers exactly:
+The pivot (`pivot.py`) is then x with isotropic noise of level τ = (σ⁻² + γ)^-½, so the prior's denoiser is exact:
 
     E[x | x_t, y] = D(m, τ),      m = τ² (x_t/σ² + AᵀΣ_y⁻¹y).
 
-One forward pass, no Jacobian, no approximation beyond the denoiser itself.
+This takes one forward pass, without a Jacobian or an approximation.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..samplers import TDS, Sampler
-from .base import Evaluation, Posterior
+from ..samplers import Sampler
+from .base import Posterior
+from .evaluation import Evaluation
 from .pivot import Pivot
 
 
 @dataclass
 class IsotropicInformation(Posterior):
-    """For operators and noise with AᵀΣ_y⁻¹A = γI, γ one number per observation."""
+    """The posterior for operators and noise with AᵀΣ_y⁻¹A = γI, γ being one number per observation."""
 
     method: ClassVar[str] = "exact"
 
@@ -36,7 +37,8 @@ class IsotropicInformation(Posterior):
         gamma = None if spectrum is None else spectrum.isotropic()
         if spectrum is None or gamma is None:
             raise InputError(
-                "method 'exact' needs AᵀΣ_y⁻¹A proportional to the identity (operators.Identity, or all of k-space, with "
+                "method 'exact' needs AᵀΣ_y⁻¹A proportional to the identity (operators.Identity, or all of "
+                "k-space, with "
                 f"equal noise on all values), or a MixturePrior with noise given as sigma=...; got {self.obs.A} with "
                 f"{self.obs.cov}; use method 'mmps'"
             )
@@ -48,8 +50,10 @@ class IsotropicInformation(Posterior):
         return new
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
-        if isinstance(sampler, TDS):
-            raise InputError("method 'exact' leaves nothing for particles to correct; use another sampler than 'tds'")
+        if sampler.needs_likelihood:
+            raise InputError(
+                f"method 'exact' needs no particles to correct it; use another sampler than {sampler.name!r}"
+            )
         return self
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:

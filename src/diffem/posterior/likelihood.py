@@ -1,59 +1,69 @@
-r"""log q(y | x_t) of a posterior method: the twist of `samplers/tds.py` before the last level.
+r"""log q(y | x_t) of a posterior method: the twist of `samplers/tds.py` before the last noise level.
 
-A method that estimates V[x | x_t] by V takes y | x_t for N(A x̂, M) with M = Σ_y + A V Aᵀ, so with e = y − A x̂ and M u = e
+A method that estimates V[x | x_t] by V assumes y | x_t ~ N(A x̂, M) with M = Σ_y + A V Aᵀ. With e = y − A x̂ and M u =
+e,
 
     log q(y | x_t) = −½ (eᵀu + log |M|) + constant,
 
-and u is there already. A method without a covariance takes M = Σ_y.
+where u is already computed. A method without a covariance assumes M = Σ_y.
 
-Energy and determinant are exact where M can be formed: by the solver `direct`, or when there are no more measured values than the solver has
-iterations. Otherwise eᵀu is as far from eᵀM⁻¹e as the solve is from convergence, and log |M| = tr log M is estimated by zᵀ log(M) z with one probe
-z of random signs and as many Lanczos steps as the solver has iterations (Ubaru et al. 2017); that is exact for M = cI and close when M is
-nearly diagonal, as for masks. A system that is scaled (`solving.py`) has log |M| = log |SMS| − 2 log |S|, and the probe sees SMS, which is
-closer to I. The probe belongs to the draw: all its particles use the same one at every noise level, so the twist is a fixed function of
-x_t. It only guides: an error in it makes the weights less equal, and the likelihood in the last weight, which needs no solve, corrects for it.
+Energy and determinant are exact if M is formed: by the solver `direct`, or if there are at most as many measured values
+    as solver
+iterations. Otherwise eᵀu is as far from eᵀM⁻¹e as the solve is from convergence, and log |M| = tr log M is estimated by
+zᵀ log(M) z with one probe z of random signs and as many Lanczos steps as the solver has iterations (Ubaru et al. 2017);
+that is exact for M = cI and close when M is nearly diagonal, as for masks. A system that is scaled (`solving.py`) has
+log |M| = log |SMS| − 2 log |S|, and the probe sees SMS, which is closer to I. All particles of a draw use the same
+probe at every noise level, so the twist is a fixed function of x_t. An error of the twist makes the weights less equal,
+but the likelihood in the last weight, which needs no solve, corrects for it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..linalg import System, dot
+from ..linalg import Solution, System, dot
 from ..linalg.inner import accumulate_dtype, axpy
 from ..linalg.solvers.direct import direct
 from ..linalg.tiny import eigh
 from ..observations import Observations
-from .base import Evaluation
+from .evaluation import GuidedEvaluation
 
 
-def log_likelihood(evaluation: Evaluation, obs: Observations, probe: Tensor, iterations: int) -> Tensor:
-    """log q(y | x_t) up to a constant per observation, `(n,)`; products with J that the determinant takes are counted.
+@dataclass(kw_only=True)
+class SolvedEvaluation(GuidedEvaluation):
+    """An evaluation that solved M u = y − A x̂, M = Σ_y + A V Aᵀ.
 
-    probe: `(n, *measurement)` of ±1.
+    Attributes:
+        solution: The solution.
+        system: M.
+        vjps_per_product: Vector–Jacobian products in a product with M.
     """
-    if evaluation.log_likelihood is not None:
-        return evaluation.log_likelihood
-    assert evaluation.prior is not None
-    residual = obs.residual(evaluation.prior)
-    solution, system = evaluation.solution, evaluation.system
-    if solution is None or system is None:
-        return -0.5 * obs.noise.mahalanobis(residual)
-    size = residual[0].numel()
-    if solution.logdet is None and size <= iterations:
-        solution = direct(replace(system, scale=None), residual)
-        evaluation.vjps += size * evaluation.vjps_per_product
-    if solution.logdet is not None and solution.energy is not None:
-        return -0.5 * (solution.energy + solution.logdet)
-    logdet = lanczos_logdet(system, probe, obs, iterations)
-    evaluation.vjps += iterations * evaluation.vjps_per_product
-    return -0.5 * (dot(residual, solution.u) + logdet)
+
+    solution: Solution
+    system: System
+    vjps_per_product: int = 0
+
+    def log_likelihood(self, obs: Observations, probe: Tensor, iterations: int) -> Tensor:
+        residual, solution = obs.residual(self.prior), self.solution
+        size = residual[0].numel()
+        if solution.logdet is None and size <= iterations:
+            solution = direct(replace(self.system, scale=None), residual)
+            self.vjps += size * self.vjps_per_product
+        if solution.logdet is not None and solution.energy is not None:
+            return -0.5 * (solution.energy + solution.logdet)
+        logdet = lanczos_logdet(self.system, probe, obs, iterations)
+        self.vjps += iterations * self.vjps_per_product
+        return -0.5 * (dot(residual, solution.u) + logdet)
 
 
 def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations: int) -> Tensor:
-    """log |M|, `(n,)`, from zᵀ log(SMS) z by Gauss quadrature: k steps of Lanczos from z, then Σ (first components)² · log(Ritz values)."""
+    """Estimate log |M|, `(n,)`, from zᵀ log(SMS) z by Gauss quadrature.
+
+    k Lanczos steps from z give Ritz values; the estimate is Σ (first components)² · log(Ritz values).
+    """
     measured = obs.measured
     z = probe if measured is None else torch.where(measured, probe, 0)
     dtype = accumulate_dtype(z.device)
@@ -67,7 +77,7 @@ def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations:
         signal, noise, _ = system.product(v)
         w = signal + noise
         diagonal = dot(v, w)
-        # a step past the end of the space: unit rows, coupled to nothing
+        # steps beyond the end of the space get decoupled unit rows
         tridiagonal[:, j, j] = torch.where(alive, diagonal, 1)
         size = dot(w, w).sqrt()
         for _ in range(2):
@@ -81,7 +91,7 @@ def lanczos_logdet(system: System, probe: Tensor, obs: Observations, iterations:
             v = axpy(torch.where(alive, 1 / torch.where(alive, beta, 1), 0), w, torch.zeros_like(w))
             basis.append(v)
     values, vectors = eigh(torch.nan_to_num(tridiagonal))
-    # M ⪰ Σ_y; a learned Jacobian may say otherwise, a variance may not
+    # M ⪰ Σ_y, which a learned Jacobian may violate
     scale = torch.ones_like(z[:1]) if system.scale is None else system.scale
     floor = obs.noise.eigenvalue_floor().to(dtype) * scale.flatten(1).to(dtype).square().amin(-1)
     log_values = torch.maximum(values, floor.reshape(-1, 1)).log()

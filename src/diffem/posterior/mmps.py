@@ -1,9 +1,10 @@
-r"""Moment matching posterior sampling: the covariance of x given x_t is read off the denoiser's Jacobian (the paper's Algorithm 3).
+r"""Moment matching posterior sampling: V[x | x_t] from the Jacobian of the denoiser (the paper's Algorithm 3).
 
     V[x | x_t] = σ_t² J,      E[x | x_t, y] ≈ x̂ + σ_t² Jᵀ Aᵀ u,      (Σ_y + σ_t² A Jᵀ Aᵀ) u = y − A x̂.
 
-Tweedie's covariance is exact, so for a Gaussian prior the whole estimate is, once the system is solved. The solver gathers
-JᵀAᵀu from the products it makes anyway: k iterations of cg or gmres cost one forward pass and k vector–Jacobian products.
+Tweedie's covariance is exact, so for a Gaussian prior the estimate is exact once the system is solved. The solver
+accumulates JᵀAᵀu from the products that it computes anyway: k iterations of cg or gmres cost one forward pass and k
+vector–Jacobian products.
 
 Rozet et al., Learning Diffusion Priors from Observations by Expectation Maximization, 2024.
 """
@@ -16,13 +17,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Evaluation, Linearised
+from .base import Linearised
+from .evaluation import Evaluation
+from .likelihood import SolvedEvaluation
 from .solving import SolvingPosterior
 
 
 @dataclass
 class MMPS(SolvingPosterior):
-    """Options: solver ('cg', 'gmres', 'bicgstab', 'direct'), iterations, tolerance, guard (the curvature guard)."""
+    """Moment matching posterior sampling, with the options of `SolvingPosterior`."""
 
     method: ClassVar[str] = "mmps"
 
@@ -37,9 +40,9 @@ class MMPS(SolvingPosterior):
 
         system = self.system(signal, sigma)
         solution = self.solve(system, self.obs.residual(prior.x_hat))
-        return Evaluation(
-            prior.x_hat + variance * solution.pullback,
-            solution,
+        return SolvedEvaluation(
+            x_hat=prior.x_hat + variance * solution.pullback,
+            solution=solution,
             vjps=prior.vjps,
             prior=prior.x_hat,
             system=system,

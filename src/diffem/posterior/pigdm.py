@@ -1,4 +1,6 @@
-r"""Pseudo-inverse guided diffusion (Song et al. 2023): V = r I with r = σ²/(1+σ²/s²), and the score weighted by r instead of σ².
+r"""Pseudo-inverse guided diffusion (Song et al.
+
+2023): V = r I with r = σ²/(1+σ²/s²), and the score weighted by r instead of σ².
 
     E[x | x_t, y] ≈ x̂ + r/κ · Jᵀ Aᵀ (Σ_y + r A Aᵀ)⁻¹ (y − A x̂)
 
@@ -20,7 +22,11 @@ from .stepwise import Stepwise
 
 @dataclass
 class PiGDM(Stepwise, Identity):
-    """reference_steps: see `stepwise.py`."""
+    """Pseudo-inverse guided diffusion.
+
+    Attributes:
+        reference_steps: See `Stepwise`.
+    """
 
     method: ClassVar[str] = "pigdm"
     published_steps: ClassVar[int] = 100

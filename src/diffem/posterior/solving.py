@@ -1,9 +1,10 @@
 r"""Methods that solve (Σ_y + A V Aᵀ) u = y − A x̂.
 
-With noise of very different variances, M = Σ_y + A V Aᵀ has eigenvalues of very different sizes, and a few iterations, which start with
-the largest, miss what the precise values say. The system is therefore scaled by S = (diag Σ_y + σ_t² g)^-½, where g is the squared norm of the
-rows of A (`operators/gain.py`) and σ_t² bounds V where x_t is informative: S M S has eigenvalues near 1 both at small σ_t, where M ≈ Σ_y, and at
-large. With equal variances S would be a multiple of I and change nothing.
+If the variances of the noise differ widely, so do the eigenvalues of M = Σ_y + A V Aᵀ. A few iterations resolve the
+largest ones and miss the most precise values. The system is therefore scaled by S = (diag Σ_y + σ_t² g)^-½, where g is
+the squared norm of the rows of A (`operators/gain.py`) and σ_t² bounds V where x_t is informative: S M S has
+eigenvalues near 1 both at small σ_t, where M ≈ Σ_y, and at large. With equal variances S would be a multiple of I and
+have no effect.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from ..linalg import SOLVERS, Isotropic, Solution, System
 from ..linalg.tiny import CLOSED_FORM
 from ..observations import Observations
 from ..operators.gain import mean_gain
-from ..samplers import TDS, Sampler
+from ..samplers import Sampler
 from .base import Posterior
 
 
 @dataclass
 class SolvingPosterior(Posterior):
-    """A method that solves (Σ_y + A V Aᵀ) u = y − A x̂, with the observations reduced (see `Observations.reduced`) where they can be.
+    """A method that solves (Σ_y + A V Aᵀ) u = y − A x̂. Observations are reduced if possible (`Observations.reduced`).
 
-    solver: a name of `linalg.SOLVERS`; it stops after `iterations`, or earlier at a relative residual of `tolerance`;
-    guard: whether the curvature guard is on.
+    Attributes:
+        solver: A name of `linalg.SOLVERS`.
+        iterations: Largest number of iterations.
+        tolerance: Relative residual at which the solver stops earlier. Default: it runs all iterations.
+        guard: Whether the curvature guard is on.
     """
 
     solver: str = "cg"
@@ -53,7 +57,7 @@ class SolvingPosterior(Posterior):
         self._gain = None if equal else mean_gain(obs.A, obs.y)
 
     def system(self, signal: Callable[[Tensor], tuple[Tensor, Tensor]], sigma: Tensor) -> System:
-        """M at noise level sigma, scaled if the variances of the noise differ; signal: see `System`."""
+        """Make the system M at noise level sigma, scaled if the variances of the noise differ; signal: see `System`."""
         scale = None
         if self._gain is not None:
             variances = self.noise.diagonal(tuple(self.obs.y.shape[1:]))
@@ -61,17 +65,21 @@ class SolvingPosterior(Posterior):
         return System(signal, self.noise, scale)
 
     def solve(self, system: System, residual: Tensor) -> Solution:
-        """u with M u = residual by the method's solver, whose statistics are those of the scaled system."""
+        """Solve M u = residual by the method's solver. The statistics are those of the scaled system."""
         solution = SOLVERS[self.solver](
             system, system.scaled(residual), iterations=self.iterations, tolerance=self.tolerance, guard=self.guard
         )
         return replace(solution, u=system.scaled(solution.u))
 
+    @property
+    def likelihood_iterations(self) -> int:
+        return self.iterations
+
     def capturable(self, sampler: Sampler) -> bool:
-        # a tolerance asks how far the solve is; small least squares and larger eigenvalue problems ask whether they succeeded
+        # checks of a tolerance, small least-squares problems and larger eigenvalue problems synchronise with the device
         measured, decomposed = self.obs.y[0].numel(), 0
         if self.solver == "direct":
             decomposed = measured
-        elif isinstance(sampler, TDS):  # for log |M|
+        elif sampler.needs_likelihood:  # for log |M|
             decomposed = min(measured, self.iterations)
         return self.tolerance is None and self.solver != "gmres" and decomposed <= CLOSED_FORM

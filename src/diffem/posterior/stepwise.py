@@ -1,13 +1,13 @@
 r"""DPS and ΠGDM were published as corrections to x_s after a step, not to x̂.
 
-A change c of x̂ moves x_s by κc with κ = ∂x_s/∂x̂, which for DDPM on a log-linear schedule of T steps is the constant
-1 − (σ_min/σ_max)^{2/T}. To act as denoisers these methods therefore divide their correction by κ, and their strength depends on the
-number of steps, as it does in their papers: `sample(steps=T)` uses T, a bare call uses the number of steps their papers used, and
-`reference_steps` fixes it.
+A change c of x̂ moves x_s by κc with κ = ∂x_s/∂x̂, which for DDPM on a log-linear schedule of T steps is the constant 1
+− (σ_min/σ_max)^{2/T}. To act as denoisers, these methods divide their correction by κ. Their strength then depends on
+the number of steps, as in their papers: `sample(steps=T)` uses T, a bare call uses the number of steps of the papers,
+and `reference_steps` overrides both.
 
-Only a step multiplies x̂ by κ. The last denoising returns x̂ itself, and a correction divided by κ would throw the draw by as much as
-1/κ ∝ T times the published correction. So a draw ends with the prior's denoiser, as in DPS's Algorithm 1, which returns x̂₀. For the same
-reason `pc` is refused: its Langevin corrections multiply x̂ by τ, whatever T is.
+Only a step multiplies x̂ by κ. The last denoising returns x̂ itself, so a correction divided by κ would be 1/κ ∝ T
+times the published one. A draw therefore ends with the prior's denoiser, as in DPS's Algorithm 1, which returns x̂₀.
+For the same reason the sampler `pc` is rejected: its Langevin corrections multiply x̂ by τ for any T.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..samplers import PredictorCorrector, Sampler
-from .base import Evaluation, Posterior
+from .base import Posterior
+from .evaluation import Evaluation
 
 
 @dataclass
 class Stepwise(Posterior):
-    """reference_steps: the T in κ."""
+    """Base of methods that were published as corrections of a step.
+
+    Attributes:
+        reference_steps: The number of steps T in κ. Default: that of the draw, or of the paper for a bare call.
+    """
 
     published_steps: ClassVar[int]
 
@@ -38,13 +43,13 @@ class Stepwise(Posterior):
             raise InputError(f"reference_steps must be a positive integer, got {self.reference_steps!r}")
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        x_hat = self.prior(x_t, sigma)
-        return Evaluation(x_hat, prior=x_hat)
+        return Evaluation(self.prior(x_t, sigma))
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
         if isinstance(sampler, PredictorCorrector) and sampler.corrections:
             raise InputError(
-                f"method {self.method!r} is defined as a correction of a step and cannot be used in the Langevin corrections of "
+                f"method {self.method!r} is defined as a correction of a step and cannot be used in the "
+                "Langevin corrections of "
                 "sampler 'pc'; use 'ddpm', or another method"
             )
         if self.reference_steps is not None:

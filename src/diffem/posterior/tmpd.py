@@ -1,6 +1,6 @@
 r"""Tweedie moment projected diffusion (Boys et al. 2023): V[x | x_t] by its row sums, V ≈ diag(σ² Jᵀ1).
 
-Right when V is diagonal. Row sums can be negative; a variance cannot, so they are set to 0 there.
+This is exact if V is diagonal. Negative row sums are set to 0, since variances are not negative.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from .explicit import ExplicitCovariance
 
 @dataclass
 class TMPD(ExplicitCovariance):
+    """Tweedie moment projected diffusion."""
+
     method: ClassVar[str] = "tmpd"
 
     def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:

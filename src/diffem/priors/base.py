@@ -1,8 +1,8 @@
 r"""A prior is a denoiser: `prior(x_t, sigma) = E[x | x_t]`, with x_t = x + sigma·z.
 
-That one function is all a sampler needs to draw from the prior, and all a posterior method needs to condition it. It works on
-batches `(n, *event)` with sigma a scalar or one per sample, treats samples independently, and is never clipped: the Jacobian of
-a clipped denoiser is not a covariance.
+That one function is all a sampler needs to draw from the prior, and all a posterior method needs to condition it. It
+works on batches `(n, *event)` with sigma a scalar or one per sample, treats samples independently, and is never
+clipped: the Jacobian of a clipped denoiser is not a covariance.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,8 @@ from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..linalg import Covariance
 from ..observations import Observations
-from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, draw, get_sampler, schedule
-from .methods import CHOOSERS, METHODS, Conditioned
+from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
+from .methods import METHODS, Conditioned
 
 logger = logging.getLogger("diffem")
 
@@ -39,6 +39,8 @@ class Prior(nn.Module):
         sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
             by default.
     """
+
+    is_exact: ClassVar[bool] = False  # whether `sample` and `posterior(obs).sample` draw in closed form by default
 
     mean: Tensor
     scale: float
@@ -65,11 +67,11 @@ class Prior(nn.Module):
         return tuple(self.mean.shape)
 
     def covariance(self) -> Covariance | None:
-        """Σ_x of the prior where it is known; the heuristic `sigma_x` uses it."""
+        """Σ_x of the prior if it is known, otherwise None. The heuristic `sigma_x` uses it."""
         return self._cov
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        # nn.Module moves its buffers through here; the covariance is a value beside them and moves along
+        # nn.Module moves its buffers through here; the covariance is not a buffer and must be moved too
         super()._apply(fn, recurse)
         if self._cov is not None:
             self._cov = self._cov.to(self.mean)
@@ -80,15 +82,15 @@ class Prior(nn.Module):
         raise NotImplementedError
 
     def arithmetic(self) -> AbstractContextManager[None]:
-        """How the denoiser and its vector–Jacobian products are to be computed."""
+        """Context in which the denoiser and its vector–Jacobian products are computed."""
         return nullcontext()
 
     def batch_for(self, most: int) -> int:
-        """How many samples to evaluate at a time, of `most`, when no batch size is given: as many as memory allows."""
+        """Default batch size, at most `most`: as many samples as memory allows."""
         return most
 
     def prepare(self, batch: int, evaluations: int) -> None:
-        """Before so many evaluations of batches, with their products: whatever makes them faster by more than it takes."""
+        """Prepare for evaluations with VJPs, for instance by compiling, if that saves time in total."""
 
     @in_own_modes
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
@@ -98,13 +100,14 @@ class Prior(nn.Module):
         return self.denoise(x_t, noise_level(sigma, x_t))
 
     def sigmas(self, steps: int, sigma_min: float | None = None) -> Tensor:
-        """`(steps + 1,)` decreasing noise levels in float64, in the units of the data.
+        """Compute the decreasing noise levels `(steps + 1,)` in float64, in the units of the data.
 
         Args:
-            sigma_min: The last level; the prior's own when not given.
+            steps: Number of steps.
+            sigma_min: The last level. Default: `sigma_min` of the prior.
         """
         low = self.sigma_min if sigma_min is None else sigma_min
-        # spaced in units of the scale: logarithms of numbers with other units would round differently
+        # computed in units of the scale, so that the rounding does not depend on the units of the data
         return self.scale * schedule(steps, low / self.scale, self.sigma_max / self.scale)
 
     @in_own_modes
@@ -113,47 +116,60 @@ class Prior(nn.Module):
         self,
         n: int,
         steps: int = DEFAULT_STEPS,
-        sampler: str | Sampler = DEFAULT_SAMPLER,
+        sampler: str | Sampler | None = None,
         seed: int = 0,
         *,
         batch_size: int | None = None,
         progress: bool | None = None,
         **options: Any,
     ) -> Tensor:
-        """n draws from the prior, `(n, *event)`.
+        """Draw n samples of the prior, `(n, *event)`.
 
-        sampler: a name of `samplers.SAMPLERS` or an object; `options` go to it (`eta`, `corrections`, `tau`).
-        batch_size: how many are drawn at a time, as many as suit the device when absent; it does not change the random numbers.
-        progress: True or False to show a progress bar or not; None shows one on a terminal when it takes a while.
+        Args:
+            n: Number of samples.
+            steps: Sampling steps.
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
+            seed: Seed of the random numbers.
+            batch_size: Number of samples per batch; the samples do not depend on it. Default: as many as suit the
+                device.
+            progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
+            options: Options of the sampler (`eta`, `corrections`, `tau`).
         """
-        if not isinstance(n, int) or n < 1:
-            raise InputError(f"n must be a positive integer, got {n!r}")
-        method, sigmas, stream = get_sampler(sampler, **options), self.sigmas(steps), Stream(seed, "prior")
+        require_count(n, "n")
+        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
+        sigmas, stream = self.sigmas(steps), Stream(seed, "prior")
         with evaluation_mode(self), Progress("prior samples", n * steps, "sample steps", progress) as bar:
             return torch.cat(
                 [
-                    draw(self, self.mean, index, sigmas, method, stream, progress=bar)
+                    method.draw(Target(self, self), self.mean, index, sigmas, stream, progress=bar).x[:, 0]
                     for index in torch.arange(n).split(batch_size or self.batch_for(n))
                 ]
             )
 
     def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
-        """The prior conditioned on observations: another denoiser, one sample per observation.
+        """Condition the prior on observations. The result is another denoiser, with one sample per observation.
 
-        method: a name of `posterior.METHODS`; `options` go to it (`solver`, `iterations`, `tolerance`, `guard`, ...). When not given, the
-            best one that applies: 'exact' or 'conditional' where one forward pass answers, 'mmps' otherwise. The posterior's `method`
-            tells which, and the logger "diffem" why.
+        Args:
+            obs: The observations.
+            method: A name of `posterior.METHODS`. Default: the best one that applies (`choose_method`), or 'mmps' if
+                options are given. The attribute `method` of the result names it, and the logger "diffem" records the
+                reason.
+            options: Options of the method (`solver`, `iterations`, `tolerance`, `guard`, ...).
         """
         return condition(self, obs, method, **options)
+
+    def choose_method(self, obs: Observations) -> tuple[str, str]:
+        """Choose the best posterior method for these observations; returns its name and the reason."""
+        return "mmps", "it works with every prior"
 
 
 @in_own_modes
 def condition(prior: Prior, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
-    """The posterior of `prior` given `obs` by a method's name, or by the best one that applies; `options` are the method's."""
+    """Condition `prior` on `obs` by a method, or by the best one that applies; see `Prior.posterior`."""
     if not isinstance(obs, Observations):
         raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
     if method is None:
-        method, why = CHOOSERS[-1](prior, obs) if not options else ("mmps", "its options were given")
+        method, why = prior.choose_method(obs) if not options else ("mmps", "its options were given")
         logger.info("posterior method %r: %s", method, why)
     if method not in METHODS:
         raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
@@ -164,15 +180,21 @@ def condition(prior: Prior, obs: Observations, method: str | None = None, **opti
 
 
 def typical_size(variances: Tensor, mean: Tensor) -> float:
-    """The root mean square of standard deviations; of the mean's entries where nothing varies, and 1 where all are 0."""
+    """Root mean square of the standard deviations, or of the mean if all variances are 0, or else 1."""
     for squares in (variances, mean.square()):
         if (size := float(squares.double().mean().sqrt())) > 0:
             return size
     return 1.0
 
 
+def require_count(value: Any, name: str) -> None:
+    """Raise InputError unless the value is a positive integer."""
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a positive integer, got {value!r}")
+
+
 def require_mean(mean: Tensor, owner: str) -> None:
-    """Refuse a mean that no prior can have."""
+    """Raise InputError unless the mean is finite, floating point, and has at least one axis."""
     if not mean.is_floating_point() or not torch.isfinite(mean).all():
         raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
     require_precision(mean.dtype, f"the mean of a {owner}")
@@ -182,7 +204,7 @@ def require_mean(mean: Tensor, owner: str) -> None:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Dropout off while drawing, and every part of the module as it was afterwards."""
+    """Put a module into evaluation mode inside this context, and restore the mode of every part afterwards."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

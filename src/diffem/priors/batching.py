@@ -1,4 +1,7 @@
-"""How many samples to work on at a time: enough to fill the device, few enough to fit it. Draws do not depend on it."""
+"""Default batch sizes: large enough to use the device well, small enough for its memory.
+
+Draws do not depend on them.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,17 @@ import torch
 from ..files.memory import free_on
 from .base import Prior
 
-NUMBERS = 1 << 22  # numbers in a batch of samples, beyond which a GPU gains nothing from more
-CPU_NUMBERS = 1 << 18  # and a CPU: 85 photographs of 32×32
-SHARE = 0.8  # of the free memory of the device
-PROBES = ((8, 64), (1, 4))  # batches whose memory is compared; the smaller ones where the larger do not fit
+NUMBERS = 1 << 22  # numbers in a batch of samples; a larger batch is not faster on a GPU
+CPU_NUMBERS = 1 << 18  # the same for a CPU: 85 colour images of 32×32
+SHARE = 0.8  # share of the free memory of the device that a batch may take
+PROBES = (
+    (8, 64),
+    (1, 4),
+)  # pairs of batch sizes whose memory is compared; the second pair if the first is out of memory
 
 
 def choose_batch(prior: Prior, most: int) -> int:
-    """The micro-batch of draws under a prior whose denoiser is a network, at most `most`."""
+    """Choose the batch size of a prior whose denoiser is a network, at most `most`."""
     size, device = math.prod(prior.event_shape), prior.mean.device
     if device.type != "cuda":
         return min(most, max(1, CPU_NUMBERS // size))
@@ -29,9 +35,10 @@ def power_of_two_below(value: float) -> int:
 
 
 def _bytes_per_sample(prior: Prior) -> float:
-    """What one more sample adds to the memory that an evaluation and a vector–Jacobian product hold, without compilation.
+    """Measure the memory of one sample in an evaluation with a vector–Jacobian product, without compilation.
 
-    The difference of two batches: what libraries set aside whatever the batch is no sample's share. Infinite where not even a few fit.
+    It is the difference of two batch sizes, which excludes fixed workspaces of libraries. Infinite if a few samples are
+    out of memory.
     """
     for few, many in PROBES:
         try:
@@ -46,7 +53,7 @@ def _peak_bytes(prior: Prior, count: int) -> int:
     device = prior.mean.device
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    # a network that was trained is compiled, for other sizes
+    # a trained network is compiled for another batch size
     with torch.enable_grad(), torch.compiler.set_stance("force_eager"):
         x = torch.zeros(count, *prior.event_shape, device=device, dtype=prior.mean.dtype, requires_grad=True)
         x_hat = prior.denoise(x, torch.full((), prior.sigma_max, device=device, dtype=x.dtype))

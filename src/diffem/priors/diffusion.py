@@ -1,4 +1,6 @@
-r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al. 2022, σ_data = 1).
+r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al.
+
+2022, σ_data = 1).
 
 With s the scale of the data and τ = σ/s the noise level relative to it,
 
@@ -18,27 +20,32 @@ from ..core.errors import InputError
 from ..core.shapes import per_sample, require_precision
 from ..linalg import Covariance
 from ..nn.networks import make_network
+from ..observations import Observations
+from ..observations.information import information_of
 from ..operators.spectrum import Information
 from .base import Prior
 from .batching import choose_batch
 from .family import Family
 from .preconditioning import preconditioning
 
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}  # what matrix products and convolutions run in
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}  # dtype of matrix products and convolutions
 
 
 class DiffusionPrior(Prior):
-    """network: h(x `(n, *event)`, log_sigma `(n,)`) → `(n, *event)`, for samples of about unit size.
+    """A prior whose denoiser is a network.
 
-    scale: s, the size of the data; samples and noise levels are divided by it before the network sees them.
-
-    event_shape: the shape of a sample; taken from `mean` or from `network.event_shape` when not given.
-    mean: μ_x `(*event)`, where sampling starts; zero when not given.
-    cov: Σ_x, if the heuristic `sigma_x` is to be used.
-    settings: how the network was made, `{"kind": "mlp", ...}` as in a recipe; needed to save the prior.
-    trained_min: the lowest noise level the network was trained at, sigma_min when not given. Below it the network is
-        evaluated at that level, where x̂ differs from x_t by less than the level itself.
-    family: the operators that a conditional network, h(x, log_sigma, shown), was trained for; without `shown` it is an ordinary prior.
+    Args:
+        network: h(x `(n, *event)`, log_sigma `(n,)`) → `(n, *event)`, for samples of about unit size.
+        event_shape: Shape of a sample. Default: that of `mean` or `network.event_shape`.
+        mean: (*event). μ_x, the mean of the starting noise. Default: zero.
+        cov: Σ_x, for the heuristic `sigma_x`.
+        settings: Configuration of the network, `{"kind": "mlp", ...}` as in a recipe. Needed to save the prior.
+        scale: s, the size of the data. Samples and noise levels are divided by s before they enter the network.
+        sigma_min, sigma_max: See `Prior`.
+        trained_min: Lowest noise level of the training. Below it the network is evaluated at that level, where x̂
+            differs from x_t by less than the level itself. Default: `sigma_min`.
+        family: The operators that a conditional network, h(x, log_sigma, shown), was trained for. Without `shown` it is
+            an ordinary prior.
     """
 
     def __init__(
@@ -81,11 +88,11 @@ class DiffusionPrior(Prior):
         self.family = family
 
     def accelerate(self, batch: int, *, precision: str | None = None, sampling: bool = False) -> Self:
-        """Make evaluations fast on a GPU; returns the prior itself.
+        """Compile the network for fast evaluations on a GPU; returns the prior itself.
 
-        The network is compiled for one batch size (smaller batches are padded to it, which is cheaper than compiling again) and
-        computes in `precision`, if it is given. Only evaluations that will be differentiated, as posteriors do, are compiled unless `sampling`:
-        compiling takes longer than a few prior samples.
+        The network is compiled for one batch size (smaller batches are padded to it, which is cheaper than compiling
+        again) and computes in `precision`, if it is given. Only evaluations that will be differentiated, as posteriors
+        do, are compiled unless `sampling`: compiling takes longer than a few prior samples.
         """
         if precision is not None:
             self.compute_in(precision)
@@ -95,7 +102,10 @@ class DiffusionPrior(Prior):
         return self
 
     def compute_in(self, precision: str) -> Self:
-        """Let the network compute in 'tf32', 'bf16' or 'fp16', or in 'float32' again; the preconditioning stays in float32."""
+        """Set the precision of the network: 'float32', 'tf32', 'bf16' or 'fp16'.
+
+        The preconditioning stays in float32.
+        """
         if precision not in ("float32", "tf32", *HALF):
             raise InputError(f"precision must be float32, tf32, {' or '.join(HALF)}, got {precision!r}")
         self._half, self._fast = HALF.get(precision), precision != "float32"
@@ -107,6 +117,16 @@ class DiffusionPrior(Prior):
     def prepare(self, batch: int, evaluations: int) -> None:
         if self.mean.is_cuda and compiling_pays(evaluations):
             self.accelerate(batch)
+
+    def choose_method(self, obs: Observations) -> tuple[str, str]:
+        information = information_of(obs)
+        if information.isotropic() is not None:
+            return "exact", "every entry is measured equally well, so one denoising is exact"
+        if self.family is None:
+            return "mmps", "the prior has no conditional network"
+        if (why := self.family.outside(information.scaled(self.scale))) is not None:
+            return "mmps", why
+        return "conditional", f"the prior was trained for such operators ({self.family.operator})"
 
     def arithmetic(self) -> AbstractContextManager[None]:
         return fast_products() if self._fast else nullcontext()
@@ -124,7 +144,8 @@ class DiffusionPrior(Prior):
         """E[x | x + w = m] for noise w of covariance (I/σ² + G)⁻¹, `(n, *event)`: one evaluation of the network.
 
         Args:
-            m: `(n, *event)`, the pivot; `(n, 2, *event)`, x_t and its correction, where G is known by products (`posterior/correction.py`).
+            m: `(n, *event)`, the pivot; `(n, 2, *event)`, x_t and its correction, where G is known by products
+                (`posterior/correction.py`).
             sigma: `()` or `(n,)`.
             information: G in units of the prior's scale, that is multiplied by scale².
         """
@@ -157,7 +178,10 @@ class DiffusionPrior(Prior):
             return self.network(*inputs)[:n].to(x.dtype)
 
     def ordinary(self) -> DiffusionPrior:
-        """The same prior without the inputs that describe an observation, for networks known by name (`settings`)."""
+        """Copy the prior without the inputs that describe an observation.
+
+        The network must be known by name (`settings`).
+        """
         if self.settings is None or not self.settings.get("shown"):
             return self
         options = {name: value for name, value in self.settings.items() if name not in ("kind", "shown")}

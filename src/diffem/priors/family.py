@@ -1,14 +1,15 @@
-r"""The operators a conditional network was trained for, and how one of them is described to the network.
+r"""The operators that a conditional network was trained for, and their description as input of the network.
 
-The network is told K = (I + σ²G)⁻¹, the part of the noise of x_t that y leaves (`posterior/pivot.py`), by what lies between 0, nothing measured, and 1:
+The description is a function of K = (I + σ²G)⁻¹, the part of the noise of x_t that remains given y
+(`posterior/pivot.py`). There are five:
 
-    entries    the diagonal of I − K and its product with the network's input v, for masks: what was measured, and the values
-    pixels     the same with one number per pixel, where all channels of a pixel are measured together
-    part       (I − K) v of the network's input v: an image of what was measured, for k-space and blurs
-    matrix     the upper triangle of I − K, for small dense operators
-    correction the correction of x_t by the measurement (`posterior/correction.py`), where G is known by products with A only
+    entries    for masks: the diagonal of I − K and its product with the network's input v
+    pixels     the same with one number per pixel, if all channels of a pixel are measured together
+    part       for k-space and blurs: (I − K) v for the network's input v
+    matrix     for small dense operators: the upper triangle of I − K
+    correction for operators known by products only: the correction of x_t by y (`posterior/correction.py`)
 
-All are 0 where nothing is measured, so that the network without them is the prior.
+All are 0 if nothing is measured, so the network without a description is the prior.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..operators.spectrum import Diagonalised, Information, Spectrum, determined
+from ..operators.spectrum import Diagonalised, Information, Spectrum, determined_share
 
 DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction")
-MATRIX = 16  # numbers in a sample up to which all entries of I − K are shown
-SLACK = 1.5  # noise and measured shares beyond the training's by less than this factor are within the family
+MATRIX = 16  # largest size of a sample for the description "matrix"
+SLACK = 1.5  # factor by which noise and determined shares may exceed the range of the training
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Family:
     """Operators and noise that a conditional network was trained with.
 
     Attributes:
-        operator: The operator in words, for people.
-        basis: Where G is diagonal, or that it is known by products only, `Information.kind`.
-        description: How the network is told about the observation, one of `DESCRIPTIONS`.
+        operator: The operator in words.
+        basis: The representation of G, `Information.kind`.
+        description: One of `DESCRIPTIONS`.
         shape: The shape of the description of one observation.
         share: The least and the largest share of x that an observation determines at the scale of the data.
         noise: The smallest and the largest noise of a measured coordinate, relative to the scale.
@@ -51,9 +52,9 @@ class Family:
 
     @classmethod
     def of(cls, operator: str, parts: Iterable[Information], event_shape: tuple[int, ...]) -> Self:
-        """The family of observations whose information comes in parts, in units of the prior's scale."""
+        """Make the family of observations from their information, given in parts and in units of the prior's scale."""
         kinds, together, shares, noises = set(), True, [], []
-        for part in parts:  # once, and only a few numbers of each are kept
+        for part in parts:  # one pass; only a few numbers per part are kept
             kinds.add(part.kind)
             together = together and _alike(part)
             share, noise = part.extent()
@@ -66,15 +67,21 @@ class Family:
         return cls(operator, kind, description, shape, _range(torch.cat(shares)), _range(torch.cat(noises)))
 
     def impossible(self, information: Information) -> str | None:
-        """Why the network cannot be told about such observations; None if it can."""
+        """Reason why such observations cannot be described to the network; None if they can."""
         if information.kind != self.basis:
-            return f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is known by {self.basis}, not by {information.kind}"
+            return (
+                f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is known by {self.basis}, "
+                f"not by {information.kind}"
+            )
         if self.description == "pixels" and not _alike(information):
             return "the prior was trained for masks that delete all channels of a pixel together"
         return None
 
     def outside(self, information: Information) -> str | None:
-        """Why observations lie outside the family, in units of the prior's scale; None if they do not."""
+        """Reason why observations lie outside the family; None if they lie inside.
+
+        information: in units of the prior's scale.
+        """
         if (why := self.impossible(information)) is not None:
             return why
         share, noise = map(_range, information.extent())
@@ -87,11 +94,11 @@ class Family:
         return None
 
     def describe(self, information: Information, x: Tensor, level: Tensor) -> Tensor:
-        """What the network is shown beside its input x `(n, *event)`: `(n, *shape)`."""
+        """Compute the description `(n, *shape)` that accompanies the network's input x `(n, *event)`."""
         if self.description == "part":
-            return information.combine((determined(level), x))
+            return information.combine((determined_share(level), x))
         G = cast(Diagonalised, information)
-        share = determined(level)(G.gains)
+        share = determined_share(level)(G.gains)
         if self.description == "pixels":
             return torch.cat([share[:, :1].expand(len(x), 1, *x.shape[2:]), share * x], 1)
         if self.description == "entries":
@@ -102,12 +109,12 @@ class Family:
         return matrix[:, upper[0], upper[1]].expand(len(x), *self.shape)
 
     def note(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Convert to JSON values."""
         return asdict(self)
 
     @classmethod
     def read(cls, note: Any) -> Self:
-        """What `note` wrote, checked: it may come from an untrusted file."""
+        """Read the result of `note`, with checks, since it may come from an untrusted file."""
         try:
             ranges = {name: tuple(float(v) for v in note[name]) for name in ("share", "noise")}
             family = cls(**{**note, **ranges, "shape": tuple(int(v) for v in note["shape"])})
@@ -121,15 +128,15 @@ class Family:
             raise InputError(f"the description of the prior's operators is damaged: {str(texts)[:200]}")
         for name, (low, high) in (("share", family.share), ("noise", family.noise)):
             if not 0 <= low <= high < math.inf:
-                raise InputError(f"the description of the prior's operators says {name} = {low} to {high}")
+                raise InputError(f"the description of the prior's operators contains {name} = {low} to {high}")
         return family
 
 
 def choose_description(kind: str, event_shape: tuple[int, ...], together: bool) -> tuple[str, tuple[int, ...]]:
-    """How observations are described, and the shape of that.
+    """Choose a description and its shape.
 
     Args:
-        kind: The basis of their information, `Information.kind`.
+        kind: The representation of their information, `Information.kind`.
         together: Whether all channels of a pixel are measured together.
     """
     size = math.prod(event_shape)

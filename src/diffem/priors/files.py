@@ -1,4 +1,4 @@
-"""Priors as safetensors files: tensors, and in the header a JSON description from which the prior is rebuilt. Nothing is executed."""
+"""Priors as safetensors files: tensors, and a JSON description in the header. Loading executes no code."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .family import Family
 from .gaussian import GaussianPrior
 
 FORMAT = "diffem-prior-2"
-READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks see samples as they are
+READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks take unscaled samples
 
 
 def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the description of a prior; `notes` are added to the description."""
+    """Return the tensors and the description of a prior; `notes` are added to the description."""
     description: dict[str, Any] = {
         "format": FORMAT,
         "kind": type(prior).__name__,
@@ -39,7 +39,8 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
     if isinstance(prior, DiffusionPrior):
         if prior.settings is None:
             raise InputError(
-                "to save a DiffusionPrior, say how its network is made: DiffusionPrior(..., settings={'kind': ...})"
+                "to save a DiffusionPrior, pass the configuration of its network: DiffusionPrior(..., "
+                "settings={'kind': ...})"
             )
         description["network"] = prior.settings
         description["trained_min"] = prior.trained_min
@@ -56,13 +57,13 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
 
 
 def load_prior(path: str | os.PathLike[str], device: torch.device | str = "cpu", origin: Origin | None = None) -> Prior:
-    """The prior a file describes, in evaluation mode and without gradients on its parameters."""
+    """Load a prior, in evaluation mode and without gradients of its parameters."""
     prior, _ = load_with_description(path, origin)
     return prior.to(device)
 
 
 def load_with_description(path: str | os.PathLike[str], origin: Origin | None = None) -> tuple[Prior, dict[str, Any]]:
-    """The prior and its description. origin: what the file must name as its origin in a run; not compared when absent."""
+    """Load a prior and its description. If `origin` is given, the file must have that origin."""
     tensors, description = read_tensors(path, "a prior")
     if description.get("format") not in READABLE:
         raise InputError(
@@ -74,7 +75,7 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
     require_finite(tensors, path)
     try:
         prior = _rebuild(description, tensors)
-    except Exception as error:  # whatever a stranger's description provokes is about the file
+    except Exception as error:  # any error from an untrusted description is an error of the file
         raise InputError(f"{path} is not a prior of this library, or is damaged: {explain(error)}") from error
     return prior.eval().requires_grad_(False), description
 
@@ -84,7 +85,7 @@ def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     scale = float(description["scale"]) if description["format"] == FORMAT else 1.0
     for name in ("lap", "laps_before"):
         if not isinstance(lap := description.get(name, 0), int) or not 0 <= lap < 1 << 20:
-            raise InputError(f"the description says {name} = {lap!r}")
+            raise InputError(f"the description contains {name} = {lap!r}")
     mean = tensors["mean"]
     if not mean.is_floating_point() or list(mean.shape) != description["event_shape"]:
         raise InputError(
@@ -93,7 +94,7 @@ def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     kind = description["kind"]
     cov = rebuild_covariance(description["cov"], tensors) if "cov" in description else None
     if cov is not None:
-        # one product on zeros shows whether it fits; a dense one is a matrix over the flattened event
+        # one product with zeros checks the shape; a dense covariance is a matrix over the flattened event
         cov = cov.bind(mean.ndim)
         if cov.batch is not None or cov.matvec(mean.unsqueeze(0) * 0).shape[1:] != mean.shape:
             raise InputError(f"the covariance {cov} does not fit samples of shape {tuple(mean.shape)}")
@@ -110,7 +111,7 @@ def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     settings = dict(description["network"])
     family = Family.read(description["family"]) if "family" in description else None
     options = {name: value for name, value in settings.items() if name != "kind"}
-    with torch.device("meta"):  # takes no memory: only weights that are in the file are made
+    with torch.device("meta"):  # without memory: only weights that are in the file are allocated
         expected = make_network(settings["kind"], tuple(mean.shape), options).state_dict()
     _require_names(tensors, known | {f"network.{name}" for name in expected})
     weights = {name: tensors[f"network.{name}"] for name in expected}
@@ -142,6 +143,6 @@ def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:
 
 
 def save_prior(prior: Prior, path: str | os.PathLike[str], origin: Origin | None = None, **notes: Any) -> None:
-    """Write a prior to one file, by way of a temporary name: an interruption never leaves half a file."""
+    """Write a prior to one file. An interruption never leaves a partial file."""
     tensors, description = pack(prior, **notes, **({} if origin is None else {"origin": origin.note()}))
     write_tensors(Path(path), tensors, description)

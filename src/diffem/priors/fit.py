@@ -1,19 +1,21 @@
 r"""The Gaussian prior of maximum likelihood given observations alone, by expectation–maximisation.
 
-`fit_gaussian(obs)` keeps the full covariance and is exact; `fit_gaussian(obs, rank=r)` fits Σ = UUᵀ + dI (probabilistic PCA,
-Tipping & Bishop 1999) without forming anything of size N². Both use the exact posterior moments of x given y: no sampler, no
-Monte-Carlo error. The fit works on observations divided by their own scale, so that it is the same in any units. Every second round is extrapolated and kept only if that helped, so the observed-data log-likelihood
-never decreases. Where everything is measured there is nothing to iterate (`fit_complete.py`); circular blurs and k-space of one coil
-are measurements of single coordinates in Fourier space, and are fitted there (`observations/diagonal.py`).
+`fit_gaussian(obs)` keeps the full covariance and is exact; `fit_gaussian(obs, rank=r)` fits Σ = UUᵀ + dI (probabilistic
+PCA, Tipping & Bishop 1999) without forming anything of size N². Both use the exact posterior moments of x given y: no
+sampler, no Monte-Carlo error. Observations are divided by their scale, so the fit does not depend on units. Every
+second round is extrapolated; the extrapolation is kept only if it increases the likelihood, so the observed-data
+log-likelihood never decreases. If everything is measured there is a closed form (`fit_complete.py`). Circular blurs and
+k-space of one coil measure single coordinates in Fourier space and are fitted there (`observations/diagonal.py`).
 
-For a start that need not be the maximum: `moments="sampled"` replaces the moments by draws (`fit_sampled.py`), and with `held_out`
-observations the fit ends when these are predicted no better.
+If the maximum is not needed: `moments="sampled"` replaces the moments by draws (`fit_sampled.py`), and with `held_out`
+observations the fit stops when their likelihood no longer improves.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,7 +25,7 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.progress import Progress
 from ..files.memory import working_bytes
-from ..linalg import Covariance, Dense, LowRank
+from ..linalg import Covariance, DenseCovariance, LowRank
 from ..observations import Observations
 from ..observations.batches import Batches
 from ..observations.diagonal import Coordinates, diagonalised, likelihood_factor
@@ -38,7 +40,7 @@ from .gaussian import GaussianPrior
 from .rounds import FitHistory, FitState, HeldOut, Model, log_likelihood_of, run_rounds
 
 MAX_DENSE = 4096
-MAX_EXTRAPOLATED = 1024  # beyond, the eigenvectors an extrapolation needs cost more than the rounds it saves
+MAX_EXTRAPOLATED = 1024  # above this size the eigenvectors of an extrapolation cost more than the rounds it saves
 
 Moments = Literal["exact", "sampled"]
 
@@ -64,22 +66,50 @@ def fit_gaussian(
     resume: FitState | None = None,
     device: torch.device | None = None,
 ) -> GaussianPrior:
-    """Fit N(μ, Σ) to observations, which may lie on disk: batch by batch, in every round.
+    """Fit N(μ, Σ) to observations, in memory or on disk.
 
-    rank: None for a full covariance, or the rank r of Σ = UUᵀ + dI.
-    rounds, tolerance: stop after so many rounds, or when a round adds less than `tolerance` nats per measured value. (The
-        likelihood of large images under an operator whose AAᵀ is not diagonal is not computed; then all rounds are run.)
-    moments: of x given y, "exact" or "sampled"; those of a low-rank covariance are always exact.
-    held_out: observations not among `obs`; when they are predicted no better from step to step, the fit stops and returns the parameters
-        that predicted them best, and `tolerance` does not count. Without effect where their likelihood is not computed.
-    batch_size: observations handled at a time; chosen to need at most a quarter of a gigabyte when not given (8 GiB on a GPU).
-    start: a Gaussian with full covariance to go on from, say of a fit to some of the observations.
-    history: filled with the log-likelihood of every round.
-    checkpoint: called before every extrapolated step (three rounds) with the state of the fit; resume: such a state, of a
-        fit with the same arguments, which then continues to the same bits.
-    device: where to compute; where the observations are when not given.
+    Args:
+        obs: The observations.
+        rank: The rank r of Σ = UUᵀ + dI, or None for a full covariance.
+        rounds: Largest number of rounds.
+        tolerance: Stop when a round adds less than this many nats per measured value. Without effect if the likelihood
+            is not computed: for large images under an operator whose AAᵀ is not diagonal.
+        moments: Posterior moments of x, "exact" or "sampled". Those of a low-rank covariance are always exact.
+        held_out: Observations not among `obs`. The fit stops when their likelihood no longer improves, and returns the
+            parameters of the best one; `tolerance` is then ignored. Without effect if their likelihood is not computed.
+        batch_size: Observations per batch. Default: as many as need at most 256 MiB of temporary tensors (8 GiB on a
+            GPU).
+        start: A Gaussian with full covariance to start from, for instance of a fit to some of the observations.
+        history: Receives the log-likelihood of every round.
+        checkpoint: Function that is called with the state of the fit before every extrapolated step (three rounds).
+        resume: Such a state of a fit with the same arguments. The result is bit-identical to that of the uninterrupted
+            fit.
+        device: Device of the computation. Default: that of the observations.
     """
-    size, event_shape = math.prod(obs.x_shape), obs.x_shape
+    _check_rank(rank, math.prod(obs.x_shape))
+    history = FitHistory() if history is None else history
+    informative = stored(obs).informative()  # observations without measured values add nothing to the likelihood
+    if informative is None:
+        raise InputError(
+            f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
+        )
+    dtype, scale = informative[:1].y.dtype, signal_scale(informative)
+    # scaled when used, without a copy; a density in the units of x is 1/scale of that in units of the scale
+    obs, per_value = stored(informative).scaled(1 / scale), math.log(scale)
+    batches = Batches(obs, device=device)
+    cov: Covariance
+    if rank is None and is_complete(batches):
+        mean, cov, log_likelihood = fit_complete(batches)
+        history.log_likelihood.append(log_likelihood - per_value)
+    else:
+        unseen = None if held_out is None else held_out.scaled(1 / scale)
+        fit = Rounds(rounds, tolerance, per_value, history, progress, checkpoint, resume)
+        mean, cov = _iterate(obs, batches, rank, moments, seed, start, scale, unseen, batch_size, device, fit)
+        mean, cov = mean.to(dtype), cov.to(dtype)
+    return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
+
+
+def _check_rank(rank: int | None, size: int) -> None:
     if rank is None and size > MAX_DENSE:
         raise InputError(
             f"a full covariance over {size} numbers would take {size**2 * 8 / 2**30:.1f} GiB and a long time; "
@@ -87,25 +117,36 @@ def fit_gaussian(
         )
     if rank is not None and not 1 <= rank < size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
-    history = FitHistory() if history is None else history
-    informative = stored(obs).informative()  # the others add nothing to the likelihood, and only slow the rounds down
-    if informative is None:
-        raise InputError(
-            f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
-        )
-    obs = informative
-    dtype, scale = obs[:1].y.dtype, signal_scale(obs)
-    # scaled as they are used, not copied; a density in units of x is 1/scale of that in unit size
-    obs, per_value = stored(obs).scaled(1 / scale), math.log(scale)
 
-    def prior(mean: Tensor, cov: Covariance) -> GaussianPrior:
-        return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
 
-    batches = Batches(obs, device=device)
-    if rank is None and is_complete(batches):
-        mean, cov, log_likelihood = fit_complete(batches)
-        history.log_likelihood.append(log_likelihood - per_value)
-        return prior(mean, cov)
+@dataclass
+class Rounds:
+    """The options of `fit_gaussian` that concern its rounds; per_value: log-scale that is subtracted per value."""
+
+    rounds: int
+    tolerance: float
+    per_value: float
+    history: FitHistory
+    progress: bool | None
+    checkpoint: Callable[[FitState], None] | None
+    resume: FitState | None
+
+
+def _iterate(
+    obs: Observations,
+    batches: Batches,
+    rank: int | None,
+    moments: Moments,
+    seed: int,
+    start: GaussianPrior | None,
+    scale: float,
+    held_out: Observations | None,
+    batch_size: int | None,
+    device: torch.device | None,
+    fit: Rounds,
+) -> tuple[Tensor, Covariance]:
+    """Run the rounds on observations in units of `scale`; returns mean and covariance in these units."""
+    event_shape = obs.x_shape
     counts = counts_of(batches, len(obs))
     total, coordinates, factor = int(counts.sum()), diagonalised(obs), 0.0
     if coordinates is not None:
@@ -113,8 +154,7 @@ def fit_gaussian(
         obs = coordinates.obs
         batches = Batches(obs, device=device)
         counts = counts_of(batches, len(obs))
-    first = batches.first()
-    selected = rank is None and first.selection() is not None
+    selected = rank is None and batches.first().selection() is not None
     model: Model
     if rank is not None:
         model = LowRankModel(batches, rank, seed, amplified=coordinates is not None)
@@ -133,14 +173,14 @@ def fit_gaussian(
             )
         model.begin(*_into(coordinates, start.mean / scale, start.covariance().scaled(1 / scale)))
     batch_size = batch_size or max(1, working_bytes(batches.device) // model.bytes_each)
-    # blocks of one batch are padded to the largest: batches of like size waste least
+    # blocks of one batch are padded to the largest one: batches of similar size waste least
     order = counts.argsort(stable=True) if selected else None
     batches = Batches(obs, batch_size, device, order)
-    unseen = None if held_out is None else _unseen(held_out.scaled(1 / scale), model, batch_size, device)
-    history.held_out.clear()
+    unseen = None if held_out is None else _unseen(held_out, model, batch_size, device)
+    fit.history.held_out.clear()
     if unseen is not None:
-        unseen.scores = history.held_out
-    with Progress("Gaussian fit", rounds * len(obs), "observations", progress) as bar:
+        unseen.scores = fit.history.held_out
+    with Progress("Gaussian fit", fit.rounds * len(obs), "observations", fit.progress) as bar:
 
         def expect(model: Model) -> float:
             log_likelihood = factor
@@ -149,24 +189,30 @@ def fit_gaussian(
                 bar.advance(len(part))
             return log_likelihood / total
 
-        model = run_rounds(
-            model,
-            expect,
-            rounds=rounds,
-            tolerance=tolerance,
-            extrapolates=rank is not None or size <= MAX_EXTRAPOLATED,
-            history=history,
-            keep=lambda value: history.log_likelihood.append(value - per_value),
-            held_out=unseen,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-    fitted = _out_of(coordinates, model.result(), event_shape)
-    return prior(fitted[0].to(dtype), fitted[1].to(dtype))
+        extrapolates = rank is not None or math.prod(event_shape) <= MAX_EXTRAPOLATED
+        model = _run(model, expect, extrapolates, unseen, fit)
+    return _out_of(coordinates, model.result(), event_shape)
+
+
+def _run(
+    model: Model, expect: Callable[[Model], float], extrapolates: bool, held_out: HeldOut | None, fit: Rounds
+) -> Model:
+    return run_rounds(
+        model,
+        expect,
+        rounds=fit.rounds,
+        tolerance=fit.tolerance,
+        extrapolates=extrapolates,
+        history=fit.history,
+        keep=lambda value: fit.history.log_likelihood.append(value - fit.per_value),
+        held_out=held_out,
+        checkpoint=fit.checkpoint,
+        resume=fit.resume,
+    )
 
 
 def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOut | None:
-    """What tells a fit when to stop; None where the likelihood of the model is not computed."""
+    """Make the stopping rule for held-out observations; None if the likelihood of the model is not computed."""
     if model.scorer() is None or (some := stored(obs).informative()) is None:
         return None
     coordinates, total = diagonalised(some), int(some.counts().sum())
@@ -183,11 +229,11 @@ def _into(coordinates: Coordinates | None, mean: Tensor, cov: Covariance) -> tup
     eye = torch.eye(mean.numel(), dtype=mean.dtype, device=mean.device).reshape(-1, *mean.shape)
     half = to_coordinates(coordinates.basis, cov.matvec(eye))  # rows of ΣBᵀ
     matrix = to_coordinates(coordinates.basis, half.T.reshape(-1, *mean.shape))
-    return to_coordinates(coordinates.basis, mean.unsqueeze(0))[0], Dense((matrix + matrix.T) / 2)
+    return to_coordinates(coordinates.basis, mean.unsqueeze(0))[0], DenseCovariance((matrix + matrix.T) / 2)
 
 
 def _out_of(
-    coordinates: Coordinates | None, fitted: tuple[Tensor, Dense | LowRank], event_shape: tuple[int, ...]
+    coordinates: Coordinates | None, fitted: tuple[Tensor, DenseCovariance | LowRank], event_shape: tuple[int, ...]
 ) -> tuple[Tensor, Covariance]:
     """Mean `(*event)` and covariance of x from those of its coordinates."""
     mean, cov = fitted
@@ -202,4 +248,4 @@ def _out_of(
         factor, variance = cov._tensors["factor"], cov._tensors["variances"]
         return mean, LowRank(sample(factor), float(variance.flatten()[0]))
     vectors = sample(cov._tensors["vectors"].T).flatten(1).T
-    return mean, Dense.from_eigen(cov._tensors["values"], vectors)
+    return mean, DenseCovariance.from_eigen(cov._tensors["values"], vectors)

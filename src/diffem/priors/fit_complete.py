@@ -1,7 +1,7 @@
-r"""Observations of everything, all with the same white noise: the Gaussian of maximum likelihood in closed form.
+r"""The Gaussian of maximum likelihood in closed form, for complete observations with equal white noise.
 
-With ȳ and S = QΛQᵀ the mean and covariance of the observations, Σ + σ_y²I equals S in the directions that vary more than the noise; the
-others have no variance of their own (Tipping & Bishop 1999):
+With ȳ and S = QΛQᵀ the mean and covariance of the observations, Σ + σ_y²I equals S in the directions that vary more
+than the noise; the other directions have variance 0 (Tipping & Bishop 1999):
 
     μ = ȳ,      Σ = Q max(Λ − σ_y², 0) Qᵀ.
 """
@@ -13,13 +13,13 @@ import math
 import torch
 from torch import Tensor
 
-from ..linalg import Dense, Isotropic
+from ..linalg import DenseCovariance, Isotropic
 from ..observations.batches import Batches
 from ..operators import Identity
 
 
 def is_complete(batches: Batches) -> bool:
-    """Whether every entry is measured as it is, with one noise level."""
+    """Whether all entries are observed directly, with one noise level."""
     first = batches.first()
     if not isinstance(first.A, Identity) or not isinstance(first.cov, Isotropic):
         return False
@@ -27,8 +27,8 @@ def is_complete(batches: Batches) -> bool:
     return all(bool((part.cov.diagonal(()) == variance).all()) for part in batches)
 
 
-def fit_complete(batches: Batches) -> tuple[Tensor, Dense, float]:
-    """Mean, covariance, and the log-likelihood per measured value."""
+def fit_complete(batches: Batches) -> tuple[Tensor, DenseCovariance, float]:
+    """Fit mean and covariance; returns them and the log-likelihood per measured value."""
     first = batches.first()
     size, dtype = math.prod(first.x_shape), first.y.dtype
     mean = torch.zeros(size, dtype=torch.float64, device=batches.device)
@@ -45,4 +45,8 @@ def fit_complete(batches: Batches) -> tuple[Tensor, Dense, float]:
     signal = (values - noise).clamp(min=0)
     total = signal + noise
     log_likelihood = -0.5 * float((values / total + total.log()).mean() + math.log(2 * math.pi))
-    return mean.reshape(first.x_shape).to(dtype), Dense.from_eigen(signal.to(dtype), vectors.to(dtype)), log_likelihood
+    return (
+        mean.reshape(first.x_shape).to(dtype),
+        DenseCovariance.from_eigen(signal.to(dtype), vectors.to(dtype)),
+        log_likelihood,
+    )

@@ -1,6 +1,7 @@
 r"""The full-covariance model of `fit_gaussian`: sums over observations, and the update they give.
 
-With K = AΣAᵀ + Σ_y and g = AᵀK⁻¹(y − Aμ), the posterior of x is N(μ + Σg, Σ − ΣAᵀK⁻¹AΣ), so a round of expectation–maximisation is
+With K = AΣAᵀ + Σ_y and g = AᵀK⁻¹(y − Aμ), the posterior of x is N(μ + Σg, Σ − ΣAᵀK⁻¹AΣ), so a round of
+expectation–maximisation is
 
     μ ← μ + Σ ḡ,      Σ ← Σ + Σ (cov(g) − mean AᵀK⁻¹A) Σ.
 
@@ -16,38 +17,20 @@ import torch
 from torch import Tensor
 
 from ..files import memory
-from ..linalg import Covariance, Dense
+from ..linalg import Covariance, DenseCovariance
 from ..linalg.selected import SelectedBlocks
 from ..observations import Observations
 from ..observations.batches import Batches
+from ..observations.matrices import measurement_matrices, noise_matrices
 
-ENOUGH_PAIRS = 30  # pairs of entries seen together, below which their moments are not worth starting from
-
-
-def measurement_matrices(obs: Observations) -> Tensor:
-    """A as dense matrices over the measurement, `(n, m, N)`, in float64."""
-    n, shape, size = len(obs), obs.x_shape, math.prod(obs.x_shape)
-    matrices = torch.empty(n, obs.y[0].numel(), size, dtype=torch.float64, device=obs.y.device)
-    for k in range(size):  # column by column
-        e = torch.zeros(size, dtype=obs.y.dtype, device=obs.y.device)
-        e[k] = 1
-        matrices[..., k] = obs.A(e.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1)
-    return matrices
-
-
-def noise_matrices(obs: Observations) -> tuple[Tensor, Tensor]:
-    """Σ_y as `(n, m, m)`, and which entries are not measured `(n, m)`: those get unit noise, which with a zero residual and a
-    zero row of A leaves them out of everything."""
-    n, shape, noise, measured = len(obs), tuple(obs.y.shape[1:]), obs.to(torch.float64).noise, obs.measured
-    eye = torch.eye(math.prod(shape), dtype=torch.float64, device=obs.y.device)
-    sigma_y = torch.stack([noise.matvec(e.reshape(1, *shape).expand(n, *shape)).flatten(1) for e in eye], -1)
-    measured = torch.ones_like(obs.y, dtype=torch.bool) if measured is None else measured.expand_as(obs.y)
-    outside = ~measured.flatten(1)
-    return sigma_y + torch.diag_embed(outside.double()), outside
+ENOUGH_PAIRS = 30  # observations that must measure a pair of entries together, if its moments are to be used as a start
 
 
 class Full:
-    """Any operator, as dense matrices; starts from N(0, I), for observations in units of their own scale."""
+    """The model for any operator, by dense matrices.
+
+    It starts from N(0, I); observations are in units of their scale.
+    """
 
     def __init__(self, batches: Batches, n: int) -> None:
         first, device = batches.first(), batches.device
@@ -63,7 +46,7 @@ class Full:
         self._reset()
 
     def begin(self, mean: Tensor, cov: Covariance) -> None:
-        """Start from N(mean, cov) instead; mean: `(*event)`."""
+        """Start from N(mean, cov) instead of the default; mean: `(*event)`."""
         self.mean = mean.flatten().to(self.mean)
         size = len(self.mean)
         eye = torch.eye(size, dtype=self.mean.dtype, device=self.mean.device).reshape(size, *mean.shape)
@@ -71,7 +54,7 @@ class Full:
         self._reset()
 
     def scorer(self) -> Full:
-        """A model with the same parameters and sums of its own, for the likelihood of other observations."""
+        """Copy the model with new sums, for the likelihood of other observations."""
         new = copy.copy(self)
         new._cache, new._keep = {}, False
         new._reset()
@@ -81,7 +64,7 @@ class Full:
         return {"mean": self.mean, "cov": self.cov}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a `state()`: Σ itself, since `set_parameters` would round it on the way through its logarithm."""
+        """Continue from a `state()`. It contains Σ itself, since `set_parameters` would round it by a logarithm."""
         self.mean, self.cov = state["mean"].to(self.mean), state["cov"].to(self.cov)
         self._reset()
 
@@ -92,7 +75,7 @@ class Full:
         self.information = torch.zeros_like(self.cov)
 
     def _matrices(self, obs: Observations) -> tuple[Tensor, Tensor, Tensor]:
-        """A, Σ_y and the entries that are not measured."""
+        """A, Σ_y and the mask of unmeasured entries."""
         if self.count in self._cache:
             return self._cache[self.count]
         matrices = (measurement_matrices(obs), *noise_matrices(obs))
@@ -120,7 +103,7 @@ class Full:
         return float(-0.5 * (r.square().sum() + logdet + measured * math.log(2 * math.pi)))
 
     def parameters(self) -> Tensor:
-        # the logarithm of Σ: any symmetric matrix is one, and a variance on its way to 0 keeps moving
+        # the logarithm of Σ: any symmetric matrix is allowed, and a variance that tends to 0 keeps changing
         values, vectors = torch.linalg.eigh(self.cov)
         log = (vectors * values.clamp(min=1e-30).log()) @ vectors.T
         return torch.cat([self.mean, log.flatten()])
@@ -140,20 +123,29 @@ class Full:
         self.cov = (cov + cov.T) / 2
         self._reset()
 
-    def result(self) -> tuple[Tensor, Dense]:
+    def result(self) -> tuple[Tensor, DenseCovariance]:
         mean = self.mean.reshape(self.x_shape).to(self.dtype)
         values, vectors = torch.linalg.eigh(self.cov)
-        return mean, Dense.from_eigen(values.clamp(min=0).to(mean), vectors.to(mean))
+        return mean, DenseCovariance.from_eigen(values.clamp(min=0).to(mean), vectors.to(mean))
 
 
 class Selected(Full):
-    """Operators that measure single entries; starts from the moments of the entries seen, where enough are seen together."""
+    """The model for operators that measure single entries.
+
+    It starts from pairwise moments if enough pairs are measured.
+    """
 
     def __init__(self, batches: Batches, largest: int, amplified: bool = False) -> None:
-        """largest: the number of entries that an observation measures, at most. amplified: whether some noise may be far above the signal."""
+        """Prepare the model.
+
+        Args:
+            batches: The observations.
+            largest: Largest number of entries that an observation measures.
+            amplified: Whether the noise of some values may be far above the signal.
+        """
         super().__init__(batches, 0)
         size = len(self.mean)
-        # a block of the covariance, its inverse and their addresses; y, the noise and which entries they are
+        # memory: a block of the covariance, its inverse and their indices; y, its noise and its indices
         self.bytes_each = 8 * (8 * largest**2 + 8 * size)
         moments = _weighed_moments(batches, size) if amplified else _moments(batches, size)
         if moments is not None:
@@ -182,10 +174,10 @@ def _variances(obs: Observations) -> Tensor:
 
 
 def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
-    """Mean and covariance of the entries over the observations that hold them; None if some pair is hardly ever seen together.
+    """Pairwise mean and covariance of the entries; None if some pair is rarely measured together.
 
-    Pairwise moments are no covariance matrix: they carry noise of either sign. Its size shows in the most negative eigenvalue;
-    the eigenvalues that do not stand clear of it are replaced by their average.
+    Pairwise moments are noisy and need not form a covariance matrix. The most negative eigenvalue shows the size of
+    that noise; eigenvalues that are not clearly larger are replaced by their average.
     """
     count, total, noise = (torch.zeros(size, dtype=torch.float64, device=batches.device) for _ in range(3))
     pairs, products = (torch.zeros(size, size, dtype=torch.float64, device=batches.device) for _ in range(2))
@@ -213,10 +205,11 @@ def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
 
 
 def _weighed_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
-    """The same where the noise of single values may be far above the signal.
+    """The same if the noise of some values may be far above the signal.
 
-    A value with noise variance n of an entry with variance v gets the weight w = v/(v + n). The variances v come from a first pass, with
-    v = 1. A covariance that is seen with less weight than `ENOUGH_PAIRS` observations would have is pulled towards 0 accordingly.
+    A value with noise variance n of an entry with variance v gets the weight w = v/(v + n). The variances v come from a
+    first pass, with v = 1. A covariance with less total weight than `ENOUGH_PAIRS` observations is shrunk towards 0
+    accordingly.
     """
     variance = torch.ones(size, dtype=torch.float64, device=batches.device)
     for last in (False, True):
@@ -232,7 +225,11 @@ def _weighed_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _weighed_sums(batches: Batches, variance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The mean `(N,)`, Σ wwᵀ and Σ (w ⊙ (y − mean))(w ⊙ (y − mean))ᵀ `(N, N)`, and Σ w² n `(N,)` with weights w = v/(v + n)."""
+    """Compute weighted sums with weights w = v/(v + n).
+
+    Returns:
+        The mean `(N,)`, Σ wwᵀ and Σ (w ⊙ (y − mean))(w ⊙ (y − mean))ᵀ `(N, N)`, and Σ w² n `(N,)`.
+    """
     size = len(variance)
     count, total, noise = (torch.zeros_like(variance) for _ in range(3))
     pairs, products = (variance.new_zeros(size, size) for _ in range(2))

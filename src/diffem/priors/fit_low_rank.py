@@ -10,15 +10,15 @@ from torch import Tensor
 
 from ..core.randomness import Stream
 from ..files.memory import working_bytes
-from ..linalg import Diagonal, Isotropic, LowRank, System, cg
+from ..linalg import LowRank, System, cg
 from ..linalg.solvers import Unconverged
 from ..observations import Observations
 from ..observations.batches import Batches, bytes_each
-from .fit_full import measurement_matrices, noise_matrices
+from ..observations.matrices import measurement_matrices, noise_matrices
 
-STARTED_FROM = 1024  # observations
-ACCURATE = 1e-6  # relative residual of a solve that changes the moments by less than sampling does
-MAX_DENSE = 4096  # measured values up to which the likelihood of an operator with a full AAᵀ is computed
+STARTED_FROM = 1024  # observations from which the start is computed
+ACCURATE = 1e-6  # relative residual of a solve; the resulting error of the moments is below the sampling error
+MAX_DENSE = 4096  # largest number of measured values for which the likelihood is computed if AAᵀ is not diagonal
 
 
 class LowRankModel:
@@ -26,21 +26,28 @@ class LowRankModel:
 
     With N = d AAᵀ + Σ_y, W = AU, S = (I + WᵀN⁻¹W)⁻¹ and G = I − d AᵀN⁻¹A:
 
-        z | y ~ N(ẑ, S),  ẑ = S WᵀN⁻¹(y − Aμ);    E[x | z, y] = G(μ + Uz) + d AᵀN⁻¹y;    tr V[x | z, y] = dN − d² tr(AᵀN⁻¹A),
+        z | y ~ N(ẑ, S),  ẑ = S WᵀN⁻¹(y − Aμ);    E[x | z, y] = G(μ + Uz) + d AᵀN⁻¹y;    tr V[x | z, y] = dN − d²
+        tr(AᵀN⁻¹A),
 
-    which are all the moments that regressing x on (z, 1) needs. N is diagonal when AAᵀ is (masks, crops, complex k-space, block
-    means); otherwise N⁻¹ is applied by conjugate gradients and the traces are estimated with one fixed random sign vector per
-    observation, whose error averages out over observations.
+    which are the moments for the regression of x on (z, 1). N is diagonal if AAᵀ is (masks, crops, complex k-space,
+    block means); otherwise N⁻¹ is applied by conjugate gradients and the traces are estimated with one fixed random
+    sign vector per observation, whose error averages out over observations.
     """
 
     def __init__(self, batches: Batches, rank: int, seed: int, amplified: bool = False) -> None:
-        """amplified: whether the observations measure single entries, some with noise far above the signal."""
+        """Prepare the model.
+
+        Args:
+            batches: The observations.
+            rank: r.
+            amplified: Whether the observations measure single entries, some of them with noise far above the signal.
+        """
         first = batches.first()
         self.x_shape, self.dtype = first.x_shape, first.y.dtype
         self.rank, self.size = rank, math.prod(first.x_shape)
         self.seed = seed
         m = first.y[0].numel()
-        # the observation in its own precision and in float64; W, N⁻¹W and G U; vectors of conjugate gradients and others
+        # memory: the observation in two precisions; W, N⁻¹W and G U; vectors of conjugate gradients
         self.bytes_each = 3 * bytes_each(first) + 8 * (rank * (2 * m + self.size) + 10 * (m + self.size))
         self.mean, self.u, self.d = self._backprojected(batches, amplified)
         self.position = 0
@@ -48,12 +55,12 @@ class LowRankModel:
         self._reset()
 
     def _backprojected(self, batches: Batches, amplified: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Where to start: mean and principal directions of Aᵀy, with random ones where there are too few observations."""
+        """Start from mean and principal directions of Aᵀy, plus random ones if there are few observations."""
         parts, wanted = [], STARTED_FROM
         for part in batches:
             some = part[: min(wanted, len(part))].to(torch.float64)
             x = some.A.adjoint(some.y).flatten(1)
-            if amplified:  # in units of the data's scale, so that noise is compared with 1
+            if amplified:  # in units of the scale of the data, so that the noise is compared with 1
                 x = x / (1 + some.noise.diagonal(some.x_shape).flatten(1))
             parts.append(x)
             wanted -= len(some)
@@ -65,7 +72,9 @@ class LowRankModel:
         index = torch.arange(self.rank, device=x.device)
         u = Stream(self.seed, "gaussian fit").normal(index, (self.size,), dtype=torch.float64)
         u = u * (1e-2 * x.square().mean().sqrt() / math.sqrt(self.rank))
-        values, vectors = torch.linalg.eigh(x @ x.T / len(x))  # of n × n: the same spectrum as of N × N
+        values, vectors = torch.linalg.eigh(
+            x @ x.T / len(x)
+        )  # the n × n matrix has the same spectrum as the N × N matrix
         found = min(self.rank, len(x) - 1)
         top = values[-found:].clamp(min=0) if found else values[:0]
         u[:found] += (vectors[:, len(x) - found :].T @ x) / math.sqrt(len(x))
@@ -73,7 +82,7 @@ class LowRankModel:
         return mean, u, left.clamp(min=1e-3 * x.square().mean() + 1e-12)
 
     def scorer(self) -> LowRankModel:
-        """A model with the same parameters and sums of its own, for the likelihood of other observations."""
+        """Copy the model with new sums, for the likelihood of other observations."""
         new = copy.copy(self)
         new._reset()
         return new
@@ -82,7 +91,7 @@ class LowRankModel:
         return {"mean": self.mean, "u": self.u, "d": self.d}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a `state()`."""
+        """Continue from a `state()`."""
         self.mean, self.u, self.d = (state[name].to(self.mean) for name in ("mean", "u", "d"))
         self._reset()
 
@@ -173,7 +182,7 @@ class _ObservationNoise:
         self.sigma_y = obs.noise
         shape = tuple(obs.y.shape[1:])
         self.diagonal = self.sigma_y.diagonal(shape).expand(obs.y.shape).flatten(1)
-        self.exact = self.gram is not None and isinstance(self.sigma_y, Isotropic | Diagonal)
+        self.exact = self.gram is not None and self.sigma_y.is_diagonal
         if not self.exact:
             index = torch.arange(first, first + len(obs), device=obs.y.device)
             signs = stream.uniform(index, obs.x_shape, dtype=torch.float64) < 0.5
@@ -212,7 +221,7 @@ class _ObservationNoise:
         if self.obs.y[0].numel() > MAX_DENSE:
             return torch.full((len(self.obs),), torch.nan, dtype=torch.float64, device=self.d.device)
         m, size = self.obs.y[0].numel(), math.prod(self.obs.x_shape)
-        # beside the batch itself, a quarter as much for matrices
+        # matrices may take a quarter of the memory of the batch
         rows = max(1, working_bytes(self.d.device) // (4 * 8 * (2 * m * size + 4 * m * m)))
         parts = [self.obs[i : i + rows] for i in range(0, len(self.obs), rows)]
         return torch.cat([self._dense_logdet(part) for part in parts])

@@ -1,7 +1,7 @@
-r"""The full-covariance model of `fit_gaussian` with a sampled E-step, where exact posterior moments cost too much.
+r"""The full-covariance model of `fit_gaussian` with a sampled E-step, if exact moments are too expensive.
 
-Exact moments invert one matrix per observation, in N³ operations; a draw takes a few dozen products with Σ. With K = AΣAᵀ + Σ_y, the
-posterior mean and a draw of the deviation from it are (Matheron's rule)
+Exact moments invert one matrix per observation, in N³ operations; a draw takes a few dozen products with Σ. With K =
+AΣAᵀ + Σ_y, the posterior mean and a draw of the deviation from it are (Matheron's rule)
 
     x̂ = μ + ΣAᵀK⁻¹(y − Aμ),      δ = w − ΣAᵀK⁻¹(Aw + e),      w ~ N(0, Σ), e ~ N(0, Σ_y),
 
@@ -9,7 +9,8 @@ and a round of stochastic expectation–maximisation (Celeux & Diebolt 1985) set
 
     μ ← mean x̂,      Σ ← cov x̂ + mean δδᵀ.
 
-K⁻¹ is applied by conjugate gradients, stopped early: what is left is far below the error of estimating Σ from some thousand observations.
+K⁻¹ is applied by conjugate gradients, which are stopped early: their error is far below that of estimating Σ from a few
+thousand observations.
 """
 
 from __future__ import annotations
@@ -18,25 +19,24 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..linalg import Covariance, Dense, System, cg
+from ..linalg import Covariance, DenseCovariance, System, cg
 from ..observations import Observations
 from ..operators.gain import mean_gain
 from .fit_full import Full, Selected
 
-ITERATIONS, TOLERANCE = 32, 1e-2  # of conjugate gradients
+ITERATIONS, TOLERANCE = 32, 1e-2  # iterations of conjugate gradients
 
 
 class Sampled:
-    """Mean and covariance of `exact`, updated from posterior draws.
-
-    draws: per observation; their random numbers differ from round to round.
-    """
+    """The model `exact` with mean and covariance updated from posterior draws. Every round uses new random numbers."""
 
     def __init__(self, exact: Full, n: int, seed: int) -> None:
         size = len(exact.mean)
         self.exact, self.seed = exact, seed
-        self.draws = max(1, -(-2 * size // n))  # enough to span all directions, however few observations there are
-        self.bytes_each = 8 * 40 * size  # vectors of conjugate gradients and others
+        self.draws = max(
+            1, -(-2 * size // n)
+        )  # draws per observation: enough to span all directions for any number of observations
+        self.bytes_each = 8 * 40 * size  # memory: vectors of conjugate gradients and temporary ones
         self.rounds = 0
         self._reset()
 
@@ -49,7 +49,7 @@ class Sampled:
         self.xx, self.spread = torch.zeros_like(cov), torch.zeros_like(cov)
 
     def begin(self, mean: Tensor, cov: Covariance) -> None:
-        """Start from N(mean, cov) instead; mean: `(*event)`."""
+        """Start from N(mean, cov) instead of the default; mean: `(*event)`."""
         self.exact.begin(mean, cov)
         self._reset()
 
@@ -57,13 +57,13 @@ class Sampled:
         return {**self.exact.state(), "rounds": torch.tensor(self.rounds)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a `state()`."""
+        """Continue from a `state()`."""
         self.exact.restore(state)
         self.rounds = int(state["rounds"])
         self._reset()
 
     def expect(self, obs: Observations) -> float:
-        """Draw for a batch and add up; the likelihood is not computed (NaN)."""
+        """Draw for a batch and add to the sums. Returns NaN, since the likelihood is not computed."""
         obs = obs.to(torch.float64)
         n, shape, size = len(obs), obs.x_shape, len(self.exact.mean)
         index = torch.arange(self.count, self.count + n, device=obs.y.device)
@@ -89,7 +89,7 @@ class Sampled:
             pull = (obs.A.adjoint(p).flatten(1) @ cov).reshape(len(p), *shape)
             return obs.A(pull), pull
 
-        # about diag(K): exactly for operators that measure single entries
+        # approximately diag(K); exact for operators that measure single entries
         signal_variance = cov.diagonal().reshape(1, *shape)
         if obs.selection() is None:
             signal_variance = mean_gain(obs.A, obs.y) * signal_variance.mean()
@@ -107,8 +107,8 @@ class Sampled:
         self._reset()
 
     def scorer(self) -> Full | None:
-        """The exact model with these parameters; None where its likelihood costs too much."""
+        """The exact model with these parameters; None if its likelihood is too expensive."""
         return self.exact.scorer() if isinstance(self.exact, Selected) else None
 
-    def result(self) -> tuple[Tensor, Dense]:
+    def result(self) -> tuple[Tensor, DenseCovariance]:
         return self.exact.result()

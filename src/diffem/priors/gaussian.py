@@ -1,9 +1,11 @@
-r"""The Gaussian prior N(μ, Σ): the start of expectation–maximisation, and an exact answer to test against.
+r"""The Gaussian prior N(μ, Σ): the start of expectation–maximisation, and an exact reference for tests.
 
 E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 """
 
 from __future__ import annotations
+
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,22 +16,30 @@ from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..core.shapes import require_same_dtype
 from ..files.memory import working_bytes
-from ..linalg import Covariance, Dense, Isotropic, System, as_covariance, cg
+from ..linalg import Covariance, DenseCovariance, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import Unconverged
 from ..observations import Observations
 from ..operators import Identity
-from .base import Prior, require_mean, typical_size
+from ..samplers import DEFAULT_STEPS, Sampler
+from .base import Prior, require_count, require_mean, typical_size
 
-ITERATIONS = 1000  # of a solve, for operators that mix entries
-ACCURATE = 1e-8  # residual that needs no warning even if float64 could reach a smaller one
+ITERATIONS = 1000  # largest number of iterations of a solve, for operators that mix entries
+ACCURATE = 1e-8  # largest relative residual that causes no warning
 
 
 class GaussianPrior(Prior):
-    """mean: `(*event)`; cov: a covariance object, or a dense matrix over the flattened event.
+    """N(μ, Σ), with exact samples and exact posteriors.
 
     Its scale is the root mean square of the standard deviations of its entries.
+
+    Args:
+        mean: (*event). μ.
+        cov: Σ as a covariance object, or as a dense matrix over the flattened event.
+        sigma_min, sigma_max: See `Prior`.
     """
+
+    is_exact: ClassVar[bool] = True
 
     @in_own_modes
     def __init__(
@@ -54,29 +64,67 @@ class GaussianPrior(Prior):
         return self._cov
 
     def batch_for(self, most: int) -> int:
-        """Of `most`, as many samples as an exact posterior draw can hold at once: about 24 vectors in float64 for each."""
+        """Default batch size, at most `most`: an exact posterior draw needs about 24 vectors in float64 per sample."""
         return min(most, max(1, working_bytes(self.mean.device) // (24 * 8 * self.mean.numel())))
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
 
     @in_own_modes
+    @torch.no_grad()
+    def sample(
+        self,
+        n: int,
+        steps: int = DEFAULT_STEPS,
+        sampler: str | Sampler | None = None,
+        seed: int = 0,
+        *,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Draw n exact samples, `(n, *event)`, or approximate ones by a diffusion if a sampler is named.
+
+        Args:
+            n: Number of samples.
+            steps: Steps of the sampler. Exact samples take no steps.
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact samples.
+            seed, batch_size, progress, options: See `Prior.sample`. Options without a sampler raise InputError.
+        """
+        if sampler is not None:
+            return super().sample(n, steps, sampler, seed, batch_size=batch_size, progress=progress, **options)
+        require_count(n, "n")
+        require_count(steps, "steps")
+        require_no_options(options)
+        stream = Stream(seed, "gaussian prior")
+        parts = torch.arange(n, device=self.mean.device).split(batch_size or self.batch_for(n))
+        noise = (stream.normal(index, self.event_shape, dtype=self.mean.dtype) for index in parts)
+        return torch.cat([self.exact_sample(z) for z in noise])
+
+    @in_own_modes
     def exact_sample(self, z: Tensor) -> Tensor:
-        """μ + Σ^½ z for white noise z `(n, *event)`: draws without a diffusion."""
+        """Turn white noise z `(n, *event)` into samples μ + Σ^½ z."""
         return self.mean + self._cov.sqrt(z)
+
+    def choose_method(self, obs: Observations) -> tuple[str, str]:
+        return "exact", "the posterior of a Gaussian prior has a closed form"
 
     @in_own_modes
     def draw_posterior(
         self, obs: Observations, *, seed: int = 0, lap: int = 0, index: Tensor | None = None, draw: int = 0
     ) -> Tensor:
-        r"""One exact draw of q(x | y, A) per observation, `(n, *event)`, without a diffusion (Matheron's rule):
+        r"""Draw exactly from q(x | y, A), one draw per observation, `(n, *event)`, by Matheron's rule:
 
-        x + ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ (y − Ax − e),  x ~ N(μ, Σ),  e ~ N(0, Σ_y).
+            x + ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ (y − Ax − e),  x ~ N(μ, Σ),  e ~ N(0, Σ_y).
+
+        Args:
+            obs: The n observations.
+            seed, lap, index, draw: The address of the random numbers, see `posterior.Posterior.sample`.
         """
         poll()
         index = torch.arange(len(obs)) if index is None else index
         index = index.to(self.mean.device)
-        # In float64: the directions with the least variance decide whether a draw explains a precise measurement.
+        # in float64: for precise measurements the fit of a draw depends on the directions with the least variance
         obs = obs.to(torch.float64).reduced()
         stream = Stream(seed, "gaussian posterior", lap)
         number = torch.full_like(index, draw)
@@ -94,12 +142,12 @@ class GaussianPrior(Prior):
 
     def _gain(self, obs: Observations, residual: Tensor) -> Tensor:
         """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual, in float64."""
-        selected = obs.selection() if isinstance(self._cov, Dense) else None
+        selected = obs.selection() if isinstance(self._cov, DenseCovariance) else None
         if selected is not None:
             return self._selected_gain(obs, selected, residual)
         cov = self._cov.to(torch.float64)
         if isinstance(obs.A, Identity) and isinstance(obs.cov, Isotropic):
-            # Σ(Σ + s)⁻¹r as r − s(Σ + s)⁻¹r: one factor, so that eigenvectors in float32 need not be orthogonal to more than that
+            # Σ(Σ + s)⁻¹r = r − s(Σ + s)⁻¹r has one factor only, so it is less sensitive to float32 eigenvectors
             variance = obs.cov.diagonal(())
             shifted = cov.plus(variance if obs.cov.batch else variance[0])
             return residual - obs.cov.matvec(shifted.solve(residual))
@@ -116,11 +164,14 @@ class GaussianPrior(Prior):
         return solution.pullback
 
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
-        """The same for operators that measure single entries, solved directly: with little noise, iterations would be many."""
-        assert isinstance(self._cov, Dense)
+        """The same by a direct solve, for operators that measure single entries.
+
+        With little noise CG would need many iterations.
+        """
+        assert isinstance(self._cov, DenseCovariance)
         matrix, gain = self._cov.to(torch.float64).matrix()[0], []
         variances = obs.noise.diagonal(self.event_shape).expand(residual.shape).flatten(1)
-        # a block of the covariance, its inverse and their addresses
+        # memory: a block of the covariance, its inverse and their indices
         together = working_bytes(residual.device) // (8 * 8 * max(1, int(selected.sum(1).max())) ** 2)
         for rows in torch.arange(len(obs), device=residual.device).split(max(1, together)):
             blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])
@@ -135,3 +186,9 @@ class GaussianPrior(Prior):
 
     def extra_repr(self) -> str:
         return f"event_shape={self.event_shape}, cov={self._cov}"
+
+
+def require_no_options(options: dict[str, Any]) -> None:
+    """Raise InputError if exact draws are given the options of a sampler."""
+    if options:
+        raise InputError(f"exact draws take no options, got {options}; name a sampler to use them")

@@ -1,7 +1,7 @@
-r"""What a Gaussian prior predicts for observations, exactly: y | A ~ N(Aμ, AΣAᵀ + Σ_y).
+r"""The exact distribution of observations under a Gaussian prior: y | A ~ N(Aμ, AΣAᵀ + Σ_y).
 
-One law per observation, over its measured values or a window of them. Nothing of the size of all observations is
-formed: `observation_laws` goes through them in parts.
+There is one distribution per observation, over its measured values or a window of them. `observation_laws` goes through
+the observations in parts, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ import torch
 from torch import Tensor
 
 from ..files.memory import working_bytes
-from ..linalg import Dense, Diagonal, Isotropic
+from ..linalg import DenseCovariance
 from ..observations import Observations
 from .gaussian import GaussianPrior
 
-NUMBERS = 1 << 24  # entries of the rows of A, or of the covariances, in one tensor, at most
-TENSORS = 8  # of that size, held at a time
+NUMBERS = 1 << 24  # largest number of entries in a tensor of rows of A or of covariances
+TENSORS = 8  # tensors of that size that are held at a time
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Up to p measured values of each observation: `index` into the flattened y, `inside` False on padding; `(n, p)`."""
+    """Up to p measured values of each observation.
+
+    Attributes:
+        index: (n, p). Indices into the flattened y.
+        inside: (n, p). False on padding.
+    """
 
     index: Tensor
     inside: Tensor
@@ -38,14 +43,14 @@ class Chosen:
 
 
 def measured_values(obs: Observations) -> Tensor:
-    """Which values each observation measures, `(n, m)` over the flattened y."""
+    """Mask of the measured values, `(n, m)` over the flattened y."""
     measured = obs.measured
     full = torch.ones((), dtype=torch.bool, device=obs.y.device) if measured is None else measured
     return full.expand_as(obs.y).flatten(1)
 
 
 def choose(measured: Tensor, most: int) -> Chosen:
-    """At most `most` entries of each row of `measured` `(n, m)`, neighbours from the middle."""
+    """Choose at most `most` entries of each row of `measured` `(n, m)`: adjacent ones in the middle."""
     counts = measured.sum(1)
     width = max(1, min(most, int(counts.max())))
     first = ((counts - width).clamp(min=0) // 2)[:, None]
@@ -59,7 +64,11 @@ def choose(measured: Tensor, most: int) -> Chosen:
 class ObservationLaw:
     """The laws of n observations; p chosen values each.
 
-    residual: y − Aμ `(n, p)`, 0 on padding. signal: AΣAᵀ, noise: Σ_y, both `(n, p, p)`, 0 on padding. inside: `(n, p)`.
+    Attributes:
+        residual: (n, p). y − Aμ, 0 on padding.
+        signal: (n, p, p). AΣAᵀ, 0 on padding.
+        noise: (n, p, p). Σ_y, 0 on padding.
+        inside: (n, p). False on padding.
     """
 
     residual: Tensor
@@ -84,7 +93,7 @@ class ObservationLaw:
         return replace(self, residual=torch.where(self.inside, (chol @ z.unsqueeze(-1)).squeeze(-1), 0))
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """log p(y_j | the values not hidden) for every chosen value j by itself, `(n, p)`. hidden: `(n, p)` bool."""
+        """Compute log p(y_j | values that are not hidden) for every chosen value j, `(n, p)`; hidden: `(n, p)` bool."""
         K, shown = self.covariance(), self.inside & ~hidden
         both = shown[:, :, None] & shown[:, None, :]
         chol = torch.linalg.cholesky(torch.where(both, K, torch.diag_embed((~shown).to(K))))
@@ -98,9 +107,9 @@ class ObservationLaw:
 
 @torch.no_grad()
 def observation_laws(prior: GaussianPrior, obs: Observations, chosen: Chosen) -> Iterator[tuple[slice, ObservationLaw]]:
-    """The laws of the chosen values in float64, part by part: which observations, and their laws."""
+    """Iterate over parts of the observations: their indices, and the distributions of the chosen values in float64."""
     size, width = math.prod(prior.event_shape), chosen.index.shape[1]
-    selects = isinstance(prior.covariance(), Dense) and obs[:1].selection() is not None
+    selects = isinstance(prior.covariance(), DenseCovariance) and obs[:1].selection() is not None
     each = width * max(width, 1 if selects else size)
     batch = max(1, min(NUMBERS, working_bytes(obs.y.device) // (8 * TENSORS)) // each)
     matrix = prior.covariance().to(torch.float64).matrix()[0] if selects else None  # type: ignore[attr-defined]
@@ -130,14 +139,14 @@ def _through(prior: GaussianPrior, obs: Observations, chosen: Chosen) -> Tensor:
 
 def _noise(obs: Observations, chosen: Chosen) -> Tensor:
     """The chosen block of Σ_y."""
-    if isinstance(obs.cov, Isotropic | Diagonal):
+    if obs.cov.is_diagonal:
         return torch.diag_embed(chosen.take(obs.cov.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape)))
     columns = [chosen.take(obs.cov.matvec(_unit(obs, chosen, a))) for a in range(chosen.index.shape[1])]
     return torch.stack(columns, -1)
 
 
 def _unit(obs: Observations, chosen: Chosen, a: int) -> Tensor:
-    """The unit vector of each observation's a-th chosen value, 0 where there is none, `(n, *measurement)`."""
+    """Unit vector of the a-th chosen value of each observation, `(n, *measurement)`; 0 if there is none."""
     unit = torch.zeros_like(obs.y).flatten(1)
     unit.scatter_(1, chosen.index[:, a : a + 1], chosen.inside[:, a : a + 1].to(unit))
     return unit.reshape(obs.y.shape)

@@ -1,9 +1,12 @@
-"""The posterior methods that `Prior.posterior` finds by name; the package `posterior` registers its own when diffem is imported."""
+"""The posterior methods by name, as `Prior.posterior` finds them.
+
+The package `posterior` adds its methods when diffem is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -11,7 +14,9 @@ from ..observations import Observations
 
 
 class Conditioned(Protocol):
-    """A prior conditioned on n observations: a denoiser whose sample i belongs to observation i; `posterior.Posterior` is the class.
+    """A prior conditioned on n observations: a denoiser whose sample i belongs to observation i.
+
+    See `posterior.Posterior`.
 
     Attributes:
         method: The name of the posterior method.
@@ -30,7 +35,4 @@ class Conditioned(Protocol):
         ...
 
 
-Chooser: TypeAlias = Callable[[Any, Observations], tuple[str, str]]
-
 METHODS: dict[str, Callable[..., Conditioned]] = {}  # (prior, obs, **options), by name
-CHOOSERS: list[Chooser] = []  # (prior, obs) -> the best method and why; the last one is used

@@ -1,9 +1,9 @@
-r"""A mixture of isotropic Gaussians: multimodal, and everything about it is known exactly.
+r"""A mixture of isotropic Gaussians: a multimodal prior with closed-form denoiser and posterior.
 
     p(x) = Σ_k w_k N(x | μ_k, s_k² I)
 
-Given x_t, component k is N(m_k, v_k I) with m_k = μ_k + s_k²/(s_k²+σ²) (x_t − μ_k), v_k = s_k²σ²/(s_k²+σ²), and its weight is
-r_k ∝ w_k N(x_t | μ_k, (s_k²+σ²) I).
+Given x_t, component k is N(m_k, v_k I) with m_k = μ_k + s_k²/(s_k²+σ²) (x_t − μ_k), v_k = s_k²σ²/(s_k²+σ²), and its
+weight is r_k ∝ w_k N(x_t | μ_k, (s_k²+σ²) I).
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import noise_level
-from ..linalg import Covariance, Dense
+from ..linalg import Covariance, DenseCovariance
 from ..linalg.inner import accumulate_dtype
 from .base import Prior, typical_size
 
 
 class MixturePrior(Prior):
-    """weights: `(K,)`, positive, normalised here; means: `(K, *event)`; stds: `(K,)`."""
+    """A mixture of K isotropic Gaussians.
+
+    Args:
+        weights: (K,). Positive weights; they are normalised.
+        means: (K, *event). μ_k.
+        stds: (K,). s_k.
+    """
 
     weights: Tensor
     means: Tensor
@@ -55,7 +61,7 @@ class MixturePrior(Prior):
         self.register_buffer("stds", stds.to(means.dtype))
 
     def components(self, x_t: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """p(x | x_t) as a mixture: log r `(n, K)`, means m `(n, K, N)`, variances v `(n, K)`."""
+        """Compute p(x | x_t) as a mixture: log r `(n, K)`, means m `(n, K, N)`, variances v `(n, K)`."""
         variance = sigma.reshape(-1, 1) ** 2  # (1 or n, 1)
         spread = self.stds**2 + variance
         offset = x_t.flatten(1).unsqueeze(1) - self.means.flatten(1)  # (n, K, N)
@@ -67,9 +73,9 @@ class MixturePrior(Prior):
         return torch.log_softmax(log_r, -1), m, v
 
     def responsibilities(self, x_t: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
-        """log r `(n, K)` and s_k²/(s_k²+σ²) `(1 or n, K)`, from matrix products: nothing of size `(n, K, N)` is made.
+        """log r `(n, K)` and s_k²/(s_k²+σ²) `(1 or n, K)`, by matrix products, without a tensor of size `(n, K, N)`.
 
-        In float64 where the device has it, because ‖x‖² − 2xᵀμ + ‖μ‖² cancels.
+        In float64 if the device supports it, because ‖x‖² − 2xᵀμ + ‖μ‖² cancels.
         """
         dtype = accumulate_dtype(x_t.device)
         x, means, variances = x_t.flatten(1).to(dtype), self.means.flatten(1).to(dtype), self.stds.to(dtype) ** 2
@@ -96,7 +102,7 @@ class MixturePrior(Prior):
 
     def covariance(self) -> Covariance:
         total = _mixture_covariance(self.weights[None], self.means.flatten(1)[None], self.stds[None] ** 2)
-        return Dense(total[0])
+        return DenseCovariance(total[0])
 
     @in_own_modes
     def log_prob(self, x: Tensor, sigma: float = 0.0) -> Tensor:
@@ -108,7 +114,7 @@ class MixturePrior(Prior):
         return torch.logsumexp(log_p, -1)
 
     def exact_sample(self, u: Tensor, z: Tensor) -> Tensor:
-        """Draws without a diffusion, from uniform u `(n,)` (which component) and white noise z `(n, *event)`."""
+        """Draw exactly, from uniform numbers u `(n,)`, which select the component, and white noise z `(n, *event)`."""
         k = torch.searchsorted(self.weights.cumsum(0), u.to(self.weights)).clamp(max=len(self.weights) - 1)
         return self.means[k] + self.stds[k].reshape(-1, *(1,) * len(self.event_shape)) * z
 

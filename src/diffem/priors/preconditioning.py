@@ -1,23 +1,26 @@
-r"""Denoising under noise that differs from direction to direction.
+r"""Denoising with anisotropic noise.
 
-The pivot m of x_t and y (`posterior/pivot.py`) is x with noise of covariance C = (I/σ² + G)⁻¹, G = AᵀΣ_y⁻¹A. With everything in units of the
-prior's scale, a network h is preconditioned per eigenvalue c² of C as Karras et al. (2022) do for one noise level (σ_data = 1):
+The pivot m of x_t and y (`posterior/pivot.py`) is x with noise of covariance C = (I/σ² + G)⁻¹, G = AᵀΣ_y⁻¹A. With
+everything in units of the prior's scale, a network h is preconditioned per eigenvalue c² of C as Karras et al. (2022)
+do for one noise level (σ_data = 1):
 
-    D(m, C) = (I + C)⁻¹ m + C^½ (I + C)^-½ h((I + C)^-½ m, log σ, what was measured).
+    D(m, C) = (I + C)⁻¹ m + C^½ (I + C)^-½ h((I + C)^-½ m, log σ, description of y).
 
-Where nothing is measured c = σ, and this is the ordinary denoiser of `diffusion.py`. In training m = x + C^½ z, and with the weight λ = 1/σ² + 1
+If nothing is measured, c = σ, and this is the ordinary denoiser of `diffusion.py`. In training m = x + C^½ z, and with
+the weight λ = 1/σ² + 1
 
     √λ (D − x) = √λ C^½ (I + C)^-½ (h − (I + C)^-½ (C^½ x − z)):
 
-errors weigh 1 where nothing is measured and (σ_y/σ)² where the value is known up to σ_y.
+the weight of an error is 1 for unmeasured values and (σ_y/σ)² for values that are measured with noise σ_y.
 
-Where functions of C are not to be had, only products with A, the network sees x_t and the correction t of `posterior/correction.py` instead of m:
+If only products with A are available, the inputs of the network are x_t and the correction t of
+`posterior/correction.py` instead of m:
 
     D = s² x_t + t + √(1 + 1/σ²) B h(s x_t, log σ, t),      s² = 1/(1 + σ²),      B = ((1 + 1/σ²) I + G)⁻¹.
 
-Nothing measured: t = 0, B = σ²s² I, and this is the ordinary denoiser again. What h adds is damped by B, so a measured value stays at the
-measurement. t is computed with a fixed number of products, in training from simulated measurements as in use: the network learns to use the t
-that it will be given, not an ideal one.
+If nothing is measured, t = 0 and B = σ²s² I, and this is again the ordinary denoiser. B damps the contribution of h, so
+measured values stay close to y. In training t is computed from simulated measurements with the same fixed number of
+products as in use, so the network learns to use the approximate t.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from .family import Family
 
 @dataclass(frozen=True)
 class Preconditioning:
-    """C at one noise level, with what is made of it.
+    """C at one noise level, and the preconditioning by C.
 
     Attributes:
         information: G in units of the prior's scale.
@@ -47,7 +50,7 @@ class Preconditioning:
     level: Tensor
 
     def _of_variance(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A function of c² as one of the eigenvalues of G."""
+        """Convert a function of c² to a function of the eigenvalues of G."""
         return lambda gains: function(1 / (per_sample(self.level, gains) ** -2 + gains))
 
     def corrupt(self, x: Tensor, z: Tensor) -> Tensor:
@@ -59,21 +62,21 @@ class Preconditioning:
         return self.information.combine((self._of_variance(lambda c2: (1 + c2).rsqrt()), m))
 
     def output(self, m: Tensor, h: Tensor) -> Tensor:
-        """D(m, C), given what the network returned for the input."""
+        """Compute D(m, C) from the network's output h."""
         skip, out = self._of_variance(lambda c2: 1 / (1 + c2)), self._of_variance(lambda c2: (c2 / (1 + c2)).sqrt())
         return self.information.combine((skip, m), (out, h))
 
     def inputs(self, m: Tensor, family: Family) -> tuple[Tensor, Tensor]:
-        """The network's input, and what it is shown beside it."""
+        """Compute the network's input and the description of the observation."""
         v = self.input(m)
         return v, family.describe(self.information, v, self.level)
 
     def error(self, h: Tensor, m: Tensor, x: Tensor, z: Tensor) -> Tensor:
-        """√λ (D(m, C) − x), given what the network returned for m = `corrupt(x, z)`."""
+        """Compute √λ (D(m, C) − x) from the network's output h for m = `corrupt(x, z)`."""
         return self.weigh(h - self.target(x, z))
 
     def target(self, x: Tensor, z: Tensor) -> Tensor:
-        """(I + C)^-½ (C^½ x − z): what the network should return for m = x + C^½ z."""
+        """The ideal output of the network for m = x + C^½ z: (I + C)^-½ (C^½ x − z)."""
         clean, noise = (
             self._of_variance(lambda c2: (c2 / (1 + c2)).sqrt()),
             self._of_variance(lambda c2: (1 + c2).rsqrt()),
@@ -81,7 +84,7 @@ class Preconditioning:
         return self.information.combine((clean, x), (lambda gains: -noise(gains), z))
 
     def weigh(self, error: Tensor) -> Tensor:
-        """√λ C^½ (I + C)^-½ times the network's error: the weighted error of the denoiser."""
+        """Convert an error of the network to the weighted error of the denoiser, by √λ C^½ (I + C)^-½."""
 
         def weight(gains: Tensor) -> Tensor:
             sigma2 = per_sample(self.level, gains) ** 2
@@ -92,7 +95,7 @@ class Preconditioning:
 
 @dataclass(frozen=True)
 class Correcting:
-    """The same from products with A; in the place of m stand x_t and its correction t, `(n, 2, *event)`."""
+    """The same by products with A. The input is x_t and its correction t, `(n, 2, *event)`, instead of m."""
 
     information: Krylov
     level: Tensor
@@ -113,7 +116,7 @@ class Correcting:
         return x_t * (1 + per_sample(self.level, x_t) ** 2).rsqrt(), t
 
     def output(self, seen: Tensor, h: Tensor) -> Tensor:
-        """D, given what the network returned for the input."""
+        """Compute D from the network's output h."""
         x_t, t = seen.unbind(1)
 
         def out(gains: Tensor) -> Tensor:
@@ -131,7 +134,7 @@ class Correcting:
 
 
 def preconditioning(information: Information, level: Tensor) -> Preconditioning | Correcting:
-    """By how G is known."""
+    """Choose the preconditioning by the representation of G."""
     if isinstance(information, Krylov):
         return Correcting(information, level)
     return Preconditioning(information, level)

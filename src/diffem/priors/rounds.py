@@ -1,4 +1,7 @@
-"""The rounds of `fit_gaussian`: until the likelihood no longer rises, or that of observations that are not fitted to."""
+"""The rounds of `fit_gaussian`.
+
+They end when the likelihood of the observations, or of held-out ones, no longer increases.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,18 @@ from .fit_full import Full
 from .fit_low_rank import LowRankModel
 from .fit_sampled import Sampled
 
-PATIENCE = 2  # steps in a row that predict the held-out observations no better, after which a fit stops
-HELD_OUT_TOLERANCE = 5e-4  # nats per held-out value that a step must gain to count as better
+PATIENCE = 2  # successive steps without improvement on the held-out observations after which a fit stops
+HELD_OUT_TOLERANCE = 5e-4  # nats per held-out value that count as an improvement
 
 Model = Full | LowRankModel | Sampled
 
 
 @dataclass
 class FitHistory:
-    """Observed-data log-likelihood per measured value, one entry per round that was kept (NaN where it is not computed).
+    """Observed-data log-likelihood per measured value, one entry per accepted round (NaN if it is not computed).
 
-    held_out: that of the held-out observations at the beginning and after every step, where there are any.
+    Attributes:
+        held_out: Log-likelihood of the held-out observations at the beginning and after every step.
     """
 
     log_likelihood: list[float] = field(default_factory=list)
@@ -34,7 +38,7 @@ class FitHistory:
 
 @dataclass
 class FitState:
-    """A fit between two steps: the model's parameters and the best ones so far, and the log-likelihoods."""
+    """State of a fit between two steps: the current and the best parameters, and the log-likelihoods."""
 
     tensors: dict[str, Tensor]
     log_likelihood: list[float]
@@ -43,14 +47,14 @@ class FitState:
 
 @dataclass
 class HeldOut:
-    """Observations that are not fitted to: when they are predicted no better, a fit stops, with the parameters that predicted them best."""
+    """Held-out observations. A fit stops when their likelihood no longer improves, and returns the best parameters."""
 
     score: Callable[[Model], float]  # log-likelihood per measured value
     scores: list[float]
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def note(self, model: Model) -> bool:
-        """Score the model, and tell whether to stop."""
+        """Score the model; returns whether to stop."""
         score = self.score(model)
         if not score <= max(self.scores, default=-math.inf):
             self.best = {name: tensor.clone() for name, tensor in model.state().items()}
@@ -72,14 +76,15 @@ def run_rounds(
     checkpoint: Callable[[FitState], None] | None = None,
     resume: FitState | None = None,
 ) -> Model:
-    """Take steps of expectation–maximisation from the model's parameters; returns the model with the final ones.
+    """Run steps of expectation–maximisation from the model's parameters; returns the model with the final parameters.
 
-    A step is two rounds and an extrapolation of them, which is kept only if that helped; or one round with a sampled E-step, or where
-    `extrapolates` is False two.
+    A step is two rounds and an extrapolation, which is kept only if it increases the likelihood. With a sampled E-step
+    a step is one round; if `extrapolates` is False it is two rounds.
 
     Args:
-        expect: Goes through the observations, and returns their log-likelihood per measured value.
-        keep: Adds the log-likelihood of a round to the history.
+        expect: Function that accumulates the sums over the observations and returns the log-likelihood per measured
+            value.
+        keep: Function that adds the log-likelihood of a round to the history.
     """
     if resume is not None:
         model.restore({name: t for name, t in resume.tensors.items() if not name.startswith("best.")})
@@ -89,7 +94,7 @@ def run_rounds(
             held_out.best = {
                 name.removeprefix("best."): t for name, t in resume.tensors.items() if name.startswith("best.")
             }
-    current = expect(model)  # a resumed fit needs the sums of its last round again
+    current = expect(model)  # a resumed fit recomputes the sums of its last round
     if resume is None:
         keep(current)
         if held_out is not None:
@@ -116,7 +121,7 @@ def run_rounds(
 def _step(
     model: Model, expect: Callable[[Model], float], current: float, extrapolates: bool, keep: Callable[[float], None]
 ) -> tuple[Model, float]:
-    """One step; the model and its log-likelihood after it."""
+    """Run one step; returns the model and its log-likelihood."""
     if isinstance(model, Sampled):
         model.maximise()
         current = expect(model)
@@ -136,23 +141,23 @@ def _step(
     try:
         current = expect(model)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        # so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
+        # the extrapolation went so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
         current = -math.inf
     if current >= plain:
         keep(current)
         return model, current
-    return saved, plain  # too far: back to where plain EM stood
+    return saved, plain  # too far: return to the parameters of plain EM
 
 
 def _extrapolate(start: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Where two EM rounds point to (SQUAREM, Varadhan & Roland 2008): plain EM can need thousands of rounds."""
+    """Extrapolate two EM rounds (SQUAREM, Varadhan & Roland 2008). Plain EM can need thousands of rounds."""
     step, bend = first - start, second - 2 * first + start
     length = -(step.norm() / bend.norm().clamp(min=1e-300)).clamp(min=1.0, max=1e3)
     return start - 2 * length * step + length**2 * bend
 
 
 def log_likelihood_of(batches: Iterable[Observations], total: int) -> Callable[[Model], float]:
-    """A function model → log-likelihood per measured value of observations in batches, of `total` values in all."""
+    """Make a function from a model to its log-likelihood per measured value on batches with `total` measured values."""
 
     def score(model: Model) -> float:
         scorer = model.scorer()

@@ -1,1 +1,1 @@
-"""Pictures of a run, and the page that shows them."""
+"""Pictures of a run, and the HTML report that contains them."""

@@ -1,4 +1,4 @@
-"""Posterior draws for other programs: `.npz` for numbers, NIfTI for viewers of medical images."""
+"""Export posterior draws: `.npz` arrays, and NIfTI volumes for viewers of medical images."""
 
 from __future__ import annotations
 
@@ -14,27 +14,37 @@ from ..files.writing import write_bytes
 
 
 def write_npz(path: Path, arrays: dict[str, Tensor]) -> None:
+    """Write tensors to an `.npz` file."""
     buffer = io.BytesIO()
     np.savez(buffer, **{name: x.numpy() for name, x in arrays.items()})  # type: ignore[arg-type]
     write_bytes(path, buffer.getvalue())
 
 
 def require_volume(path: Path, event: tuple[int, ...]) -> None:
-    """Refuse to write samples of shape `event` as NIfTI where they are no slices, or where nibabel is missing."""
+    """Check that samples of shape `event` can be written as NIfTI.
+
+    Raises:
+        InputError: If samples are not image slices, or nibabel is not installed.
+    """
     if len(event) != 3 or event[0] not in (1, 2):
-        raise InputError(f"{path.name}: a volume is made of image slices (1 or 2, H, W), samples have shape {event}")
+        raise InputError(
+            f"{path.name}: a volume needs image slices of shape (1 or 2, H, W), got samples of shape {event}"
+        )
     if find_spec("nibabel") is None:
         raise InputError(f"writing {path.name} needs nibabel: pip install 'diffem[mri]', or export .npz")
 
 
 def to_volume(x: Tensor) -> np.ndarray:
-    """Slices `(n, 1 or 2, H, W)`, or draws of them `(k, n, 1 or 2, H, W)`, as a volume `(W, H, n)` or `(W, H, n, k)`.
+    """Convert slices to a volume in the axis order of NIfTI: columns, rows, slices, draws.
 
-    NIfTI counts columns first, then rows, slices and repetitions. Magnitudes come on the scale [0, 1], complex images as complex numbers
-    of magnitude up to 1.
+    Args:
+        x: `(n, 1 or 2, H, W)`, slices, or `(k, n, 1 or 2, H, W)`, k draws of n slices.
+
+    Returns:
+        `(W, H, n)` or `(W, H, n, k)`. Magnitudes in [0, 1], or complex numbers of magnitude up to 1.
     """
     if x.ndim not in (4, 5) or x.shape[-3] not in (1, 2):
-        raise InputError(f"a volume is made of image slices (n, 1 or 2, H, W), got samples of shape {tuple(x.shape)}")
+        raise InputError(f"a volume needs image slices (n, 1 or 2, H, W), got samples of shape {tuple(x.shape)}")
     array = x.numpy()
     values = (array[..., 0, :, :] + 1j * array[..., 1, :, :]) / 2 if x.shape[-3] == 2 else (array[..., 0, :, :] + 2) / 4
     volume = np.moveaxis(values, (-1, -2), (0, 1)) if values.ndim == 3 else values.transpose(3, 2, 1, 0)
@@ -42,9 +52,14 @@ def to_volume(x: Tensor) -> np.ndarray:
 
 
 def write_nifti(path: Path, volume: np.ndarray, voxel: tuple[float, float, float] = (1.0, 1.0, 1.0)) -> None:
-    """A volume as `.nii` or `.nii.gz`; voxel: its size in millimetres along columns, rows and slices.
+    """Write a volume as `.nii` or `.nii.gz`.
 
-    The slices carry no scanner geometry: rows run downwards, and the origin is the volume's centre.
+    The file has no scanner geometry: rows run downwards, and the origin is the centre of the volume.
+
+    Args:
+        path: The file.
+        volume: `(W, H, n)` or `(W, H, n, k)`.
+        voxel: Size of a voxel in millimetres along columns, rows and slices.
     """
     try:
         from nibabel.nifti1 import Nifti1Image
@@ -63,9 +78,15 @@ def write_nifti(path: Path, volume: np.ndarray, voxel: tuple[float, float, float
 
 
 def write_posterior(path: Path, draws: Tensor, chi2: Tensor) -> None:
-    """Draws `(k, n, *event)`, their mean and standard deviation: one `.npz`, or a NIfTI of the mean, `_std` and `_draws`.
+    """Write posterior draws with their mean and standard deviation.
 
-    A single draw has no standard deviation: then there is none in the file, or no `_std` beside it.
+    An `.npz` file contains all arrays. For NIfTI, `path` is the mean, and files with `_std` and `_draws` in their names
+    are written next to it. The standard deviation is left out if there is only one draw.
+
+    Args:
+        path: A file that ends in `.npz`, `.nii` or `.nii.gz`.
+        draws: `(k, n, *event)`.
+        chi2: `(k, n)`. Squared residual of each draw per measured value.
     """
     if path.suffix == ".npz":
         std = {"std": draws.std(0)} if len(draws) > 1 else {}

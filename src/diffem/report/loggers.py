@@ -1,7 +1,8 @@
-"""The measures, losses and pictures of a run's laps, written to TensorBoard or Weights & Biases as the laps end.
+"""Log measures, losses and pictures to TensorBoard or Weights & Biases after each lap.
 
-Both are optional and imported only when they are named. Which laps were written is kept in the run's folder, so that a resumed run,
-or a finished one that is fitted again with a logger, writes those that are missing. A logger that fails ends with a warning, the run goes on.
+Both packages are optional and imported only if they are requested. The run folder records which laps were logged, so a
+resumed run, or a finished run that is fitted again with a logger, logs the missing laps. If a logger fails, the run
+prints a warning and continues without it.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from ..runs.shown import read_losses, read_shown
 from . import pictures
 from .vectors import intervals
 
-LOGGED = "logged.json"  # in the run's folder: by logger, the last lap that was written
+LOGGED = "logged.json"  # in the run folder: the last logged lap of each logger
 HIDDEN = {metric.key for metric in METRICS if not metric.logged}
 
 
 class Logger(Protocol):
-    """Where laps are written to."""
+    """Interface of a logger."""
 
     def measures(self, lap: int, values: dict[str, float]) -> None:
-        """The measures of a lap."""
+        """Log the measures of a lap."""
 
     def losses(self, steps: list[int], losses: list[float]) -> None:
-        """The training loss at optimizer steps, counted over all laps."""
+        """Log the training loss at optimizer steps, counted over all laps."""
 
     def picture(self, lap: int, name: str, image: np.ndarray) -> None:
-        """A picture, `(height, width, 3)` of uint8."""
+        """Log a picture, uint8 `(height, width, 3)`."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered data and close the logger."""
 
 
 class TensorBoard:
@@ -69,7 +70,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the project `diffem`, or of WANDB_PROJECT, with the recipe as its configuration; resumed with the run."""
+    """A run of the project WANDB_PROJECT, by default `diffem`, with the recipe as its configuration.
+
+    A resumed diffem run resumes the same run in Weights & Biases.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self.wandb = importlib.import_module("wandb")
@@ -103,7 +107,7 @@ class WeightsAndBiases:
         self.run.finish()
 
 
-# name: what makes it, the module it needs, the extra that installs it
+# name: class, the module it needs, the extra that installs it
 LOGGERS: dict[str, tuple[Callable[[RunDir], Logger], str, str]] = {
     "tensorboard": (TensorBoard, "torch.utils.tensorboard", "tensorboard"),
     "wandb": (WeightsAndBiases, "wandb", "wandb"),
@@ -111,10 +115,10 @@ LOGGERS: dict[str, tuple[Callable[[RunDir], Logger], str, str]] = {
 
 
 def require_loggers(names: Iterable[str]) -> list[str]:
-    """The names, each once, if all are known and installed.
+    """Validate names of loggers and remove duplicates.
 
     Raises:
-        InputError: For an unknown name, and for a logger that is not installed.
+        InputError: If a name is unknown or its package is not installed.
     """
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     for name in chosen:
@@ -129,11 +133,11 @@ def require_loggers(names: Iterable[str]) -> list[str]:
 
 
 class Logging:
-    """Writes the laps of a run to its loggers.
+    """Log the laps of a run.
 
     Args:
-        folder: The run's folder.
-        names: Of the loggers, from `require_loggers`.
+        folder: The run folder.
+        names: Names of loggers, validated by `require_loggers`.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
@@ -141,13 +145,13 @@ class Logging:
         self._open: dict[str, Logger] = {}
 
     def write(self) -> None:
-        """Write every finished lap that has not been written."""
+        """Log every finished lap that has not been logged."""
         for name in list(self.names):
             try:
                 self._write(name)
-            except Exception as error:  # of a package that is not ours, perhaps of its network: no reason to lose a run
+            except Exception as error:  # errors of other packages, or of the network, must not end the run
                 self.names.remove(name)
-                warn(f"the logger {name} ended: {type(error).__name__}: {error}; the run goes on without it")
+                warn(f"the logger {name} failed: {type(error).__name__}: {error}; the run continues without it")
 
     def _write(self, name: str) -> None:
         last = self.run.laps_done()
@@ -170,16 +174,17 @@ class Logging:
         file = self.run.inside(self.run.path / LOGGED)
         try:
             kept = read_json(file) if file.is_file() else {}
-        except InputError:  # damaged: laps are written again
+        except InputError:  # corrupted: all laps are logged again
             kept = {}
         return {k: v for k, v in kept.items() if isinstance(v, int)} if isinstance(kept, dict) else {}
 
     def close(self) -> None:
+        """Close all loggers."""
         for name, logger in self._open.items():
             try:
                 logger.close()
             except Exception as error:
-                warn(f"the logger {name} did not close: {type(error).__name__}: {error}")
+                warn(f"the logger {name} could not be closed: {type(error).__name__}: {error}")
         self._open.clear()
 
 
@@ -190,7 +195,7 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def _pictures(run: RunDir, lap: int) -> dict[str, bytes]:
-    """Prior samples and posterior draws, as the report shows them."""
+    """Pictures of prior samples and posterior draws, as in the report; PNG files by name."""
     samples, draws = (read_shown(run, lap, f"{name}.npy") for name in ("samples", "posterior"))
     if pictures.is_image(samples[0]):
         return {"samples": pictures.grid(samples[:64], columns=8), "posterior": pictures.posterior(None, draws)}

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page with its pictures inside."""
+"""The report of a run: one HTML page with embedded pictures."""
 
 from __future__ import annotations
 
@@ -38,17 +38,29 @@ def write_report(
     device: torch.device | str = "cpu",
     range: tuple[float, float] | None = None,
 ) -> Path:
-    """Write `report.html` (and the pictures beside their laps) of the run at `path`; returns the page's path.
+    """Write `report.html` of a run, and the pictures into the folders of their laps.
 
-    obs, reference: the run's observations and the truth behind them, where the caller has them at hand. Samples and draws of a lap that
-        are missing or damaged are made again; draws need the observations. range: the values of x that are pixel 0 and pixel 255.
+    Samples and draws of a lap that are missing or corrupted are recomputed; draws need the observations.
+
+    Args:
+        path: The run folder.
+        obs: The observations of the run, if available.
+        reference: `(n, *event)`. The true x, if known.
+        device: Device for samples and draws that are recomputed.
+        range: The values of x that are pixel 0 and pixel 255.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        InputError: If no lap is finished, or the observations are not those of the run.
     """
     from jinja2 import Environment
 
     run = RunDir(path)
     recipe, info, metrics = run.recipe(), run.info(), run.metrics()
     if not metrics:
-        raise InputError(f"{path}: no lap of this run is finished yet, there is nothing to report")
+        raise InputError(f"{path}: no lap of this run is finished yet")
     page = Environment(autoescape=True).from_string((files("diffem.report") / "page.html").read_text())
     if obs is not None:
         run.require_observations(obs, "those given to the report")
@@ -67,7 +79,7 @@ def write_report(
         words=_words(recipe, metrics, obs is not None),
         hero=_posterior(run, last, last, shown),
         first=_posterior(run, 0, last, shown, rows=4),
-        samples=_samples(run, laps, "the start" if metrics[0].get("start") == "given" else "Gaussian start"),
+        samples=_samples(run, laps, "starting prior" if metrics[0].get("start") == "given" else "Gaussian start"),
         curves=_curves(run, metrics, clean),
         columns=columns(metrics, clean),
         cell=cell,
@@ -85,24 +97,24 @@ def write_report(
 
 
 def is_own(recipe: Recipe) -> bool:
-    """Whether the data are the user's: the page then has the name of the run, and not of the recipe."""
+    """Whether the data are the user's own; the title of the page is then the name of the run, not of the recipe."""
     return recipe.data.source in ("given", "file") or ":" in recipe.data.source
 
 
 def lead(recipe: Recipe) -> str:
-    """One line under the title: what a built-in data source is, or which recipe was used on which data of the user's."""
+    """The line under the title: the description of a built-in recipe, or the recipe and the user's data."""
     if not is_own(recipe):
         return recipe.about
     source = recipe.data.source
     where = {
-        "given": "data given from Python",
+        "given": "data from Python",
         "file": f"the observations in {recipe.data.options().get('path', 'a file')}",
     }
     return f"Recipe {recipe.name}, on {where.get(source, f'the data of {source}')}"
 
 
 def _spread(metrics: list[dict[str, Any]], most: int = 5) -> list[dict[str, Any]]:
-    """A few laps, the first and the last among them."""
+    """Select at most `most` laps, evenly spread, with the first and the last."""
     if len(metrics) <= most:
         return metrics
     picks = sorted({round(i * (len(metrics) - 1) / (most - 1)) for i in range(most)})
@@ -110,17 +122,18 @@ def _spread(metrics: list[dict[str, Any]], most: int = 5) -> list[dict[str, Any]
 
 
 def _inline(png: bytes) -> str:
+    """Data URL of a PNG."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 @dataclass
 class Shown:
-    """The observations the run's pictures condition on, `(n, *event)` each.
+    """The observations of the run's pictures.
 
     Attributes:
-        seen: Aᵀy, NaN where nothing was measured.
-        entries: Measured values of entries of x, NaN where there are none; None if the operator does not measure single entries.
-        truth: x, where it is known.
+        seen: `(n, *event)`. Aᵀy, NaN at unmeasured entries.
+        entries: `(n, *event)`. The measured entries of x, NaN elsewhere; None if A does not measure single entries.
+        truth: `(n, *event)`. x, if it is known.
     """
 
     seen: np.ndarray
@@ -137,22 +150,24 @@ def _shown(obs: Observations | None, index: torch.Tensor, reference: torch.Tenso
 
 
 def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict[str, str]:
-    """Sentences of the page that depend on what the run was given."""
+    """Sentences of the page that depend on the run."""
     held, clean = recipe.watch.held_out > 0, recipe.e_step.clean
     what = "samples" if clean else "observations"
-    whose = f"{what[0].upper()}{what[1:]} that were {'kept from' if held else 'used in'} training"
-    seen = ", and draws of x given each of them" if at_hand else ": draws of x given each of them"
-    learned = "It was trained on samples of x themselves." if clean else "It was learned from the observations alone."
+    whose = f"{'held-out' if held else 'training'} {what}"
+    pictures_of = (
+        f"{whose[0].upper()}{whose[1:]}, and posterior draws for each" if at_hand else f"Posterior draws for {whose}"
+    )
+    learned = "It was trained on clean samples of x." if clean else "It was learned from the observations alone."
     if metrics[0].get("start") == "given":
-        learned = "It started from a prior that was given."
+        learned = "Training started from a given prior."
     measured = any(m.get("predictive_log_likelihood") is not None for m in metrics)
-    fine = f"No warnings: held-out {what} are explained, and predicted about as well as after the best lap."
+    fine = f"No warnings: the draws fit held-out {what}, whose prediction is about as good as after the best lap."
     return {
         "lead": lead(recipe),
-        "posterior": f"{whose}{seen}.",
-        "prior": f"Draws from the prior alone, the same random numbers in every lap. {learned}",
-        "fine": fine if measured else f"No warnings. Nothing was held out, so predictions of {what} were not checked.",
-        "counted": f"{what} to learn from + held out",
+        "posterior": f"{pictures_of}.",
+        "prior": f"Samples of the prior, with the same random numbers in every lap. {learned}",
+        "fine": fine if measured else f"No warnings. No {what} were held out, so predictions were not tested.",
+        "counted": f"{what} for training + held out",
     }
 
 
@@ -179,14 +194,14 @@ def _posterior(run: RunDir, lap: int, last: int, shown: Shown | None, rows: int 
 
 
 def _samples(run: RunDir, laps: list[int], start: str) -> list[tuple[str, str]]:
-    """Captions and pictures of prior samples: one of each lap, or for points one of all laps, which share their axes."""
+    """Captions and pictures of prior samples: one picture per lap for images, one of all laps for vectors."""
     samples = {lap: read_shown(run, lap, "samples.npy") for lap in laps}
     last = samples[laps[-1]]
     if not pictures.is_image(last[0]):
         png = pictures.marginals({f"lap {lap}": x for lap, x in samples.items()})
         write_bytes(run.file(laps[-1], "samples.png"), png)
         return [("Neighbouring coordinates", _inline(png))]
-    # one scale for all laps, that of the last, or differences between laps would not show
+    # all laps use the grey levels of the last one, so that they can be compared
     levels = pictures.limits(last)
     shown = []
     for lap, x in samples.items():

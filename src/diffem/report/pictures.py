@@ -1,4 +1,4 @@
-"""Pictures of samples, by the shape of a sample: images as grids, low-dimensional points as marginals. PNG bytes."""
+"""Pictures of samples as PNG bytes: grids of images, two-dimensional marginals of vectors, and curves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-# One ink per meaning, on every page: observations and curves, draws, truth.
+# Colours of all pages: observations and curves, draws, truth.
 INK, ACCENT, MUTED = "#1b3a4b", "#c8553d", "#8d99ae"
 
 
 def new_figure(width: float, height: float, **grid: Any) -> tuple[Any, Any]:
-    """A figure off any window system; matplotlib is imported only here."""
+    """A matplotlib figure without a window, and its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -24,13 +24,14 @@ def new_figure(width: float, height: float, **grid: Any) -> tuple[Any, Any]:
 
 
 def to_png(figure: Any) -> bytes:
+    """Render a figure."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white")
     return buffer.getvalue()
 
 
 def as_image(x: np.ndarray) -> np.ndarray | None:
-    """A sample as `(H, W)` or `(H, W, 3)`, in its own units; None when it is not an image. Complex images give their magnitude."""
+    """Convert a sample to `(H, W)` or `(H, W, 3)`; None if it is not an image. Complex images become magnitudes."""
     if x.ndim == 2 and min(x.shape) >= 4:
         return x
     if x.ndim == 3 and x.shape[-1] == 2 and min(x.shape[:2]) >= 4:
@@ -43,23 +44,24 @@ def as_image(x: np.ndarray) -> np.ndarray | None:
 
 
 def is_image(x: np.ndarray) -> bool:
+    """Whether a sample is an image."""
     return as_image(x) is not None
 
 
 def between(image: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Values as brightness in [0, 1], black at `low` and white at `high`; NaN stays NaN."""
+    """Convert values to brightness in [0, 1], black at `low` and white at `high`; NaN stays NaN."""
     return np.clip((image - low) / (high - low), 0, 1)
 
 
 def limits(x: np.ndarray) -> tuple[float, float]:
-    """Grey levels that show the bulk of the values."""
+    """Values to display as black and white: the 0.5 % and 99.5 % quantiles."""
     finite = x[np.isfinite(x)]
     low, high = np.percentile(finite, [0.5, 99.5]) if finite.size else (-1.0, 1.0)
     return float(low), float(high) if high > low else float(low) + 1
 
 
 def grid(x: np.ndarray, columns: int = 16, levels: tuple[float, float] | None = None) -> bytes:
-    """Samples `(n, *event)` as a grid of images, or as 2-d marginals when they are points."""
+    """Draw samples `(n, *event)` as a grid of images, or as two-dimensional marginals if they are vectors."""
     if not is_image(x[0]):
         return marginals({"samples": x})
     images = [as_image(sample) for sample in x]
@@ -76,7 +78,7 @@ def grid(x: np.ndarray, columns: int = 16, levels: tuple[float, float] | None = 
 
 
 def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> bytes:
-    """Pixels as a PNG without axes, every pixel a sharp square; NaN is white."""
+    """Draw pixels without axes and without interpolation; NaN is white."""
     from PIL import Image
 
     bright = between(canvas, low, high)
@@ -89,17 +91,23 @@ def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> b
 
 
 def _box(values: np.ndarray) -> tuple[float, float]:
-    """An axis that holds all values, with a margin; of unit length when they are all the same."""
+    """Limits of an axis that contains all values with a margin; length 1 if all values are equal."""
     low, high = float(values.min()), float(values.max())
     margin = 0.1 * (high - low) or 0.5
     return low - margin, high + margin
 
 
-FEW = 4096  # points that are shown one by one
+FEW = 4096  # fewer points are drawn individually, more as a histogram
 
 
 def marginals(sets: dict[str, np.ndarray], bins: int = 120, dimensions: int = 4) -> bytes:
-    """Neighbouring coordinates, one row per set of points `(n, d)`: 2-d histograms of many, the points themselves when they are few."""
+    """Draw two-dimensional marginals of neighbouring coordinates.
+
+    Args:
+        sets: Points `(n, d)` by title; one row each, with the axes of the first set.
+        bins: Number of bins per axis of a histogram.
+        dimensions: Largest number of pairs of coordinates.
+    """
     first = next(iter(sets.values()))
     d = min(first.reshape(len(first), -1).shape[1], dimensions + 1)
     pairs = [(i, i + 1) for i in range(d - 1)] or [(0, 0)]
@@ -133,10 +141,14 @@ def posterior(
     levels: tuple[float, float] | None = None,
     rows: int = 8,
 ) -> bytes:
-    """One row per observation: what was measured, draws, mean and standard deviation (and the truth where it is known).
+    """Draw one row per observation: the observation, draws, their mean and standard deviation, and the truth.
 
-    observations `(n, *event)` with NaN where nothing was measured, None if they are not at hand; draws `(k, n, *event)`; levels: black
-    and white.
+    Args:
+        observations: `(n, *event)`, NaN at unmeasured entries; None leaves them out.
+        draws: `(k, n, *event)`.
+        truth: `(n, *event)`; None leaves it out.
+        levels: The values of x that are black and white.
+        rows: Largest number of observations.
     """
     if not is_image(draws[0, 0]):
         return marginals({"posterior draws": draws.reshape(-1, *draws.shape[2:])})
@@ -171,13 +183,13 @@ def posterior(
 
 @dataclass(frozen=True)
 class Curve:
-    """A measure along the laps or along training.
+    """A measure as a function of the lap or the optimizer step.
 
     Attributes:
-        x: Where it was measured.
-        y: Its values.
-        error: Standard errors of the values, drawn as a band; None if they are not known.
-        level: The value it should have, drawn as a line; None if there is none.
+        x: Laps or optimizer steps.
+        y: Values.
+        error: Standard errors of the values, drawn as a band, or None.
+        level: The ideal value, drawn as a line, or None.
     """
 
     x: Sequence[float]
@@ -187,7 +199,7 @@ class Curve:
 
 
 def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> bytes:
-    """Plots side by side in rows of `columns`, by title; one alone is as wide as a row."""
+    """Draw curves, by title, in rows of at most `columns` plots."""
     columns = min(columns, len(series))
     rows = -(-len(series) // columns)
     figure, axes = new_figure(9.6, 2.9 * rows, nrows=rows, ncols=columns)

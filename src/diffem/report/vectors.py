@@ -1,4 +1,4 @@
-"""Posterior draws of vectors: for every observation the interval of the draws at each entry, what was measured, and the truth."""
+"""Pictures of posterior draws of vectors: intervals of the draws, measured values and truth, entry by entry."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 
 from .pictures import ACCENT, INK, MUTED, new_figure, to_png
 
-MOST = 64  # entries that are shown one by one; longer signals as bands
+MOST = 64  # entries; longer vectors are drawn as bands instead of separate intervals
 
 
 def intervals(
     draws: np.ndarray, measured: np.ndarray | None = None, truth: np.ndarray | None = None, rows: int = 8
 ) -> bytes:
-    """A panel per observation, two beside each other, all with one axis.
+    """Draw one panel per observation, in two columns with common axes.
 
     Args:
         draws: `(k, n, *event)`.
-        measured: Measured values of entries of x, `(n, *event)`, NaN where there are none; None if entries are not measured by themselves.
-        truth: `(n, *event)`.
-        rows: Observations shown, at most.
+        measured: `(n, *event)`. The measured entries of x, NaN elsewhere; None if A does not measure single entries.
+        truth: `(n, *event)`, if it is known.
+        rows: Largest number of observations.
     """
     k, n = draws.shape[:2]
     flat = draws.reshape(k, n, -1)

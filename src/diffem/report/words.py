@@ -1,4 +1,4 @@
-"""Observations in words, for people who look at a run: what was measured of x, with how much noise, in which units."""
+"""Descriptions of observations in words: what they measure of x, the noise level, and the units."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..observations.batches import scanned_together
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
 
-LOOKED_AT = 256  # observations that are counted and measured
+DESCRIBED = 256  # largest number of observations from which the description is computed
 
 
 def operator_in_words(A: Operator) -> str:
-    """What kind of measurement an operator makes."""
+    """Describe what an operator measures."""
     if isinstance(A, Compose):
         return ", then ".join(operator_in_words(part) for part in reversed(A.children()))
     if isinstance(A, Stack):
@@ -34,7 +34,7 @@ def operator_in_words(A: Operator) -> str:
 
 
 def share_measured(obs: Observations) -> str:
-    """Which share of its values the observations measure: empty if all."""
+    """Describe the fraction of the values of y that are measured; empty if all are."""
     counts = obs.counts().double() / obs.y[0].numel()
     low, high = float(counts.min()), float(counts.max())
     if low == 1:
@@ -43,25 +43,25 @@ def share_measured(obs: Observations) -> str:
 
 
 def noise_in_words(obs: Observations) -> str:
-    """The standard deviation of the noise, in the units of y."""
+    """The noise level, in the units of y."""
     std = obs.cov.diagonal(tuple(obs.y.shape[1:])).sqrt()
     low, high = float(std.min()), float(std.max())
     return f"{low:.3g}" if math.isclose(low, high, rel_tol=1e-3) else f"{low:.3g} to {high:.3g}"
 
 
 def observation_in_words(obs: Observations) -> str:
-    """What observations measure, how much of it, and with how much noise."""
+    """Describe what observations measure, the measured fraction and the noise level."""
     share = share_measured(obs)
     return f"{operator_in_words(obs.A)}{f', {share}' if share else ''}, noise {noise_in_words(obs)}"
 
 
 def encoding(obs: Observations | None, prior: Prior, range: tuple[float, float] | None = None) -> list[tuple[str, str]]:
-    """How the data are encoded, as rows of a name and a text.
+    """Describe the scale and units of the data, as pairs of a name and a text.
 
     Args:
-        obs: The run's observations; None if they are not at hand.
-        prior: The prior of a lap: all of a run have the same scale and noise levels.
-        range: The values of x that are pixel 0 and pixel 255, if the data source names them.
+        obs: The observations of the run, if available.
+        prior: The prior of any lap; all laps have the same scale and diffusion noise levels.
+        range: The values of x that are pixel 0 and pixel 255, if the data source specifies them.
     """
     shape = " × ".join(map(str, prior.event_shape))
     rows = [
@@ -74,14 +74,17 @@ def encoding(obs: Observations | None, prior: Prior, range: tuple[float, float] 
         rows.append(("black and white", f"x = {range[0]:g} is pixel 0, x = {range[1]:g} is pixel 255"))
     if obs is not None and len(obs):
         try:
-            some = obs[: min(len(obs), LOOKED_AT, scanned_together(obs))]
+            some = obs[: min(len(obs), DESCRIBED, scanned_together(obs))]
             rows.append(("an observation y", observation_in_words(some)))
-        except InputError:  # observations on a disk that is gone: the rest still holds
+        except InputError:  # the file of the observations is gone; the other rows do not need it
             pass
     s = prior.scale
-    rows.append(("scale", f"the network computes with x / {s:.4g}, the size of x under the start"))
+    rows.append(("scale", f"the network input is x / {s:.4g}; this is the size of x under the Gaussian start"))
     low, high = prior.sigma_min, prior.sigma_max
     rows.append(
-        ("noise levels", f"{low:.3g} to {high:.3g} in the units of x, {low / s:.3g} to {high / s:.3g} times the scale")
+        (
+            "diffusion noise levels",
+            f"{low:.3g} to {high:.3g} in the units of x, {low / s:.3g} to {high / s:.3g} times the scale",
+        )
     )
     return rows

@@ -1,4 +1,4 @@
-"""The draws of a lap as training uses them: all in memory where they fit, read from their shards where they do not."""
+"""The draws of a lap for training: in memory if they fit, otherwise read from their shards on demand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from .draws import DrawStore
 
 
 class StoredDraws:
-    """The draws of a lap, `(draws · observations, *event)` in the order of `DrawStore.all`, read from disk as they are used.
+    """The draws of a lap, `(draws · observations, *event)` in the order of `DrawStore.all`, read from disk on demand.
 
-    Every shard is compared with its checksum once, when this is made. `draws[rows]` is a tensor on `device`, as if the draws were one.
+    The constructor verifies the checksum of every shard. Indexing returns a tensor on `device`.
+
+    Args:
+        store: The shards.
+        device: Device of the returned tensors.
+
+    Raises:
+        InputError: If a shard is corrupted or has another shape than the first one.
     """
 
     def __init__(self, store: DrawStore, device: torch.device | str = "cpu") -> None:
@@ -23,7 +30,7 @@ class StoredDraws:
         self.dtype, self._shards = first.dtype, [store.rows(0)]
         for k in range(1, len(store)):
             if (len(draws := store.read(k)), *draws.shape[2:]) != (len(first), *first.shape[2:]):
-                raise InputError(f"shard {k} in {store.folder} holds draws of another form than shard 0")
+                raise InputError(f"shard {k} in {store.folder} contains draws of another shape than shard 0")
             self._shards.append(store.rows(k))
         self.shape = (len(first) * store.observations, *first.shape[2:])
         self._per_shard = len(first) * store.shard
@@ -36,11 +43,11 @@ class StoredDraws:
         return len(self.shape)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Draws at `rows`, of any shape: `(*rows.shape, *event)`. They are read in the order in which they lie on disk."""
-        wanted = rows.flatten().cpu().numpy()
-        order = np.argsort(wanted, kind="stable")
-        out = torch.empty(len(wanted), *self.shape[1:], dtype=self.dtype)
-        array, sorted_rows = out.numpy(), wanted[order]
+        """Read the draws at `rows`, a tensor of any shape: `(*rows.shape, *event)`. Reads follow the order on disk."""
+        requested = rows.flatten().cpu().numpy()
+        order = np.argsort(requested, kind="stable")
+        out = torch.empty(len(requested), *self.shape[1:], dtype=self.dtype)
+        array, sorted_rows = out.numpy(), requested[order]
         ends = np.searchsorted(sorted_rows, self._per_shard * np.arange(1, len(self._shards) + 1))
         start = 0
         for k, end in enumerate(ends.tolist()):
@@ -51,6 +58,6 @@ class StoredDraws:
 
 
 def lap_draws(store: DrawStore, device: torch.device) -> Tensor | StoredDraws:
-    """Every draw of a lap: kept in the memory of `device` if they fit its budget (`memory.may_stay`), read as they are used otherwise."""
+    """All draws of a lap: in the memory of `device` if they fit its budget (`memory.may_stay`), otherwise on demand."""
     size = sum(store.rows(k).nbytes for k in range(len(store)))
     return store.all(device) if memory.may_stay(size, device) else StoredDraws(store, device)

@@ -1,10 +1,11 @@
-"""Observations made by a function of the user's: `data: {source: my_module:problem}`.
+"""Observations made by a Python function of the user: `data: {source: my_module:problem}`.
 
-The function returns `Observations` or a `Problem`. It gets the other keys of `data` by name, and `seed` if it takes one.
+The function returns `Observations` or a `Problem`. Its keyword arguments are the other keys of `data`, and `seed` if it
+has such a parameter.
 
-Naming such a source executes code, so it is executed only if the user names it: in a recipe's own file, a mapping, `--set`,
-`changes` or `--source`. A run's folder and an exported prior never execute anything: the recipe that a run keeps may be
-somebody else's, and so may a module beside it. `recipe_folder` decides.
+The function is executed only if the user names it: in a recipe file, a mapping, `--set`, `changes` or `--source`.
+Loading a run folder or an exported prior never executes code, because the recipe in it, and a module next to it, may be
+untrusted. `recipe_folder` makes this decision.
 """
 
 from __future__ import annotations
@@ -30,10 +31,20 @@ NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 
 
 def python_problem(source: str, seed: int, options: dict[str, Any], folder: Path) -> Problem:
-    """Import the module, from `folder` or from where Python finds it, and call the function."""
+    """Import the module and call the function.
+
+    Args:
+        source: `module:function`.
+        seed: Passed to the function if it has a parameter `seed`.
+        options: The other arguments of the function.
+        folder: Searched for the module before `sys.path`.
+
+    Raises:
+        InputError: If the function cannot be imported, fails, or returns something else than observations.
+    """
     match = NAME.fullmatch(source)
     if match is None:
-        raise InputError(f"data.source {source!r} is not of the form module:function, such as my_module:problem")
+        raise InputError(f"data.source {source!r} must have the form module:function, such as my_module:problem")
     module_name, name = match.groups()
     with _first_in_path(folder):
         module = _module(module_name, folder)
@@ -57,16 +68,18 @@ def _module(name: str, folder: Path) -> Any:
         found = PathFinder.find_spec(top, [str(folder)])
     loaded = getattr(sys.modules.get(top), "__file__", None)
     if found is not None and loaded and found.origin and not os.path.samefile(loaded, found.origin):
-        raise InputError(f"data.source: a module {top!r} is loaded already, from {loaded}; rename the one in {folder}")
+        raise InputError(
+            f"data.source: another module {top!r} is already loaded from {loaded}; rename the one in {folder}"
+        )
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             hint = f"; name the module without .py: {name.removesuffix('.py')}:function" if name.endswith(".py") else ""
             raise InputError(
-                f"data.source: there is no module {name!r}, neither in {folder} nor where Python looks (sys.path){hint}"
+                f"data.source: module {name!r} was found neither in {folder} nor in sys.path{hint}"
             ) from None
-        raise InputError(f"data.source: {name} needs a module that is missing: {error.name}") from error
+        raise InputError(f"data.source: {name} imports the module {error.name}, which is not installed") from error
 
 
 def _called(function: Any, source: str, seed: int, options: dict[str, Any]) -> Any:
@@ -78,7 +91,7 @@ def _called(function: Any, source: str, seed: int, options: dict[str, Any]) -> A
         signature.bind(**given)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"data.source {source!r} does not take these settings: {str(options)[:400]} ({error})"
+            f"data.source {source!r} does not accept these arguments: {str(options)[:400]} ({error})"
         ) from None
     try:
         return function(**given)
@@ -103,12 +116,15 @@ def _first_in_path(folder: Path) -> Iterator[None]:
 
 
 def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
-    """Where to look for the module of a source that a recipe names; an error where it must not be executed.
+    """The folder to search for the module of a data source that a recipe names.
 
     Args:
         source: The source, `module:function`.
-        recipe: The recipe as the user passed it to `fit`: a file's path, or a mapping.
-        changes: The keys of the recipe that the user set.
+        recipe: The recipe as the user passed it to `fit`: the path of a file, or a mapping.
+        changes: The recipe keys that the user set.
+
+    Raises:
+        InputError: If the source comes from the recipe of a run, so that it must not be executed.
     """
     if "data" in changes or "data.source" in changes:
         return Path.cwd()
@@ -117,6 +133,6 @@ def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
     if not isinstance(recipe, Recipe) and not isinstance(recipe, str | os.PathLike):
         return Path.cwd()
     raise InputError(
-        f"the observations are made by Python code, {source}, which is executed only if you name it, not because a run's "
-        f"recipe does: --set data.source={source}, or changes={{'data.source': {source!r}}}"
+        f"the observations are made by Python code, {source}, which is not executed only because the recipe of a run "
+        f"names it. Name it yourself: --set data.source={source}, or changes={{'data.source': {source!r}}}"
     )

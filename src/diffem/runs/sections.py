@@ -139,7 +139,7 @@ class EStep(Section):
     @property
     def together(self) -> int:
         """The number of draws that are picked from one particle set; 1 for samplers without particles."""
-        return max(1, int(self.sampler_options.get("picks", 1))) if self.sampler == "tds" else 1
+        return max(1, int(self.sampler_options.get("picks", 1)))
 
     def independent(self, draws: int = 1) -> EStep:
         """Return a copy that makes independent draws.

@@ -1,7 +1,8 @@
-"""Where observations come from: a source makes them from its settings and a seed.
+"""Data sources: functions that make observations from settings and a seed.
 
-`SOURCES` names the function of each source, `module:function`, and imports it when it is used: a new source is a file and a line here. Sources
-that simulate measurements of known data also return that data, for evaluation only: nothing in a run ever looks at it.
+`SOURCES` names the function of each source, `module:function`, which is imported when it is used. A new source is a
+file and a line in `SOURCES`. Sources that simulate measurements also return the true x. It is used for evaluation only,
+never for training.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Source = Callable[..., Problem]  # (seed, **settings)
 def file(seed: int, path: str = "") -> Problem:
     """Observations saved with `Observations.save`."""
     if not Path(path).is_file():
-        raise InputError(f"data.path: no observations file at {path!r}")
+        raise InputError(f"data.path: observations file {path!r} does not exist")
     return Problem(Observations.load(path))
 
 
@@ -35,7 +36,7 @@ SOURCES: dict[str, str | Source] = {
 
 
 def source_function(name: str) -> Source:
-    """The function of a source in `SOURCES`."""
+    """Import the function of a data source in `SOURCES`."""
     source = SOURCES[name]
     if not isinstance(source, str):
         return source
@@ -44,17 +45,49 @@ def source_function(name: str) -> Source:
     return made
 
 
+def expected_size(source: str, options: dict[str, Any]) -> tuple[tuple[int, ...], int | None] | None:
+    """Size of the data of a source, without reading them.
+
+    The module of a source NAME may define a function `expected_size_of_NAME(options)`.
+
+    Args:
+        source: A name in `SOURCES`, or any other source.
+        options: The other keys of the recipe's section `data`.
+
+    Returns:
+        The shape of a sample, and the number of observations or None; None if the size is not known.
+    """
+    if source not in SOURCES:
+        return None
+    module = import_module(source_function(source).__module__)
+    size: Callable[[dict[str, Any]], tuple[tuple[int, ...], int | None]] | None = getattr(
+        module, f"expected_size_of_{source}", None
+    )
+    return None if size is None else size(options)
+
+
 def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
-    """The problem of one of this library's own sources; `python_source.py` has those of users, which execute code."""
+    """Make the observations of one of the library's data sources; `python_source.py` calls functions of the user.
+
+    Args:
+        source: A name in `SOURCES`.
+        seed: Seed of all random numbers.
+        options: The other keys of the recipe's section `data`.
+
+    Raises:
+        InputError: If the source is unknown, or does not accept the options.
+    """
     if source == "given":
         raise InputError(
-            "data.source is 'given': the observations come from Python, diffem.fit(obs, ...). From the command line name a file of "
-            "Observations.save, --set data='{source: file, path: obs.safetensors}', or a function, --set data.source=my_module:problem"
+            "data.source is 'given', which means that the observations come from Python: diffem.fit(obs, ...). On the "
+            "command line, name a file of Observations.save, --set data='{source: file, path: obs.safetensors}', or a "
+            "function, --set data.source=my_module:problem"
         )
     if ":" in source:
         raise InputError(
-            f"the observations are made by Python code, {source}, which is not executed because a file names it. Name it yourself "
-            f"(fit: --set data.source={source}; evaluate, report, export: --source {source}), or call the function from Python"
+            f"the observations are made by Python code, {source}, which is not executed only because a file names it. "
+            f"Name it yourself (fit: --set data.source={source}; evaluate, report, export: --source {source}), or call "
+            "the function from Python"
         )
     if source not in SOURCES:
         raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")
@@ -63,7 +96,7 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        # settings may be a stranger's: a negative size fails deep inside, and is still a setting that is not taken
+        # settings may be untrusted: a negative size, for example, fails deep inside the source
         raise InputError(
-            f"data source {source!r} does not take these settings: {str(options)[:400]} ({error})"
+            f"data source {source!r} does not accept these settings: {str(options)[:400]} ({error})"
         ) from error

@@ -1,6 +1,6 @@
-"""Samplers: any of them takes any denoiser; a new one is a file and a line in `run.SAMPLERS`."""
+"""Samplers. Every sampler works with every denoiser; a new sampler is a file and a line in `run.SAMPLERS`."""
 
-from .base import Sampler
+from .base import Sampler, Target
 from .ddim import DDIM
 from .heun import Heun
 from .pc import PredictorCorrector
@@ -19,6 +19,7 @@ __all__ = [
     "Heun",
     "PredictorCorrector",
     "Sampler",
+    "Target",
     "draw",
     "get_sampler",
     "schedule",

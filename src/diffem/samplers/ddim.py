@@ -1,20 +1,22 @@
-r"""DDIM with any stochasticity η, of first order or, remembering one evaluation, of second.
+r"""DDIM with stochasticity η, of first order, or of second order with the memory of one evaluation.
 
 The reverse SDE (the paper's Eq. 3) with stochasticity η, from σ_t to σ_s with x̂ = D(x_t, σ_t):
 
     x_s = x̂ + σ_s √(1 − η²τ) (x_t − x̂)/σ_t + σ_s √(η²τ) z,      τ = 1 − σ_s²/σ_t².
 
-η = 0 is the deterministic DDIM, η = 1 is DDPM. η enters squared, as in Eq. 3 (Algorithm 2 of the paper writes it without the
-square; at 0 and 1 there is no difference).
+η = 0 is the deterministic DDIM, η = 1 is DDPM. η enters squared, as in Eq. 3 (Algorithm 2 of the paper writes it
+without the square; at 0 and 1 there is no difference).
 
-Holding x̂ fixed through a step loses variance: at 64 steps DDPM returns a Gaussian 8 % too narrow, and expectation–maximisation
-compounds that lap after lap. Second order extrapolates x̂ to the middle of the step in log σ from the evaluation before,
+Holding x̂ fixed through a step loses variance: at 64 steps DDPM returns a Gaussian 8 % too narrow, and
+expectation–maximisation compounds that lap after lap. The second-order step extrapolates x̂ to the middle of the step
+in log σ from the previous evaluation,
 
     x̂ ← x̂_t + c(h) h/(2h') (x̂_t − x̂_{t'}),      h = log σ_t/σ_s,  h' = log σ_{t'}/σ_t,
 
-at no further evaluation. With c = 1 this is DPM-Solver++ 2M (Lu et al. 2022) in variance-exploding form, which returns a Gaussian 0.5 % too wide
-at 64 steps and 4.5 % at 18. Levels being log-linear, that excess is nearly the same for every variance: it depends on h. `CALIBRATION`
-is the c(h), found on a Gaussian by bisection, that removes it (below 0.2 % from 18 steps on); it tends to 1 with h, so the order stays.
+without a further evaluation. With c = 1 this is DPM-Solver++ 2M (Lu et al. 2022) in variance-exploding form, which
+returns a Gaussian 0.5 % too wide at 64 steps and 4.5 % at 18. Since levels are log-linear, that excess depends on h and
+hardly on the variance. `CALIBRATION` is the c(h), found on a Gaussian by bisection, that removes it (below 0.2 % from
+18 steps on). c tends to 1 as h → 0, so the order is unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from .base import Denoise, Noise, Sampler
 CALIBRATION = (1.0, -0.32, 0.24)  # coefficients of 1, h, h²: within 0.004 of the bisection for 0 < h < 1 and any η
 
 
-class DDIM:
+class DDIM(Sampler):
     name: ClassVar[str] = "ddim"
     evaluations_per_step = 1
 
@@ -42,9 +44,6 @@ class DDIM:
             raise InputError(f"order must be 1 or 2, got {order}")
         self.eta, self.order = float(eta), order
         self.noises_per_step = 1 if eta > 0 else 0
-
-    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
-        return [(self, sigmas)]
 
     def table(self, sigmas: Tensor) -> Tensor:
         sigma_t, sigma_s = sigmas[:-1], sigmas[1:]

@@ -1,4 +1,7 @@
-r"""Heun's method on the probability-flow ODE dx/dσ = (x − D(x, σ))/σ, second order (Karras et al. 2022, Algorithm 1)."""
+r"""Heun's method on the probability-flow ODE dx/dσ = (x − D(x, σ))/σ, second order (Karras et al.
+
+2022, Algorithm 1).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,10 @@ from ..core.cuda_graphs import State
 from .base import Denoise, Noise, Sampler
 
 
-class Heun:
+class Heun(Sampler):
     name: ClassVar[str] = "heun"
     evaluations_per_step = 2
     noises_per_step = 0
-
-    def phases(self, sigmas: Tensor) -> list[tuple[Sampler, Tensor]]:
-        return [(self, sigmas)]
 
     def table(self, sigmas: Tensor) -> Tensor:
         sigma_t, sigma_s = sigmas[:-1], sigmas[1:]

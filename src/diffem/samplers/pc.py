@@ -1,10 +1,11 @@
 r"""Predictor–corrector: a deterministic DDIM step, then Langevin corrections at the level reached (Song et al. 2021).
 
 A correction is x ← x + δ ∇log p(x_s) + √(2δ) z with δ = τσ_s², that is x − τ(x − x̂) + σ_s√(2τ) z. It is not
-Metropolis-adjusted: where the noise dominates, the variance it settles at is too large by τ/2 (5 % at τ = 0.1).
+Metropolis-adjusted: if the noise dominates, its stationary variance is too large by τ/2 (5 % at τ = 0.1).
 
-Corrections let a draw change its mind about where it belongs, at noise levels about as large as the data. Below the size of the data's
-details there is nothing left to decide, and thousands of them bring out what is wrong with a learned Jacobian instead: `down_to` ends them there.
+At noise levels about as large as the data, corrections let a draw move between modes. Below the size of the data's
+details they no longer help, and thousands of them amplify the errors of a learned Jacobian. Corrections therefore end
+at the noise level `down_to`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .base import Denoise, Noise, Sampler
 from .ddim import DDIM
 
 
-class PredictorCorrector:
+class PredictorCorrector(Sampler):
     name: ClassVar[str] = "pc"
 
     def __init__(self, corrections: int = 1, tau: float = 0.1, down_to: float = 0.0) -> None:

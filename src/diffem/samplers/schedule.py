@@ -16,10 +16,10 @@ SIGMA_MIN, SIGMA_MAX = 1e-3, 1e2
 
 
 def lowest_level(sigma_min: float, noise: float) -> float:
-    """The level a posterior's draw has to reach: sigma_min, or a quarter of the measurement noise that lies far below it.
+    """The last noise level of a posterior draw: sigma_min, or a quarter of the measurement noise if that is lower.
 
-    The last denoising returns a mean: it takes from the spread of a measured value the share σ²/(σ² + noise²), 6 % at a
-    quarter of the noise.
+    The last denoising returns a mean, which reduces the spread of a measured value by the share σ²/(σ² + noise²): 6 %
+    at a quarter of the noise.
     """
     return noise / 4 if noise < sigma_min / 2 else sigma_min
 

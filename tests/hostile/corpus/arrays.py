@@ -93,7 +93,7 @@ def _(folder):
     return hole(path, path.stat().st_size + TIB, path.read_bytes())
 
 
-@hostile("reference", "values that are NaN", "needed: finite samples")
+@hostile("reference", "values that are NaN", "must contain finite samples")
 def _(folder):
     np.save(folder / "x.npy", np.full((16, *EVENT), np.nan, np.float32))
     return folder / "x.npy"

@@ -70,7 +70,7 @@ for file in ("model.safetensors", "config.json"):
     def _(folder, file=file):
         return with_file(folder, file, lambda path: path.symlink_to("/dev/tty"))
 
-    @hostile("hub", f"{file} is a link to itself", "cannot be read|holds no exported prior")
+    @hostile("hub", f"{file} is a link to itself", "cannot be read|contains no exported prior")
     def _(folder, file=file):
         return with_file(folder, file, lambda path: path.symlink_to(path.name))
 
@@ -86,7 +86,7 @@ for file in ("model.safetensors", "config.json"):
     def _(folder, file=file):
         return with_file(folder, file, Path.touch)
 
-    @hostile("hub", f"{file} is missing", "cannot be read|holds no exported prior")
+    @hostile("hub", f"{file} is missing", "cannot be read|contains no exported prior")
     def _(folder, file=file):
         return with_file(folder, file, lambda path: None)
 
@@ -95,13 +95,13 @@ for file in ("model.safetensors", "config.json"):
         return with_file(folder, file, lambda path: path.write_bytes(pickled(folder)))
 
 
-@hostile("hub", "a folder that is a file", "holds no exported prior")
+@hostile("hub", "a folder that is a file", "contains no exported prior")
 def _(folder):
     (folder / "shared").write_text("{}")
     return folder / "shared"
 
 
-@hostile("hub", "a folder that is not there", "holds no exported prior")
+@hostile("hub", "a folder that is not there", "contains no exported prior")
 def _(folder):
     return folder / "shared"
 
@@ -155,7 +155,7 @@ def _(folder):
     return with_weights(folder, lambda tensors: tensors["cov.variance"].fill_(-1.0), "gaussian")
 
 
-@hostile("hub", "a covariance of a million numbers over four", "has shape")
+@hostile("hub", "a covariance of a million numbers over four", "is too large")
 def _(folder):
     return with_weights(folder, lambda tensors: tensors.update({"cov.variance": torch.ones(1 << 20)}), "gaussian")
 
@@ -184,16 +184,16 @@ def _(folder):
 
 
 CARDS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "no hash": (lambda c: c.pop("files"), "names no hash"),
-    "files that are a list": (lambda c: c.update(files=["model.safetensors"]), "names no hash"),
-    "a hash that is a number": (lambda c: c["files"]["model.safetensors"].update(sha256=7), "names no hash"),
+    "no hash": (lambda c: c.pop("files"), "contains no hash"),
+    "files that are a list": (lambda c: c.update(files=["model.safetensors"]), "contains no hash"),
+    "a hash that is a number": (lambda c: c["files"]["model.safetensors"].update(sha256=7), "contains no hash"),
     "the hash of something else": (
         lambda c: c["files"]["model.safetensors"].update(sha256="0" * 64),
         "SHA-256 differs",
     ),
     "another format": (lambda c: c.update(format="diffem-card-9"), "has format 'diffem-card-9'"),
-    "no prior": (lambda c: c.pop("prior"), "describes no prior"),
-    "a prior that is a list": (lambda c: c.update(prior=[1]), "describes no prior"),
+    "no prior": (lambda c: c.pop("prior"), "must describe a prior"),
+    "a prior that is a list": (lambda c: c.update(prior=[1]), "must describe a prior"),
     "an unknown kind of prior": (lambda c: c["prior"].update(kind="os.system"), "unknown kind of prior"),
     "an unknown network": (lambda c: c["prior"]["network"].update(kind="../../evil"), "unknown network"),
     "a network of 10^12 weights": (lambda c: c["prior"]["network"].update(hidden=[10**6, 10**6]), "of memory"),
@@ -262,7 +262,7 @@ TARGETS: dict[str, dict[str, bytes]] = {
 }
 for name, files in TARGETS.items():
 
-    @hostile("export", f"a folder {name}", "is not empty and holds no exported prior")
+    @hostile("export", f"a folder {name}", "is not empty and contains no exported prior")
     def _(folder, files=files):
         return target(folder, files)
 
@@ -273,26 +273,26 @@ def _(folder):
     return folder / "mine"
 
 
-@hostile("export", "a run", "is not empty and holds no exported prior")
+@hostile("export", "a run", "is not empty and contains no exported prior")
 def _(folder):
     return write_run(folder / "mine")
 
 
-@hostile("export", "a folder whose card is a pipe", "is not empty and holds no exported prior")
+@hostile("export", "a folder whose card is a pipe", "is not empty and contains no exported prior")
 def _(folder):
     path = target(folder, {"README.md": b"?"})
     os.mkfifo(path / "config.json")
     return path
 
 
-@hostile("export", "a folder whose card is a device", "is not empty and holds no exported prior")
+@hostile("export", "a folder whose card is a device", "is not empty and contains no exported prior")
 def _(folder):
     path = target(folder, {"README.md": b"?"})
     (path / "config.json").symlink_to("/dev/zero")
     return path
 
 
-@hostile("export", "a folder with a pickle for weights", "is not empty and holds no exported prior")
+@hostile("export", "a folder with a pickle for weights", "is not empty and contains no exported prior")
 def _(folder):
     import pickle
 

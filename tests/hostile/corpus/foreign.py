@@ -109,7 +109,7 @@ def _(folder):
     return rewritten(folder, lambda report: report.update(origin=[[]] * 1000), SHARD[1])
 
 
-@hostile("draws", "counted with words", "should be numbers")
+@hostile("draws", "counted with words", "must be numbers")
 def _(folder):
     return rewritten(folder, lambda report: report.update(chi2="one"), SHARD[1])
 
@@ -144,7 +144,7 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of fewer observations", "needed: draws of 14 observations")
+@hostile("draws", "of fewer observations", "must contain draws of 14 observations")
 def _(folder):
     run = write_run(folder / "run")
     np.save(run / SHARD[0], numbers(1, 3, 4).numpy())
@@ -269,7 +269,7 @@ for name, make in CHANGED.items():
             return on_a_file(folder, make())
 
 
-@hostile("run, evaluate", "data that are gone", "run: its data cannot be loaded again: .*no observations file at")
+@hostile("run, evaluate", "data that are gone", "run: its data cannot be loaded again: .*observations file")
 def _(folder):
     run = on_a_file(folder, observations(32))
     (folder / "obs.safetensors").unlink()

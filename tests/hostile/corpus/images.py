@@ -43,7 +43,7 @@ def _(folder):
     return folder
 
 
-@hostile("images", "a picture of 10^8 pixels", "claims 10000×10000 pixels")
+@hostile("images", "a picture of 10^8 pixels", "has 10000×10000 pixels")
 def _(folder):
     (folder / "a.png").write_bytes(png(10_000, 10_000))
     return folder
@@ -106,7 +106,7 @@ def _(folder):
     )
 
 
-@hostile("images", "an archive with a member of 1 TiB", "too large for an image|cannot be read|damaged")
+@hostile("images", "an archive with a member of 1 TiB", "too large for an image|cannot be read|corrupted")
 def _(folder):
     info = tarfile.TarInfo("a.png")
     info.size = TIB
@@ -124,14 +124,14 @@ def _(folder):
     return folder / "x.tar.gz"
 
 
-@hostile("images", "an archive of a million empty files", "holds more files than there is room for")
+@hostile("images", "an archive of a million empty files", "contains more files than an archive of its size")
 def _(folder):
     block = b"".join(tarfile.TarInfo(f"{k}.png").tobuf() for k in range(1000))
     (folder / "x.tar.gz").write_bytes(gzip.compress(block, mtime=0) * 1000)
     return folder / "x.tar.gz"
 
 
-@hostile("images", "an archive cut off", "cut off|damaged|cannot be read")
+@hostile("images", "an archive cut off", "cut off|corrupted|cannot be read")
 def _(folder):
     path = tar(folder / "x.tar.gz", (tarfile.TarInfo("a.png"), png(64, 64) * 40), mode="w:gz")
     path.write_bytes(path.read_bytes()[:-200])

@@ -129,7 +129,7 @@ def _(folder):
     return rewritten(folder, stack)
 
 
-@hostile("observations", "a sample of negative size", "must be positive whole numbers")
+@hostile("observations", "a sample of negative size", "must be positive integers")
 def _(folder):
     stack = node("Stack", node("Identity"), node("Identity"), x_shape=[-4, -4])
     return rewritten(folder, stack)
@@ -143,7 +143,7 @@ def _(folder):
     return rewritten(folder, inner)
 
 
-@hostile("observations", "an operator that holds code", "unknown operator 'Function'")
+@hostile("observations", "an operator that contains code", "unknown operator 'Function'")
 def _(folder):
     return rewritten(folder, node("Function", forward="__import__('os').system('true')"))
 

@@ -116,7 +116,7 @@ def _(folder):
     return recipe(folder, data={**RECIPE["data"], "sigma": -1.0})
 
 
-@hostile("recipe", "observations in a pipe", "recipe.yaml: data.path: no observations file at")
+@hostile("recipe", "observations in a pipe", "recipe.yaml: data.path: observations file")
 def _(folder):
     os.mkfifo(folder / "pipe")
     return recipe(folder, data={"source": "file", "path": str(folder / "pipe")})

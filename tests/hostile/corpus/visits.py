@@ -16,7 +16,7 @@ from .arrays import claim, npy
 from .images import png
 from .registry import Bomb, hostile, pickled
 
-NO_PICTURE = "no picture that can be read; PNG, JPEG, WebP or a .npy array"
+NO_PICTURE = "not a readable picture; it must be PNG, JPEG, WebP or a .npy array"
 SIGNATURES = {
     "png": b"\x89PNG\r\n\x1a\n",
     "jpg": b"\xff\xd8\xff",
@@ -111,17 +111,17 @@ upload("one byte", NO_PICTURE, "x.png", b"\x89")
 for suffix, signature in SIGNATURES.items():
     upload(f"the signature of .{suffix} alone", "read as an", f"alone.{suffix}", signature)
     upload(f"the signature of .{suffix}, then an EPS", "read as an", f"eps.{suffix}", signature + EPS)
-upload("a JPEG that goes on as a TIFF", "can be read as an image", "x.jpg", lambda: b"\xff\xd8\xff" + saved("TIFF"))
-upload("a PNG without pixels", "can be read as an image", "x.png", HEADER)
-upload("a PNG of no width", "can be read as an image", "x.png", lambda: png(0, 8))
+upload("a JPEG that goes on as a TIFF", "cannot be read as an image", "x.jpg", lambda: b"\xff\xd8\xff" + saved("TIFF"))
+upload("a PNG without pixels", "cannot be read as an image", "x.png", HEADER)
+upload("a PNG of no width", "cannot be read as an image", "x.png", lambda: png(0, 8))
 upload(
     "a PNG with a wrong checksum",
-    "can be read as an image",
+    "cannot be read as an image",
     "x.png",
     lambda: png(8, 8)[:30] + b"\x00\x00\x00" + png(8, 8)[33:],
 )
 upload(
-    "a PNG whose pixels are damaged",
+    "a PNG whose pixels are corrupted",
     "cannot be read as an image",
     "x.png",
     lambda: noise("PNG")[:99] + bytes(900) + noise("PNG")[999:],
@@ -142,13 +142,13 @@ upload(
     "x.png",
     lambda: png(8, 8)[:33] + TEXT + png(8, 8)[33:],
 )
-upload("an animated PNG", "animation of 3 pictures", "x.png", lambda: animation("PNG"))
-upload("an animated WebP", "animation of 3 pictures", "x.webp", lambda: animation("WEBP"))
+upload("an animated PNG", "animation of 3 frames", "x.png", lambda: animation("PNG"))
+upload("an animated WebP", "animation of 3 frames", "x.webp", lambda: animation("WEBP"))
 
 # Cut off.
-upload("half a PNG", "damaged", "x.png", lambda: noise("PNG")[: len(noise("PNG")) // 2])
-upload("half a JPEG", "damaged", "x.jpg", lambda: noise("JPEG")[: len(noise("JPEG")) // 2])
-upload("half a WebP", "damaged", "x.webp", lambda: noise("WEBP")[: len(noise("WEBP")) // 2])
+upload("half a PNG", "corrupted", "x.png", lambda: noise("PNG")[: len(noise("PNG")) // 2])
+upload("half a JPEG", "corrupted", "x.jpg", lambda: noise("JPEG")[: len(noise("JPEG")) // 2])
+upload("half a WebP", "corrupted", "x.webp", lambda: noise("WEBP")[: len(noise("WEBP")) // 2])
 
 
 # Arrays.

@@ -22,7 +22,7 @@ def h5(folder: Path) -> tuple[Path, Any]:
     return folder, file
 
 
-@hostile("volume", "a dataset in another file", "is a link to another place")
+@hostile("volume", "a dataset in another file", "is a link")
 def _(folder):
     path, file = h5(folder / "volumes")
     with h5py.File(folder / "secret.h5", "w") as other:
@@ -32,7 +32,7 @@ def _(folder):
     return path
 
 
-@hostile("volume", "a dataset that is any file of the disk", "keeps its data in other files")
+@hostile("volume", "a dataset that is any file of the disk", "has its data in other files")
 def _(folder):
     path, file = h5(folder / "volumes")
     (folder / "secret").write_bytes(bytes(2 * 16 * 16 * 4))
@@ -42,7 +42,7 @@ def _(folder):
     return path
 
 
-@hostile("volume", "a dataset put together from other files", "keeps its data in other files")
+@hostile("volume", "a dataset put together from other files", "has its data in other files")
 def _(folder):
     path, file = h5(folder / "volumes")
     layout = h5py.VirtualLayout((2, 16, 16), "<f4")
@@ -62,7 +62,7 @@ def _(folder):
     return path
 
 
-@hostile("volume", "a link that leads to itself", "is a link to another place")
+@hostile("volume", "a link that leads to itself", "is a link")
 def _(folder):
     path, file = h5(folder / "volumes")
     with file:

@@ -78,14 +78,14 @@ class _Path:
         self.status = torch.where(self.active & where, reason, self.status)
 
     def product(self, system: System, p: Tensor, guard: bool) -> tuple[Tensor, Tensor]:
-        """Mp and the pullback of p, after the guard has looked at p."""
+        """Compute Mp and the pullback of p, and apply the curvature guard to p."""
         signal, noise, pull = system.product(p)
         if guard:
             self.stop(violates(dot(p, signal), dot(p, noise)), Status.GUARDED)
         return signal + noise, pull
 
     def advance(self, step: Tensor, direction: Tensor, pull: Tensor, r: Tensor) -> None:
-        """u ← u + step · direction, which leaves the residual r; samples that have stopped keep what they have."""
+        """Set u ← u + step · direction with residual r. Samples that have stopped keep their u."""
         if self.pullback is None:
             self.pullback = self.best_pullback = torch.zeros_like(pull)
         assert self.best_pullback is not None

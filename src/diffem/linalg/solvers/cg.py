@@ -13,8 +13,12 @@ from .system import Solution, Status, System, beyond_recovery, merit, relative, 
 def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = None, guard: bool = True) -> Solution:
     """Solve M u = b from u = 0.
 
-    b: `(n, *m)`. Runs `iterations` steps without reading anything back from the device; with a `tolerance`, a sample
-    stops at ‖r‖ ≤ tolerance·‖b‖ and the loop ends when all have.
+    Args:
+        system: M.
+        b: (n, *m). Right-hand sides.
+        iterations: Number of iterations. Without a tolerance they run without synchronising with the device.
+        tolerance: A sample stops at ‖r‖ ≤ tolerance·‖b‖, and the loop ends when all samples have stopped.
+        guard: Whether the curvature guard is on (see `system.py`).
     """
     definite = system.noise is not None
     bb = dot(b, b)

@@ -1,4 +1,4 @@
-"""A warning for solves whose answer is used as exact and that ended before they converged."""
+"""A warning if a solve whose result is used as exact did not converge."""
 
 import warnings
 
@@ -6,13 +6,14 @@ from .system import Solution, Status
 
 
 class ConvergenceWarning(RuntimeWarning):
-    """An iterative solve ended before its residual was as small as required."""
+    """An iterative solve ended before its residual reached the tolerance."""
 
 
 class Unconverged:
     """Counts the solves of one purpose that ended with a residual ‖b − Mu‖/‖b‖ above the tolerance, and warns of them.
 
-    name: the purpose, for the warning.
+    Args:
+        name: The purpose of the solves, for the message of the warning.
     """
 
     def __init__(self, name: str, tolerance: float) -> None:
@@ -33,7 +34,8 @@ class Unconverged:
     def warn(self) -> None:
         if self.count:
             warnings.warn(
-                f"{self.name}: {self.count} of {self.total} systems did not converge within {self.iterations} iterations "
+                f"{self.name}: {self.count} of {self.total} systems did not converge within {self.iterations} "
+                "iterations "
                 f"(relative residual up to {self.residual:.1e}, required: {self.tolerance:.1e})",
                 ConvergenceWarning,
                 stacklevel=3,

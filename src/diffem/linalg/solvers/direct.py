@@ -1,4 +1,4 @@
-"""Form the matrix and factor it: exact, for few measurements (one product per measured value)."""
+"""Direct solve: form the matrix with one product per measured value and factor it. For few measured values."""
 
 import torch
 from torch import Tensor
@@ -16,10 +16,11 @@ def direct(
 ) -> Solution:
     """Solve M u = b exactly. b: `(n, *m)`; `iterations` and `tolerance` have no meaning here.
 
-    The guard's analogue: A V Aᵀ is symmetrised, and u keeps to the eigenvectors whose eigenvalues are not negative; the others are refused
-    and counted per sample. (Setting their eigenvalues to 0 instead would claim that x̂ is certain there, and send the sample away by
-    e/Σ_y along a pullback that is not small.) For the likelihood, `energy` and `logdet`, which must not reward being refused, they
-    count with their absolute values.
+    The analogue of the curvature guard: A V Aᵀ is symmetrised, and u is restricted to eigenvectors with non-negative
+        eigenvalues. Negative
+    eigenvalues are counted per sample. (Clamping them to 0 instead would treat x̂ as certain along these directions and
+    move the sample by e/Σ_y along a pullback that is not small.) In `energy` and `logdet`, which define the likelihood,
+    negative eigenvalues count with their absolute values, so that they are not rewarded.
     """
     size = b[0].numel()
     if size > MAX_SIZE:
@@ -40,7 +41,8 @@ def direct(
         pulls.append(pull)
     gram = torch.stack(signal_columns, -1).to(dtype)  # (n, m, m)
     noise = torch.stack(noise_columns, -1).to(dtype)
-    # entries that are not measured have zero rows: they become unit rows, with a zero right-hand side. No noise is no such sign.
+    # unmeasured entries have zero rows: they become unit rows with a zero right-hand side; a system without noise has
+    # no such entries
     outside = ((gram == 0) & (noise == 0)).all(-1)  # (n, m)
     noise = noise + torch.diag_embed(outside.to(dtype))
 
@@ -49,7 +51,7 @@ def direct(
     gram = torch.where(finite.reshape(-1, 1, 1), gram, 0)
     clean = torch.where(finite.unsqueeze(1), rhs, 0)
     guards = torch.zeros(len(b), dtype=torch.int64, device=b.device)
-    kept: Tensor | None = None  # (n, m, m) onto the directions that are not refused
+    kept: Tensor | None = None  # (n, m, m) projection onto the directions that are kept
     if guard:
         values, vectors = eigh((gram + gram.mT) / 2)
         smallest_noise = noise.diagonal(dim1=-2, dim2=-1).amin(-1, keepdim=True)

@@ -12,9 +12,9 @@ def gmres(
 ) -> Solution:
     """Minimise ‖b − M u‖ over the Krylov space of dimension `iterations`, per sample. b: `(n, *m)`.
 
-    A sample whose basis must stop early (converged, guarded, or the space is exhausted) keeps a smaller space: its unused
-    columns of the Hessenberg matrix are replaced by unit vectors in rows it does not reach, which leaves its least-squares
-    problem as it was and gives those columns the coefficient 0.
+    A sample whose basis must stop early (converged, guarded, or the space is exhausted) keeps a smaller space: its
+    unused columns of the Hessenberg matrix are replaced by unit vectors in rows it does not reach, which leaves its
+    least-squares problem as it was and gives those columns the coefficient 0.
     """
     guard = guard and system.noise is not None
     bb = dot(b, b)
@@ -54,7 +54,7 @@ def gmres(
                 column[:, i] += projection
                 w = axpy(-projection, q, w)
         norm = torch.where(active, dot(w, w).sqrt(), 0)
-        # what is left after orthogonalising is rounding: the space is exhausted and the system solved within it
+        # only rounding is left after orthogonalising: the space is exhausted, and the system is solved within it
         exhausted = active & (norm <= 1e2 * torch.finfo(b.dtype).eps * norm_before)
         column[:, j + 1] = torch.where(exhausted, 0, norm)
         hessenberg[:, :, j] = torch.where(active.unsqueeze(1), column, hessenberg[:, :, j])
@@ -76,7 +76,7 @@ def gmres(
 
 
 def _normalised(w: Tensor, norm: Tensor, active: Tensor) -> Tensor:
-    """w/‖w‖ where the sample goes on, 0 elsewhere."""
+    """Return w/‖w‖ for samples that continue, 0 for the others."""
     scale = torch.where(active, 1 / torch.where(active, norm, 1), 0)
     return axpy(scale, w, torch.zeros_like(w))
 
@@ -87,7 +87,7 @@ def _least_squares(h: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     rhs[:, 0, 0] = torch.where(torch.isfinite(beta), beta, 0)
     h = torch.nan_to_num(h)
     q, r = torch.linalg.qr(h)
-    # a zero on the diagonal means M is singular on the space; the minimum-norm choice gives that direction nothing
+    # a zero on the diagonal means that M is singular on the space; the minimum-norm solution has no component there
     diagonal = r.diagonal(dim1=-2, dim2=-1)
     singular = diagonal.abs() <= 1e-14 * diagonal.abs().amax(-1, keepdim=True).clamp(min=1e-300)
     r = r + torch.diag_embed(singular.to(r.dtype) * 1e300)

@@ -1,21 +1,23 @@
-r"""What a solver is given and what it returns.
+r"""The input and the output of a solver.
 
 The posterior methods solve M u = b with M = Σ_y + A V Aᵀ, one system per sample, and then need Jᵀ Aᵀ u. Every product
 A V Aᵀ p = σ² A (Jᵀ Aᵀ p) passes through JᵀAᵀp, the *pullback* of p, so a solver that builds u = Σ αᵢ pᵢ gets
 JᵀAᵀu = Σ αᵢ JᵀAᵀpᵢ for free: k iterations cost k vector–Jacobian products, not k + 1.
 
-V is a covariance, so the true M satisfies pᵀMp ≥ pᵀΣ_y p. A learned Jacobian need not; where a direction violates it the
-system is wrong along that direction, and solving on would send the sample away. That is the *curvature guard*: such a
-sample stops with what it has, alone, and the guard is counted.
+V is a covariance, so the true M satisfies pᵀMp ≥ pᵀΣ_y p. A learned Jacobian may violate this along a direction p. The
+system is then wrong along p, and further iterations would let the sample diverge. The *curvature guard* stops such a
+sample at its current u, independently of the other samples, and counts the event.
 
-For symmetric M ⪰ Σ_y the distance of u from the solution, in the norm of M, is known but for a constant: it is the *merit*
-½uᵀMu − bᵀu = −½ uᵀ(b + r) with r = b − Mu, and 0 at u = 0. Rounding (in `bicgstab`, from a condition number of 1/√eps on) and Jacobians that are
-not symmetric can make an iteration move away from the solution, without limit. An iterate with a positive merit is worse than u = 0, and
-never returned: `cg` returns the last one before, `bicgstab`, whose residual jumps, the one with the smallest residual. Such a u satisfies
-uᵀHu ≤ 4 bᵀH⁻¹b, H being the symmetric part of M. A sample that ends with a positive merit is reported as diverged and counted with the guards.
+For symmetric M ⪰ Σ_y the distance of u from the solution, in the norm of M, is known up to a constant: it is the
+*merit* ½uᵀMu − bᵀu = −½ uᵀ(b + r) with r = b − Mu, and 0 at u = 0. Rounding (in `bicgstab`, from a condition number of
+1/√eps on) and Jacobians that are not symmetric can make an iteration diverge from the solution. An iterate with a
+positive merit is worse than u = 0 and is never returned: `cg` returns the last iterate before it; `bicgstab`, whose
+residual is erratic, returns the iterate with the smallest residual. Such a u satisfies uᵀHu ≤ 4 bᵀH⁻¹b, H being the
+symmetric part of M. A sample that ends with a positive merit is reported as diverged and counted with the guards.
 
-Measured values whose noise differs by orders of magnitude give M as many different eigenvalues, and a few iterations resolve few of
-them. A diagonal S close to M^-½ removes most of that difference: M u = b is S M S w = S b with u = S w, and the guard is the same.
+If the noise of the measured values differs by orders of magnitude, so do the eigenvalues of M, and a few iterations
+resolve only some of them. A diagonal S close to M^-½ removes most of that difference: M u = b is S M S w = S b with u =
+S w, and the guard is unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from torch import Tensor
 from ..covariance import Covariance
 from ..inner import dot
 
-# Rounding in pᵀ(AVAᵀ)p is relative to pᵀMp; below this fraction of pᵀΣ_y p a negative value is rounding, not curvature.
+# rounding in pᵀ(AVAᵀ)p is relative to pᵀMp; below this fraction of pᵀΣ_y p a negative value is attributed to rounding
 GUARD_SLACK = 1e-6
 
 
@@ -42,16 +44,17 @@ class Status(IntEnum):
     CONVERGED = 1  # residual at or below the tolerance (or exactly zero)
     GUARDED = 2  # stopped by the curvature guard
     BREAKDOWN = 3  # a division by zero or a non-finite number stopped it
-    DIVERGED = 4  # it ended further from the solution than u = 0 is, or stopped on the way there
+    DIVERGED = 4  # it ended, or was stopped, further from the solution than u = 0
 
 
 @dataclass(frozen=True)
 class System:
     """M = Σ_y + A V Aᵀ for a batch, or S M S.
 
-    signal: p `(n, *m)` → (A V Aᵀ p `(n, *m)`, pullback of p `(n, *event)`); called once per product.
-    noise: Σ_y, or None for a system that is all signal (then there is nothing to guard against).
-    scale: the diagonal of S, positive, `(1 or n, *m)`; None: S = I.
+    Attributes:
+        signal: p `(n, *m)` → (A V Aᵀ p `(n, *m)`, pullback of p `(n, *event)`); called once per product.
+        noise: Σ_y, or None for a system without noise, which has no curvature guard.
+        scale: (1 or n, *m). The positive diagonal of S. None: S = I.
     """
 
     signal: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -59,7 +62,7 @@ class System:
     scale: Tensor | None = None
 
     def product(self, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """S A V Aᵀ S p and S Σ_y S p, `(n, *m)`, whose sum is the product with the matrix, and the pullback of S p."""
+        """Compute S A V Aᵀ S p and S Σ_y S p, `(n, *m)`, whose sum is S M S p, and the pullback of S p."""
         p = self.scaled(p)
         signal, pullback = self.signal(p)
         noise = torch.zeros_like(p) if self.noise is None else self.noise.matvec(p)
@@ -72,17 +75,17 @@ class System:
 
 @dataclass
 class Solution:
-    """u and JᵀAᵀu, and how they were reached, per sample."""
+    """The solution u, its pullback JᵀAᵀu, and statistics per sample."""
 
     u: Tensor  # (n, *m)
     pullback: Tensor  # (n, *event)
     iterations: Tensor  # (n,) int
-    residual: Tensor  # (n,) ‖b − Mu‖ / ‖b‖ of that u, as the recurrence has it
+    residual: Tensor  # (n,) ‖b − Mu‖ / ‖b‖ according to the recurrence
     status: Tensor  # (n,) Status
-    guards: Tensor  # (n,) int, directions (or eigenvalues) refused, and solves that diverged
+    guards: Tensor  # (n,) int, directions or eigenvalues rejected by the guard, and solves that diverged
     products: int  # evaluations of `signal`, that is VJPs, for the whole batch at once
     logdet: Tensor | None = None  # (n,) log |M| over the measured entries, from solvers that form M
-    energy: Tensor | None = None  # (n,) bᵀM⁻¹b from the same M, refused directions included
+    energy: Tensor | None = None  # (n,) bᵀM⁻¹b from the same M, rejected directions included
 
 
 class Solver(Protocol):
@@ -92,22 +95,22 @@ class Solver(Protocol):
 
 
 def violates(signal: Tensor, noise: Tensor) -> Tensor:
-    """True where pᵀ(AVAᵀ)p is negative beyond rounding, or not a number. Both `(n,)`."""
+    """Whether pᵀ(AVAᵀ)p is negative beyond rounding, or NaN, `(n,)`."""
     return ~(signal >= -GUARD_SLACK * noise)
 
 
 def merit(u: Tensor, b: Tensor, r: Tensor, rr: Tensor, definite: bool) -> Tensor:
-    """How far u is from the solution but for a constant, `(n,)`; for a system that need not be definite, ‖r‖² = `rr`."""
+    """Distance of u from the solution up to a constant, `(n,)`; for a system that may be indefinite, ‖r‖² = `rr`."""
     return -0.5 * dot(u, b + r) if definite else rr
 
 
 def beyond_recovery(rr: Tensor, bb: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whether a residual has grown so far that rounding in it exceeds √eps of b: what follows cannot be accurate."""
+    """Whether rounding of the residual exceeds √eps of b, so that later iterates are inaccurate."""
     return ~(rr <= bb / torch.finfo(dtype).eps)
 
 
 def stop_ratio(b: Tensor, tolerance: float | None) -> float:
-    """‖r‖/‖b‖ at which a sample is done: the tolerance, and never below rounding, where directions are only noise."""
+    """The ratio ‖r‖/‖b‖ at which a sample stops: the tolerance, but not below rounding."""
     return max(tolerance or 0.0, 4 * torch.finfo(b.dtype).eps)
 
 

@@ -1,0 +1,132 @@
+r"""The exact posterior of a Gaussian prior: draws by Matheron's rule, and the exact denoiser E[x | x_t, y].
+
+Given x_t, x is N(x̂, V) with V = σ²Σ(Σ + σ²I)⁻¹, so y moves the mean to
+
+    E[x | x_t, y] = x̂ + V Aᵀ (Σ_y + A V Aᵀ)⁻¹ (y − A x̂),
+
+which conjugate gradients solve as far as the precision goes. Draws need no x_t: see `GaussianPrior.draw_posterior`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..core.modes import in_own_modes
+from ..core.shapes import per_sample
+from ..observations import Observations
+from ..priors.base import Prior, require_count
+from ..priors.gaussian import GaussianPrior, require_no_options
+from ..samplers import DEFAULT_STEPS, Sampler
+from .base import Linearised, Posterior
+from .evaluation import Evaluation, Statistics
+from .heuristic import SigmaX
+
+
+@dataclass
+class GaussianDenoiser(SigmaX):
+    """The exact E[x | x_t, y]: `sigma_x` with the covariance of the prior, whose Jacobian is Σ(Σ + σ²I)⁻¹."""
+
+    method: ClassVar[str] = "exact"
+
+    def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
+        cov, variance = self.prior.covariance(), per_sample(sigma, pullback) ** 2
+        assert cov is not None
+        return variance * cov.matvec(cov.plus(sigma**2).solve(pullback))
+
+
+@dataclass
+class GaussianPosterior(Posterior):
+    """The posterior of a `GaussianPrior`. Draws are exact, unless a sampler is named."""
+
+    method: ClassVar[str] = "exact"
+
+    _denoiser: GaussianDenoiser | None = field(init=False, repr=False, default=None)  # made at the first evaluation
+
+    @classmethod
+    def applies(cls, prior: Prior, obs: Observations) -> bool:
+        return isinstance(prior, GaussianPrior)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.prior, GaussianPrior):
+            raise InputError(f"GaussianPosterior needs a GaussianPrior, got {type(self.prior).__name__}")
+
+    def observe(self, obs: Observations) -> None:
+        super().observe(obs)
+        self._denoiser = None
+
+    def denoiser(self) -> GaussianDenoiser:
+        """The denoiser of these observations."""
+        if self._denoiser is None:
+            self._denoiser = GaussianDenoiser(self.prior, self.obs)
+        return self._denoiser
+
+    def target(self, *args: Any, **options: Any) -> Any:
+        return self.denoiser().target(*args, **options)
+
+    def capturable(self, sampler: Sampler) -> bool:
+        return self.denoiser().capturable(sampler)
+
+    def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
+        return self.denoiser().evaluate(x_t, sigma)
+
+    @in_own_modes
+    def mean(self) -> Tensor:
+        """Compute E[x | y], `(n, *event)`."""
+        assert isinstance(self.prior, GaussianPrior)
+        return self.prior.posterior_mean(self.obs)
+
+    @in_own_modes
+    @torch.no_grad()
+    def sample(  # type: ignore[override]
+        self,
+        draws: int | None = None,
+        steps: int = DEFAULT_STEPS,
+        sampler: str | Sampler | None = None,
+        seed: int = 0,
+        *,
+        lap: int = 0,
+        index: Tensor | None = None,
+        batch_size: int | None = None,
+        first_draw: int = 0,
+        return_stats: bool = False,
+        captured: bool = False,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Tensor | tuple[Tensor, Statistics]:
+        """Draw exactly from the posterior, or by a diffusion if a sampler is named.
+
+        Args:
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact draws, for which `steps`,
+                `captured` and `progress` have no meaning, and options raise InputError.
+            draws, steps, seed, lap, index, batch_size, first_draw, return_stats, captured, progress, options: See
+                `Posterior.sample`.
+        """
+        if sampler is not None:
+            diffuse: Any = super().sample
+            return diffuse(
+                draws, steps, sampler, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
+                return_stats=return_stats, captured=captured, progress=progress, **options,
+            )  # fmt: skip
+        require_count(steps, "steps")
+        require_no_options(options)
+        n, k, index = self._addresses(draws, index)
+        prior = self.prior
+        assert isinstance(prior, GaussianPrior)
+        rows = torch.arange(n).split(batch_size or prior.batch_for(n))
+        parts = [(self.obs if len(row) == n else self.obs[row], index[row]) for row in rows]
+        x = torch.stack(
+            [
+                torch.cat([prior.draw_posterior(obs, seed=seed, lap=lap, index=at, draw=d) for obs, at in parts])
+                for d in range(first_draw, first_draw + k)
+            ]
+        )
+        zeros = Statistics.zeros(n, x.device)
+        counts = zeros if draws is None else zeros.map(lambda t: t.expand(k, n).clone())
+        x = x[0] if draws is None else x
+        return (x, counts) if return_stats else x
