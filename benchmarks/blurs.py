@@ -24,7 +24,7 @@ from torch import Tensor
 
 import diffem
 from diffem import Observations, operators
-from diffem.em.expectation import condition_like
+from diffem.em.expectation import posterior_from_recipe
 from diffem.em.watch import split
 from diffem.metrics import coverage
 from diffem.runs.recipe import Recipe, load_recipe
@@ -84,7 +84,7 @@ class GainSquared:
 
 
 def errors(prior: Any, recipe: Recipe, obs: Observations, x: Tensor) -> dict[str, float]:
-    posterior = condition_like(prior, obs, recipe.e_step)
+    posterior = posterior_from_recipe(prior, obs, recipe.e_step)
     draws = posterior.sample(DRAWS, steps=recipe.e_step.steps, seed=1, progress=False)
     return {
         "draw": float((draws[0] - x).square().mean()),

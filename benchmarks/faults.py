@@ -31,7 +31,7 @@ import diffem
 from diffem import Observations, operators
 from diffem.core import processes
 from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
-from diffem.em import loop, trainer
+from diffem.em import e_step, trainer
 from diffem.files import writing as files
 
 from . import file_faults, rank_faults
@@ -119,7 +119,7 @@ def lay(fault: dict[str, Any]) -> None:
     if fault["kind"] == "event":
         rank_faults.lay(fault["phase"], fault["call"], fault["action"])
     if fault["kind"] == "memory-e":
-        loop.draw_shard = at_call(loop.draw_shard, no_memory)
+        e_step.draw_shard = at_call(e_step.draw_shard, no_memory)
     if fault["kind"] == "memory-m":
         trainer.Trainer._loss = at_call(trainer.Trainer._loss, no_memory)  # type: ignore[method-assign]
     if fault["kind"] == "disk-full":

@@ -36,15 +36,15 @@ def damage(kind: str, out: Path, rng: random.Random) -> str:
 
 def keep_checkpoints() -> None:
     """Let a donor keep the last checkpoint of every training, which a run removes."""
-    from diffem.em import loop
+    from diffem.em import m_step
 
-    write = loop.write_checkpoint
+    write = m_step.write_checkpoint
 
     def write_and_keep(path: Path, *arguments: Any) -> None:
         write(path, *arguments)
         shutil.copy(path, path.with_name("kept.safetensors"))
 
-    loop.write_checkpoint = write_and_keep
+    m_step.write_checkpoint = write_and_keep
 
 
 def swap(out: Path, donor: Path, same_run: bool, rng: random.Random) -> str:

@@ -21,6 +21,7 @@ from diffem.priors import DiffusionPrior
 from diffem.priors.files import load_prior
 from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
+from diffem.runs.schedule import largest
 
 from .curve import along_truth
 from .record import RESULTS, record
@@ -38,7 +39,7 @@ def trained_again(share: float, stream: int, arguments: argparse.Namespace) -> d
     device = "cuda" if torch.cuda.is_available() else "cpu"
     prior, draws = load_prior(run.prior_file(last - 1), device), store.all().to(device)
     assert isinstance(prior, DiffusionPrior)
-    options = recipe.train.model_copy(update={"measured": share, "measured_until": None})
+    options = recipe.train.model_copy(update={"measured": share})
     started = time.monotonic()
     training = maximization(
         prior,
@@ -67,12 +68,11 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args(words)
     recipe = RunDir(arguments.run).recipe()
-    cases = [
-        (share, stream, arguments) for stream in range(arguments.streams) for share in (recipe.train.measured, 0.0)
-    ]
+    weight = largest(recipe.train.measured)
+    cases = [(share, stream, arguments) for stream in range(arguments.streams) for share in (weight, 0.0)]
     rows = shared_out(trained_again, cases, arguments.workers)
     figures = {"perfect_prior_along": along_truth(truth(arguments.samples, recipe.seed), recipe.seed)}
-    for share in (recipe.train.measured, 0.0):
+    for share in (weight, 0.0):
         squares = [row["prior_along"] ** 2 for row in rows if row["measured"] == share]
         figures[f"prior_along_{share:g}"] = (sum(squares) / len(squares)) ** 0.5
     print(figures, record("last-lap", figures, rows, arguments.results))

@@ -19,7 +19,7 @@ import torch
 
 import diffem
 from diffem import Observations, operators, priors
-from diffem.em import loop
+from diffem.em import e_step
 from diffem.em.trainer import Trainer
 from diffem.nn.networks import make_network
 
@@ -101,10 +101,10 @@ def main() -> None:
 
     note("real", {})
     note("calm", CALM)
-    draw_shard, loss = loop.draw_shard, Trainer._loss
-    loop.draw_shard, Trainer._loss = failing(draw_shard, 2), failing(loss, 2)  # type: ignore[assignment, method-assign]
+    draw_shard, loss = e_step.draw_shard, Trainer._loss
+    e_step.draw_shard, Trainer._loss = failing(draw_shard, 2), failing(loss, 2)  # type: ignore[assignment, method-assign]
     note("simulated", CALM)
-    loop.draw_shard, Trainer._loss = draw_shard, loss  # type: ignore[method-assign]
+    e_step.draw_shard, Trainer._loss = draw_shard, loss  # type: ignore[method-assign]
     calm = found["calm"].pop("draws")
     rows = []
     for name, row in found.items():

@@ -25,7 +25,7 @@ from torch import Tensor
 
 import diffem
 from diffem import Observations
-from diffem.em.expectation import condition_like
+from diffem.em.expectation import posterior_from_recipe
 from diffem.em.watch import split
 from diffem.metrics import coverage
 from diffem.runs.rundir import RunDir
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[Callable[[Path], Problem], str]] = {
 
 def errors(prior: Any, e_step: Any, obs: Observations, x: Tensor, counted: Tensor) -> dict[str, float]:
     steps = e_step.steps if e_step.method == "conditional" else STEPS
-    draws = condition_like(prior, obs, e_step).sample(DRAWS, steps=steps, seed=1, progress=False)
+    draws = posterior_from_recipe(prior, obs, e_step).sample(DRAWS, steps=steps, seed=1, progress=False)
     off, one = (draws.mean(0) - x)[counted], (draws[0] - x)[counted]
     return {
         "rmse_mean": float(off.square().mean().sqrt()),

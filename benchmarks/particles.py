@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from diffem.em.expectation import condition_like
+from diffem.em.expectation import posterior_from_recipe
 from diffem.em.run import run_recipe
 from diffem.em.watch import split
 from diffem.priors import MixturePrior
@@ -90,7 +90,7 @@ def with_the_true_prior(sampler: str, count: int) -> dict[str, Any]:
     )
     obs = problem.obs[:count]
     k = options.draws
-    x, statistics = condition_like(prior, obs, options).sample(
+    x, statistics = posterior_from_recipe(prior, obs, options).sample(
         k, steps=options.steps, sampler=options.sampler, return_stats=True, progress=False, **options.sampler_options
     )
     row = {"sampler": sampler, "lap": None, "evaluations": float(statistics.evaluations.double().sum(0).mean())}

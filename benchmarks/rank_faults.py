@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from diffem.core.processes import Processes
-from diffem.em import loop
+from diffem.em import lap_end, loop
 from diffem.em.trainer import Trainer
 from diffem.priors.fit_full import Selected
 
@@ -28,9 +28,9 @@ from diffem.priors.fit_full import Selected
 PHASES: dict[str, tuple[Any, str, int]] = {
     "join": (torch.distributed, "init_process_group", 1),
     "start": (Selected, "expect", 8),
-    "E": (loop.Loop, "expect", 2),  # not `draw_shard`: which process draws how many shards is a matter of luck
+    "E": (loop, "expect", 2),  # not `draw_shard`: which process draws how many shards is a matter of luck
     "M": (Trainer, "_loss", 600),
-    "watch": (loop, "watch", 3),
+    "watch": (lap_end, "watch", 3),
     "wait": (Processes, "_wait", 3),
 }
 HUNG = "DIFFEM_HUNG"  # environment variable: a file that appears when a process hangs

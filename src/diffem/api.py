@@ -1,4 +1,4 @@
-"""`diffem.fit`: observations in, a run with its report out. The command line calls it too."""
+"""`diffem.fit`: run a recipe on observations and write the report. The command line calls it too."""
 
 from __future__ import annotations
 
@@ -49,56 +49,52 @@ def fit(
     interruption: Interruption | None = None,
     minutes: float | None = None,
 ) -> Run:
-    """Learn a prior from observations; calling again with the same arguments resumes, or returns at once if all is done.
+    """Learn a prior from observations. Calling it again with the same arguments resumes the run, or returns it.
 
-    What is probably wrong is a `RunWarning` (Python's `warnings`), at the end of the lap that shows it; at the end of the run there is one
-    if the last lap is worse than an earlier one. Ctrl-C and SIGTERM save the run before they take their usual effect.
+    Probable mistakes are reported as `RunWarning` (Python's `warnings`) at the end of the lap that shows them. After
+    the last lap there is a warning if it is worse than an earlier lap. Ctrl-C and SIGTERM save the run before they take
+    their usual effect.
 
     Args:
-        obs: The observations; or y alone, with `A` and `sigma`, as `Observations` takes them (arrays, frames, lists, data sets; NaN where
-            nothing was measured); None takes those of the recipe's own data source.
-        recipe: A built-in name (`diffem recipes`), a YAML file, or a mapping.
-        out: The run's folder; None for `runs/` and the recipe's name.
-        seed: Overrides the recipe's.
-        A: The operator, if obs is y alone.
-        sigma: The standard deviation of the noise, if obs is y alone.
-        start: A prior to start from instead of the Gaussian fit.
-        changes: Sets keys of the recipe, like `{"train.lr": 1e-4}`.
-        device: Where to compute; a GPU if there is one.
-        progress: None prints a row per lap and the verdict to standard output, also into files, pipes and captured output, and shows
-            progress bars on a terminal and in notebooks. True shows the bars everywhere. False prints nothing; warnings stay.
-        report: Write `report.html` into the folder at the end.
-        loggers: `"tensorboard"`, `"wandb"`: write measures, losses and pictures of every lap there as it ends.
+        obs: The observations; or y alone, with `A` and `sigma`, in any form that `Observations` accepts (arrays, data
+            frames, lists, data sets; NaN for values that were not measured). None uses the recipe's data source.
+        recipe: The name of a built-in recipe (`diffem recipes`), the path of a YAML file, or a mapping.
+        out: The run folder; None for `runs/` and the name of the recipe.
+        seed: Replaces the seed of the recipe.
+        A: The operator, if `obs` is y alone.
+        sigma: The noise level, if `obs` is y alone.
+        start: A prior to start from instead of the Gaussian start.
+        changes: Replaces keys of the recipe, such as `{"train.lr": 1e-4}`.
+        device: The device. Default: a GPU if there is one.
+        progress: None prints a row per lap and the verdict to standard output, also to files, pipes and captured
+            output, and shows progress bars on a terminal and in notebooks. True shows the bars everywhere. False prints
+            nothing except warnings.
+        report: Whether to write `report.html` into the run folder at the end.
+        loggers: `"tensorboard"`, `"wandb"`: log metrics, losses and pictures of every lap.
         say: Called with the name and the data of every event.
-        processes: This process among several (`diffem.core.processes.join()`), which all see the same folder.
-        interruption: Asks the run to stop where it can be resumed, which then raises `Preempted`; the caller listens to signals.
-        minutes: Stop after this time, counted from this call, by raising `Preempted`; the same call resumes. No lap begins that would
-            end later, judging by the lap before, and a lap that takes longer is saved and stopped. A training that has ended is still
-            measured. The first lap of a call and the final prior (`final:`) begin in any case.
+        processes: This process among several (`diffem.core.processes.join()`), all of which see the same folder.
+        interruption: Stops the run at a point from which it can be resumed, by raising `Preempted`; the caller handles
+            signals.
+        minutes: Stops the run after this time, counted from this call, by raising `Preempted`; the same call resumes.
+            A lap that would end later, judged by the previous lap, does not begin, and a lap that takes longer is saved
+            and stopped. A finished training is still evaluated. The first lap of a call and the final prior (`final:`)
+            begin in any case.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: If observations, recipe and folder do not fit together.
     """
     table = LapTable() if progress is not False and processes.is_first else None
-    named = _required(loggers)
+    logger_names = _required(loggers)
     with _heeding(interruption, table) as heeded:
         if minutes is not None:
             heeded.stop_after(minutes)
-        obs = _observations(obs, A, sigma)
         changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
-        if obs is not None:
-            changes["data"] = {"source": "given"}
-        with processes.announcing():
-            resolved = load_recipe(recipe, changes)
-            if table is not None and obs is None and resolved.data.source != "given":
-                table("reading", {"recipe": resolved.name, "source": resolved.data.source})
-            problem = _problem(obs, resolved, recipe, changes)
-        if table is not None:
-            table("data", {"about": problem.about})
-        with processes.announcing():
-            require_linear(problem.obs)
-        if processes.is_first:
-            for text in suspicions(problem.obs, images=resolved.network.kind == "unet"):
-                warn(text)
+        resolved, problem = _resolve(_observations(obs, A, sigma), recipe, changes, table, processes)
         folder = Path("runs") / resolved.name if out is None else Path(out)
-        with _logging(folder, named if processes.is_first else []) as log:
+        with _logging(folder, logger_names if processes.is_first else []) as log:
             run = run_recipe(
                 placed(resolved, folder),
                 problem.obs,
@@ -106,34 +102,60 @@ def fit(
                 start=start,
                 device=device,
                 progress=progress,
-                say=_told(table, say, log),
+                say=_broadcast(table, say, log),
                 processes=processes,
                 interruption=heeded,
             )
-            log()  # of a run that was finished before
+            log()  # laps of a run that was finished before
         if processes.is_first:
             _conclude(run, problem, table, report, processes.device() if device is None else device)
     return run
 
 
+def _resolve(
+    obs: Observations | None,
+    recipe: str | Path | dict[str, Any] | Recipe,
+    changes: dict[str, Any],
+    table: LapTable | None,
+    processes: Processes,
+) -> tuple[Recipe, Problem]:
+    """Return the validated recipe and the problem: the given observations, or those of the recipe's data source."""
+    if obs is not None:
+        changes = {**changes, "data": {"source": "given"}}
+    with processes.announcing():
+        resolved = load_recipe(recipe, changes)
+        if table is not None and obs is None and resolved.data.source != "given":
+            table("reading", {"recipe": resolved.name, "source": resolved.data.source})
+        problem = _problem(obs, resolved, recipe, changes)
+    if table is not None:
+        table("data", {"about": problem.about})
+    with processes.announcing():
+        require_linear(problem.obs)
+    if processes.is_first:
+        for text in suspicions(problem.obs, images=resolved.network.kind == "unet"):
+            warn(text)
+    return resolved, problem
+
+
 def _observations(obs: Any, A: Operator | None, sigma: Any) -> Observations | None:
-    """The observations that were given, made of their parts if need be."""
+    """Return the given observations, combined from y, A and sigma if necessary."""
     if obs is None or isinstance(obs, Observations):
         if A is not None or sigma is not None:
             what = "the recipe's data source" if obs is None else "obs"
-            raise InputError(f"A and sigma go with y alone: {what} has its own")
+            raise InputError(f"A and sigma need y alone: {what} has its own operator and noise level")
         return obs
     if isinstance(obs, str | os.PathLike):
         raise InputError(
-            f"obs must be observations, got {str(obs)!r}; read a file with Observations.load, or name the recipe: fit(recipe=...)"
+            f"obs must be observations, got {str(obs)!r}; load a file with Observations.load, or pass a recipe as "
+            "fit(recipe=...)"
         )
     if sigma is None:
-        raise InputError("fit(y, ...) needs the standard deviation of the noise: sigma=...")
+        raise InputError("fit(y, ...) needs the noise level: sigma=...")
     return Observations(obs, A, sigma)
 
 
 def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes: dict[str, Any]) -> Problem:
-    """What the run learns from; errors of the recipe's own source name the recipe."""
+    """Return the observations of the run, with the truth if it is known. Errors of a data source name the recipe."""
     if obs is not None:
         return Problem(obs)
     data = resolved.data
@@ -147,7 +169,7 @@ def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes
 
 
 def _required(loggers: Sequence[str]) -> list[str]:
-    """The loggers, if they are installed: asked before anything else is done."""
+    """Return the names of the loggers; raises an `InputError` at once if one is not installed."""
     if not loggers:
         return []
     return require_loggers(loggers)
@@ -155,7 +177,7 @@ def _required(loggers: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
-    """A function that writes the finished laps of a run to its loggers."""
+    """Yield a function that writes the finished laps of a run to its loggers."""
     if not names:
         yield lambda: None
         return
@@ -166,10 +188,10 @@ def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
         log.close()
 
 
-def _told(table: LapTable | None, say: Say | None, log: Callable[[], None]) -> Say:
-    """Events go to the table, warnings of a lap to `warnings`, both to the caller's function, and finished laps to the loggers."""
+def _broadcast(table: LapTable | None, say: Say | None, log: Callable[[], None]) -> Say:
+    """Return a function that sends events to the caller, the table and the loggers, and issues a lap's warnings."""
 
-    def tell(event: str, data: dict[str, Any]) -> None:
+    def send(event: str, data: dict[str, Any]) -> None:
         if say is not None:
             say(event, data)
         if table is not None:
@@ -179,17 +201,17 @@ def _told(table: LapTable | None, say: Say | None, log: Callable[[], None]) -> S
                 warn(f"lap {data['lap']}: {text}")
             log()
 
-    return tell
+    return send
 
 
 def _shows_all_laps(page: Path) -> bool:
-    """Whether a report was written after the last lap was finished."""
+    """Whether the report is newer than the metrics of all laps."""
     laps = [file.stat().st_mtime_ns for file in page.parent.glob("laps/*/metrics.json")]
     return page.is_file() and page.stat().st_mtime_ns >= max(laps, default=0)
 
 
 def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, device: torch.device | str) -> None:
-    """The report, and the verdict."""
+    """Write the report, and print the verdict."""
     page = None
     if report:
         page = run.path / "report.html"
@@ -204,18 +226,18 @@ def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, 
 
 @contextmanager
 def _heeding(interruption: Interruption | None, table: LapTable | None) -> Iterator[Interruption]:
-    """Ctrl-C and SIGTERM stop the run where it can be resumed, and then take the effect they have without it.
+    """Stop the run at Ctrl-C and SIGTERM, so that it can be resumed, and then raise the signal again.
 
-    A caller that passes an `Interruption` listens to signals itself.
+    A caller that passes an `Interruption` handles signals itself.
     """
     if interruption is not None:
         yield interruption
         return
     own = Interruption()
     usual = (signal.SIGINT, signal.SIGTERM)
-    heard = [number for number in usual if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    handled = [number for number in usual if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     try:
-        with own.listening(signals=heard):
+        with own.listening(signals=handled):
             yield own
     except Preempted as where:
         where.reason = own.reason
@@ -224,6 +246,6 @@ def _heeding(interruption: Interruption | None, table: LapTable | None) -> Itera
         if own.signal is None:
             raise
         signal.raise_signal(own.signal)
-        raise  # a handler of the caller's took the signal, and the run is not finished
+        raise  # a handler of the caller caught the signal, and the run is not finished
     if own.signal is not None:
-        signal.raise_signal(own.signal)  # the caller's handlers are back in place
+        signal.raise_signal(own.signal)  # the caller's handlers are restored

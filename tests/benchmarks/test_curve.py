@@ -112,7 +112,6 @@ SMALL = [
     "e_step.draws=2",
     "e_step.shard=100",
     "e_step.fresh=0.5",
-    "e_step.fresh_from=2",
 ]
 
 
@@ -140,7 +139,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
 def test_chance_in_perfect_draws(tmp_path):
     """Renewing fewer draws leaves less to chance; all draws are steadier than some of them."""
     words = ["--runs", "4", "--points", "64", "--settled", "20", "--results", str(tmp_path), "--set"]
-    chance.main([*words, "data.n=512", "e_step.fresh=0.02", "e_step.fresh_from=2", "e_step.fresh_decay=null"])
+    chance.main([*words, "data.n=512", "e_step.fresh=0.02"])
     rows = json.loads((tmp_path / "chance.json").read_text())["rows"]
     rise = {(row["renewed"], row["measure"]): row["rise"] for row in rows}
     for measure in chance.MEASURES:

@@ -247,5 +247,5 @@ class TestBadInput:
         (copy / "run.json").write_text("{")
         self.refused("run.json cannot be read", "report", copy)
         self.refused("obs.safetensors cannot be read", "posterior", folder, tmp_path / "obs.safetensors", "-o", "p.npz")
-        self.refused("lap 7 is not there; finished laps are 0 to 1", "sample", folder, "--lap", 7)
+        self.refused("lap 7 is not finished; finished laps are 0 to 1", "sample", folder, "--lap", 7)
         self.refused("must end in .npy or .png", "sample", folder, "-n", 2, "--steps", 2, "-o", tmp_path / "x.gif")

@@ -50,7 +50,7 @@ def test_particles_are_paths_and_what_is_kept_costs_nothing():
     assert drawing(draws=1, sampler="tds", sampler_options={"particles": 8}) == pytest.approx(8 * one)
     assert drawing(draws=4, sampler="tds", sampler_options={"particles": 8, "picks": 4}) == pytest.approx(8 * one)
     # laps 2 and 3 draw for all, 4 and 5 for half
-    assert drawing(draws=1, fresh=0.5, fresh_from=4) == pytest.approx(3 / 4 * one)
+    assert drawing(draws=1, fresh={"value": 0.5, "first": 4}) == pytest.approx(3 / 4 * one)
     # a correction is an evaluation, also where it is not named: 32 steps and the last denoising
     assert drawing(draws=1, sampler="pc") == pytest.approx((2 * 32 + 1) / (32 + 1) * one)
 

@@ -83,7 +83,7 @@ REFUSED = [
      r"observations of x with shape \(4,\), as .*run, got \(3, 3\)"),
     ("posterior {home}/prior.safetensors {home}/other.safetensors " + DRAWS, r"must contain observations of x with shape \(4,\).*got \(3, 3\)"),
     # laps
-    ("sample {home}/run --lap 1 " + QUICK, "lap 1 is not there; finished laps are 0 to 0"),
+    ("sample {home}/run --lap 1 " + QUICK, "lap 1 is not finished; finished laps are 0 to 0"),
     ("sample {home}/run --lap -1 " + QUICK, "lap -1 is not there"),
     ("export {home}/run --lap 5 -o {home}/e", "lap 5 is not there"),
     ("evaluate {home}/run --lap 5 " + EVALUATE, "lap 5 is not there"),

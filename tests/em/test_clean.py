@@ -86,5 +86,5 @@ def test_what_is_not_clean_is_refused(tmp_path):
     refused(noisy, r"noise of 0\.1 beside a spread of 1\.\d+, more than 1%")
     with pytest.raises(ValueError, match="measured through Dense"):
         diffem.fit(None, {**CLEAN, "data": {"source": "manifold", "n": 64}}, tmp_path / "run", progress=False)
-    with pytest.raises(ValueError, match=r"e_step: .*one draw of each"):
+    with pytest.raises(ValueError, match=r"e_step: .*one of each: remove draws"):
         load_recipe(CLEAN, {"e_step.draws": 2})

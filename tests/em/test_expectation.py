@@ -5,7 +5,7 @@ import math
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.em.expectation import draw_shard, sampling_like
+from diffem.em.expectation import default_sampler_options, draw_shard
 from diffem.em.screening import acceptable, chi2_limit
 from diffem.runs.recipe import EStep
 
@@ -106,7 +106,7 @@ def test_hopeless_draws_keep_the_last_laps():
         seed=0,
         lap=2,
         bound=10.0,
-        last=lambda: last,
+        previous=lambda: last,
     )
     assert shard.report["kept"] == 2
     assert torch.equal(shard.x[0, [3, 77]], last[0, [3, 77]])
@@ -115,7 +115,7 @@ def test_hopeless_draws_keep_the_last_laps():
 def renewed(fresh, **changes):
     """A shard of which only some observations are drawn for, beside one of which all are."""
     obs, last = observations(), torch.arange(1600.0).reshape(2, 200, 4) / 1000
-    settings = {"index": torch.arange(200), "seed": 0, "lap": 2, "bound": 10.0, "last": lambda: last}
+    settings = {"index": torch.arange(200), "seed": 0, "lap": 2, "bound": 10.0, "previous": lambda: last}
     options = EStep(draws=2, steps=8)
     whole = draw_shard(gaussian(), obs, options, **settings).x
     return whole, last, draw_shard(gaussian(), obs, options, fresh=fresh, **settings, **changes)
@@ -134,7 +134,7 @@ def test_a_lap_may_draw_for_some_observations_only():
 def test_who_is_drawn_for_changes_from_lap_to_lap():
     _, last, shard = renewed(0.5)
     obs = observations()
-    settings = {"index": torch.arange(200), "seed": 0, "bound": 10.0, "last": lambda: last}
+    settings = {"index": torch.arange(200), "seed": 0, "bound": 10.0, "previous": lambda: last}
     other = draw_shard(gaussian(), obs, EStep(draws=2), lap=3, fresh=0.5, **settings)
     kept, kept_next = ((s.x[0] == last[0]).all(-1) for s in (shard, other))
     assert 30 < int((kept & kept_next).sum()) < 70  # independent: a quarter of 200 both times
@@ -148,8 +148,8 @@ def test_without_earlier_draws_all_are_made():
 
 
 def test_who_does_not_say_draws_with_the_runs_particles():
-    assert sampling_like(EStep(sampler="tds", sampler_options={"particles": 4, "picks": 2}, draws=2)) == {
+    assert default_sampler_options(EStep(sampler="tds", sampler_options={"particles": 4, "picks": 2}, draws=2)) == {
         "sampler": "tds",
         "particles": 4,
     }
-    assert sampling_like(EStep(sampler="ddpm", sampler_options={})) == {"sampler": "ddpm2"}
+    assert default_sampler_options(EStep(sampler="ddpm", sampler_options={})) == {"sampler": "ddpm2"}

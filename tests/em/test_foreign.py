@@ -44,7 +44,7 @@ def runs(tmp_path_factory):
         if path.parent.name == "002":
             shutil.copy(path, home / f"{path.parents[2].name}.safetensors")
 
-    with mock.patch("diffem.em.loop.write_checkpoint", write_and_copy):
+    with mock.patch("diffem.em.m_step.write_checkpoint", write_and_copy):
         for name, options in {"own": {}, "seed": {"seed": 1}, "data": {"data": 1}}.items():
             fit(home / name, **options)
     return home
@@ -99,7 +99,7 @@ def test_its_own_checkpoint_is_resumed(runs, tmp_path, monkeypatch):
     for file in ("metrics.json", "prior.safetensors"):
         (out / "laps/002" / file).unlink()
     shutil.copy(runs / "own.safetensors", out / "laps/002/training.safetensors")
-    monkeypatch.setattr("diffem.em.loop.maximization", _counting(read))
+    monkeypatch.setattr("diffem.em.m_step.maximization", _counting(read))
     fit(out)
     assert read == [256]  # of 260 steps
     assert same(contents(out), contents(runs / "own"))

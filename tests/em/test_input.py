@@ -98,8 +98,8 @@ def test_observations_on_disk_are_converted_as_they_are_read():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda out: diffem.fit(table(), FEW, out), "needs the standard deviation of the noise"),
-        (lambda out: diffem.fit(observations(), FEW, out, sigma=0.1), "A and sigma go with y alone: obs has"),
+        (lambda out: diffem.fit(table(), FEW, out), "needs the noise level: sigma=..."),
+        (lambda out: diffem.fit(observations(), FEW, out, sigma=0.1), "A and sigma need y alone: obs has"),
         (lambda out: diffem.fit(None, "digits", out, sigma=0.1), "the recipe's data source has"),
         (lambda out: diffem.fit("obs.safetensors", FEW, out, sigma=0.1), "Observations.load"),
         (lambda out: diffem.fit(table(), FEW, out, sigma=[1.0, 2.0]), "sigma must be one number or 136"),

@@ -13,7 +13,7 @@ from benchmarks import rank_faults
 from diffem import priors
 from diffem.cli import commands as cli
 from diffem.core.interruption import EXIT_CTRL_C, EXIT_PREEMPTED, Interruption, Preempted, poll, polled
-from diffem.em.loop import Loop
+from diffem.em import loop
 from diffem.em.model_check.noise import noise_evidence
 from diffem.nn import MLP
 from diffem.priors.fit_full import Selected
@@ -38,20 +38,20 @@ def undisturbed(tmp_path_factory):
 
 
 class Steps:
-    """Count the calls of functions while a method of the loop runs; at call number `at` the request to stop comes."""
+    """Count the calls of functions while a function of the loop runs; at call number `at` the request to stop comes."""
 
     def __init__(self, monkeypatch, method, lap, steps, at):
         self.interruption, self.at, self.inside, self.calls = Interruption(), at, False, 0
-        whole = getattr(Loop, method)
+        whole = getattr(loop, method)
 
-        def phase(loop, *arguments):
+        def phase(context, *arguments):
             self.inside = lap is None or arguments[0] == lap
             try:
-                return whole(loop, *arguments)
+                return whole(context, *arguments)
             finally:
                 self.inside = False
 
-        monkeypatch.setattr(Loop, method, phase)
+        monkeypatch.setattr(loop, method, phase)
         for owner, name in steps:
             monkeypatch.setattr(owner, name, self.counted(getattr(owner, name)))
 
@@ -67,7 +67,7 @@ class Steps:
 
 
 NETWORK, GAUSSIAN, ROUND = (MLP, "forward"), (priors.GaussianPrior, "draw_posterior"), (Selected, "expect")
-# method of the loop, lap, what is counted, at which count the request comes, what is said
+# function of the loop, lap, what is counted, at which count the request comes, what is said
 PHASES = {
     "the first fit of the start": ("make_start", None, [ROUND], 4, "lap 0: making the start"),
     "the second fit of the start": ("make_start", None, [ROUND], 13, "lap 0: making the start"),

@@ -76,7 +76,7 @@ def test_owners(tmp_path):
 
 def test_needs_the_operators():
     prior = priors.DiffusionPrior(MLP((4,), (8,), 8))
-    with pytest.raises(InputError, match=r"train\.measured is 0\.5: say with which operators"):
+    with pytest.raises(InputError, match=r"train\.measured is 0\.5: the operators of the draws are needed"):
         maximization(prior, torch.randn(9, 4), Train(steps=1, measured=0.5), steps=1, seed=0, lap=1)
 
 

@@ -205,12 +205,12 @@ def test_other_runs_use_it(tmp_path):
     assert notes(asked) == []
 
 
-def test_measured_until_counts_the_laps_of_the_run_itself(tmp_path):
-    """As `fresh_from` does: laps behind the prior a run starts from are not its own."""
+def test_schedules_count_the_laps_of_the_run_itself(tmp_path):
+    """The laps of the run that a run starts from do not count."""
     obs = observations(40)
     first = fitted(obs, tmp_path / "first")
     start = {"start": str(first.path)}
-    until = fitted(obs, tmp_path / "until", **start, laps=2, train__measured=0.8, train__measured_until=1)
+    until = fitted(obs, tmp_path / "until", **start, laps=2, train__measured={"value": 0.8, "last": 1})
     plain = fitted(obs, tmp_path / "plain", **start)
     assert not torch.equal(weights(until.path, 1), weights(plain.path, 1))
     assert [lap["measured"] for lap in until.laps[1:]] == [0.8, 0]

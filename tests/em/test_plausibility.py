@@ -56,7 +56,9 @@ def heights(n=400):
 def strays(plausible, redraws=3, last=None):
     options = EStep(steps=16, iterations=1, plausible=plausible, redraws=redraws)
     n = 400
-    shard = draw_shard(with_strays(), heights(n), options, index=torch.arange(n), seed=0, lap=1, bound=10.0, last=last)
+    shard = draw_shard(
+        with_strays(), heights(n), options, index=torch.arange(n), seed=0, lap=1, bound=10.0, previous=last
+    )
     return float((shard.x[0, :, 0].abs() < 1.5).double().mean()), shard.report
 
 

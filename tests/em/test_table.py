@@ -12,7 +12,7 @@ import yaml
 import diffem
 from diffem import Observations, RunWarning
 from diffem.core.interruption import Interruption, Preempted
-from diffem.em.loop import Loop
+from diffem.em import e_step, loop
 from diffem.em.table import COLUMNS, LapTable
 from diffem.em.trainer import Trainer
 from diffem.runs.rundir import RunDir
@@ -27,7 +27,7 @@ FEW = {**RECIPE, "laps": 1, "train": {**RECIPE["train"], "steps": 20}}
 def without_times(text):
     """The lines of a table, less the columns of seconds and the paths."""
     lines = [line for line in text.splitlines() if not line.startswith(("start:", "run ", "report "))]
-    width = sum(column[3] for column in COLUMNS[:-3])
+    width = sum(column.width for column in COLUMNS[:-3])
     return [line[:width] if line.lstrip()[:1].isdigit() and "observations" not in line else line for line in lines]
 
 
@@ -122,7 +122,9 @@ def undisturbed(tmp_path_factory):
 
 
 # training is saved at the end of a block of 256 steps
-@pytest.mark.parametrize(("owner", "method", "at"), [(Loop, "draw", 2), (Trainer, "step", 264), (Loop, "conclude", 2)])
+@pytest.mark.parametrize(
+    ("owner", "method", "at"), [(e_step, "draw", 2), (Trainer, "step", 264), (loop, "conclude", 2)]
+)
 def test_ctrl_c_saves_the_run_and_interrupts(owner, method, at, undisturbed, tmp_path, monkeypatch, capsys):
     """KeyboardInterrupt, as Python has it, but after the run was saved; the same call ends with the same bits."""
     with monkeypatch.context() as patch:

@@ -10,7 +10,7 @@ import torch
 import diffem
 from diffem import priors
 from diffem.core.interruption import Interruption, Preempted
-from diffem.em import loop
+from diffem.em import e_step, lap_end
 from diffem.em.maximization import maximization
 from diffem.em.trainer import Trainer
 from diffem.nn import MLP
@@ -95,14 +95,14 @@ def undisturbed(tmp_path_factory):
 
 
 def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(undisturbed, tmp_path, monkeypatch):
-    draw_shard, told = loop.draw_shard, []
+    draw_shard, told = e_step.draw_shard, []
 
     def limited(*args, batch_size, **options):
         if batch_size > 12:
             raise torch.OutOfMemoryError("simulated")
         return draw_shard(*args, batch_size=batch_size, **options)
 
-    monkeypatch.setattr(loop, "draw_shard", limited)
+    monkeypatch.setattr(e_step, "draw_shard", limited)
     say = lambda event, data: told.append(data) if event == "memory" else None  # noqa: E731
     run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, say=say)
     assert [data["batch"] for data in told] == [40, 20, 10]
@@ -112,7 +112,7 @@ def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(undisturb
 
 
 def test_watching_that_does_not_fit_goes_on_in_smaller_batches(tmp_path, monkeypatch):
-    watch, batches = loop.watch, []
+    watch, batches = lap_end.watch, []
 
     def limited(prior, held_out, shown, recipe, batch):
         batches.append(batch)
@@ -120,7 +120,7 @@ def test_watching_that_does_not_fit_goes_on_in_smaller_batches(tmp_path, monkeyp
             raise torch.OutOfMemoryError("simulated")
         return watch(prior, held_out, shown, recipe, batch)
 
-    monkeypatch.setattr(loop, "watch", limited)
+    monkeypatch.setattr(lap_end, "watch", limited)
     run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
     assert batches[:4] == [40, 40, 20, 10]
     assert len(run.laps) == RECIPE["laps"] + 1

@@ -226,7 +226,8 @@ class TestRuns:
             shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink()
         (run / ".recipe.yaml.77.partial").write_text("name: so")
         again = RunDir(run)
-        assert again.open(recipe, recipe.problem().obs) == recipe
+        again.open(recipe, recipe.problem().obs)
+        assert again.recipe() == recipe
         again.unlock()
         assert not list(run.glob(".*.partial"))
 

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from diffem.files.reading import digest
 from diffem.nn.networks import make_network
 from diffem.runs.changes import differences
+from diffem.runs.earlier_keys import translate
 from diffem.runs.recipe import EStep, Train, load_recipe, names, parse_change
+from diffem.runs.schema import CHECKSUM
 from diffem.runs.sources import make_problem
 
 
@@ -135,15 +138,74 @@ def test_manifold():
     assert float(obs.chi2(x).mean()) == pytest.approx(1.0, abs=0.1)
 
 
-def test_the_fraction_drawn_for_falls_like_one_over_the_lap():
-    e_step = EStep(fresh=0.4, fresh_from=10, fresh_decay=8)
+def test_schedules_halve_like_one_over_the_lap_and_end():
+    e_step = EStep(fresh={"value": 0.4, "first": 10, "halve": 8})
     assert [e_step.fresh_at(lap) for lap in (1, 9, 10, 18, 26)] == pytest.approx([1, 1, 0.4, 0.2, 0.4 / 3])
-    assert EStep(fresh=0.4).fresh_at(1) == 1
-    assert EStep(fresh=0.4).fresh_at(100) == 0.4
+    assert [EStep(fresh=0.4).fresh_at(lap) for lap in (1, 2, 100)] == [1, 0.4, 0.4]  # lap 1 has no earlier draws
+    assert EStep(fresh={"value": 0.4, "halve": 2}).fresh_at(4) == pytest.approx(0.2)
     assert EStep(fresh=0.4, clean=True).fresh_at(100) == 1
-
-
-def test_the_share_of_measured_values_ends_with_a_lap():
-    train = Train(steps=1, measured=0.8, measured_until=6)
+    train = Train(steps=1, measured={"value": 0.8, "last": 6})
     assert [train.measured_at(lap) for lap in (1, 6, 7, 32)] == [0.8, 0.8, 0, 0]
     assert Train(steps=1, measured=0.8).measured_at(1000) == 0.8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["e_step.fresh=0"], "e_step: fresh should be greater than 0, got 0"),
+        (["e_step.fresh={first: 3}"], "'e_step.fresh.value' is missing"),
+        (
+            ["e_step.fresh={value: 0.5, until: 3}"],
+            "unknown key 'e_step.fresh.until'; known here: value, first, last, halve",
+        ),
+        (["train.measured={value: 0.5, first: 4, last: 3}"], "first 4 must not exceed last 3"),
+        (["train.measured=2"], "train.measured: .*less than or equal to 1, got 2"),
+        (
+            ["e_step.fresh_from=7"],
+            r"'e_step.fresh_from' no longer exists; use e_step.fresh: \{value: ..., first: LAP\}",
+        ),
+        (["e_step.fresh_decay=7"], r"'e_step.fresh_decay' no longer exists; .*halve"),
+        (["train.measured_until=7"], r"'train.measured_until' no longer exists; .*last"),
+        (
+            ["stages=[{lap: 2, e_step: {fresh_from: 3}}]"],
+            r"stages, lap 2: the key 'e_step.fresh_from' no longer exists",
+        ),
+        (["final={train: {stepz: 3}}"], "final: unknown key 'train.stepz'; known here: steps, first_steps"),
+    ],
+)
+def test_bad_schedules_and_keys_of_earlier_versions(changes, words):
+    with pytest.raises(ValueError, match=f"(?s){words}"):
+        load_recipe("digits", dict(map(parse_change, changes)))
+
+
+def test_keys_of_earlier_versions_are_translated_with_the_same_meaning():
+    """A stage that changed one of the keys kept the others, and `final` had defaults of its own."""
+    base = {"name": "x", "data": {"source": "given"}, "laps": 9}
+    e_step, train = (
+        {"fresh": 0.5, "fresh_from": 3, "fresh_decay": 2},
+        {"steps": 1, "measured": 0.8, "measured_until": 5},
+    )
+    stages = [{"lap": 5, "e_step": {"fresh": 0.3}}, {"lap": 7, "e_step": {"fresh_decay": None}, "train": {"steps": 2}}]
+    old = {**base, "e_step": e_step, "train": train, "stages": stages, "final": {"e_step": {"fresh": 0.6}}}
+    recipe = load_recipe(translate(old))
+    fresh = [recipe.at(lap).e_step.fresh_at(lap) for lap in range(1, 11)]
+    assert fresh == pytest.approx([1, 1, 0.5, 0.5 / 1.5, 0.3 / 2, 0.3 / 2.5, 0.3, 0.3, 0.3, 0.6])
+    assert [recipe.at(lap).train.measured_at(lap) for lap in (1, 5, 6, 10)] == [0.8, 0.8, 0, 0]
+    assert old["e_step"] == e_step  # the argument is unchanged
+    defaults = {**base, "e_step": {"fresh": 1.0, "fresh_from": 2, "fresh_decay": None}, "train": {"steps": 1}}
+    assert load_recipe(translate(defaults)) == load_recipe({**base, "train": {"steps": 1}})
+    malformed = {**base, "e_step": 3, "train": [1], "stages": {"e_step": {"fresh_from": 2}}, "final": 7}
+    assert translate(malformed) == malformed
+
+
+def test_a_recipe_that_an_earlier_version_wrote_is_read_from_run_folders_only(tmp_path):
+    text = (
+        load_recipe("digits")
+        .to_yaml()
+        .replace("  fresh: 1.0\n", "  fresh: 0.5\n  fresh_from: 4\n  fresh_decay: null\n")
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError, match="no longer exists"):
+        load_recipe(tmp_path / "mine.yaml")
+    (tmp_path / "recipe.yaml").write_text(f"{text}{CHECKSUM}{digest(text.encode())}\n")
+    assert load_recipe(tmp_path / "recipe.yaml") == load_recipe("digits", {"e_step.fresh": {"value": 0.5, "first": 4}})

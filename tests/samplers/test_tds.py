@@ -296,13 +296,15 @@ def test_picks_in_an_e_step():
     assert torch.allclose(draw_shard(prior, obs, options, batch_size=6, **settings).x, shard.x, atol=1e-10)
     # screening: whatever is beyond the bound is replaced, the rest stays as it was
     bound = float(shard.x.abs().amax(-1).median())
-    screened = draw_shard(prior, obs, options, **{**settings, "bound": bound}, last=lambda: torch.zeros(4, 10, 2))
+    screened = draw_shard(prior, obs, options, **{**settings, "bound": bound}, previous=lambda: torch.zeros(4, 10, 2))
     good = shard.x.abs().amax(-1) <= bound
     assert screened.report["rejected"] == int((~good).sum())
     assert torch.equal(screened.x[good], shard.x[good])
     assert float(screened.x.abs().max()) <= bound
     # a part: both draws of a set are for the same observations
-    renewed = draw_shard(prior, obs, options, **settings, last=lambda: torch.zeros(4, 10, 2, dtype=DOUBLE), fresh=0.3)
+    renewed = draw_shard(
+        prior, obs, options, **settings, previous=lambda: torch.zeros(4, 10, 2, dtype=DOUBLE), fresh=0.3
+    )
     new = (renewed.x != 0).any(-1)
     assert new.sum(1).tolist() == [3, 3, 3, 3]
     assert torch.equal(new[0], new[1])

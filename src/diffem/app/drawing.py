@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..em.expectation import condition_like, sampling_like
+from ..em.expectation import default_sampler_options, posterior_from_recipe
 from ..observations import Observations
 from ..operators import Identity, Mask
 from ..report import pictures
@@ -78,8 +78,8 @@ def condition(
             f"the observation must be of x with shape {prior.event_shape}, as in this run, got {obs.x_shape}"
         )
     options = viewer.recipe.drawing
-    sampling = {} if prior.is_exact else sampling_like(options)
-    x = condition_like(prior, obs, options).sample(draws, steps=steps, seed=seed, progress=False, **sampling)
+    sampling = {} if prior.is_exact else default_sampler_options(options)
+    x = posterior_from_recipe(prior, obs, options).sample(draws, steps=steps, seed=seed, progress=False, **sampling)
     chi2 = torch.cat([obs.chi2(d) for d in x])
     scale = obs.cov.diagonal(tuple(obs.y.shape[1:])).sqrt()
     residual = (obs.residual(x.mean(0)) / scale)[0]

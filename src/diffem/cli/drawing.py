@@ -76,7 +76,7 @@ def posterior(
     """Draw from the posterior of every observation in a file."""
     import torch
 
-    from ..em.expectation import condition_like, sampling_like
+    from ..em.expectation import default_sampler_options, posterior_from_recipe
     from ..em.run import load
     from ..em.screening import acceptable, largest_plausible
     from ..files.writing import write_bytes
@@ -105,8 +105,8 @@ def posterior(
         conditioned = prior.posterior(obs, method=name, iterations=iterations)
     else:
         changes = {"method": name, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
-        conditioned = condition_like(prior, obs, e_step.model_copy(update=changes), exact=exact)
-    drawing = {"sampler": sampler} if sampler is not None else {} if exact else sampling_like(e_step)
+        conditioned = posterior_from_recipe(prior, obs, e_step.model_copy(update=changes), exact=exact)
+    drawing = {"sampler": sampler} if sampler is not None else {} if exact else default_sampler_options(e_step)
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
     bound = largest_plausible(prior, e_step.bound)

@@ -1,4 +1,4 @@
-"""Augmentations of training images `(n, channels, height, width)`: a function of the image and of uniform numbers, nothing else."""
+"""Augmentations of training images `(n, channels, height, width)`, as functions of the image and of uniform numbers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Augmentation = Callable[[Tensor, Tensor], Tensor]
 
 
 def hflip(x: Tensor, u: Tensor) -> Tensor:
-    """Left–right flip of every second image on average. u: `(n, 1)`."""
+    """Flip images left to right with probability ½. u: `(n, 1)`."""
     return torch.where(u[:, :1, None, None] < 0.5, x.flip(-1), x)
 
 
 def crop(x: Tensor, u: Tensor, pad: int = 4) -> Tensor:
-    """Shift by up to `pad` pixels each way, the border repeated: pad and crop. u: `(n, 2)`."""
+    """Shift images by up to `pad` pixels in each direction, with the border repeated. u: `(n, 2)`."""
     return _shifted(x, _shift(u, pad))
 
 
 def uncrop(x: Tensor, u: Tensor, pad: int = 4) -> Tensor:
-    """Back to the place `crop` took it from; what it shifted out is gone, and the border stands for it."""
+    """Undo the shift of `crop`. Pixels that were shifted out are lost; the border replaces them."""
     return _shifted(x, -_shift(u, pad))
 
 
@@ -33,7 +33,7 @@ def _shift(u: Tensor, pad: int) -> Tensor:
 
 
 def _shifted(x: Tensor, shift: Tensor) -> Tensor:
-    """shift: `(n, 2)`, rows and columns."""
+    """Shift images; shift: `(n, 2)`, rows and columns."""
     height, width = x.shape[-2:]
     rows = (torch.arange(height, device=x.device) + shift[:, :1]).clamp(0, height - 1)
     columns = (torch.arange(width, device=x.device) + shift[:, 1:]).clamp(0, width - 1)
@@ -42,7 +42,7 @@ def _shifted(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def hue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
-    """Rotate colours about the grey axis by up to `turn` of a full turn each way. u: `(n, 1)`."""
+    """Rotate colours about the grey axis by up to `turn` of a full turn in each direction. u: `(n, 1)`."""
     angle = (u[:, 0] * 2 - 1) * (2 * math.pi * turn)
     axis = 1 / math.sqrt(3)
     cos, sin = angle.cos(), angle.sin()
@@ -58,10 +58,11 @@ def hue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
 
 
 def unhue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
+    """Undo `hue`."""
     return hue(x, 1 - u, turn)
 
 
-# name -> (uniform numbers needed per image, function, what takes it back)
+# name → (uniform numbers per image, function, its inverse)
 AUGMENTATIONS: dict[str, tuple[int, Augmentation, Augmentation]] = {
     "hflip": (1, hflip, hflip),
     "crop": (2, crop, uncrop),
@@ -70,7 +71,12 @@ AUGMENTATIONS: dict[str, tuple[int, Augmentation, Augmentation]] = {
 
 
 class Augment:
-    """Several augmentations in a row."""
+    """A sequence of augmentations.
+
+    Args:
+        names: Their names, in order.
+        event_shape: The shape of a sample.
+    """
 
     def __init__(self, names: list[str], event_shape: tuple[int, ...]) -> None:
         for name in names:
@@ -86,13 +92,13 @@ class Augment:
         self.uniforms = sum(count for count, _, _ in self.parts)
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        """x `(n, c, h, w)`, u `(n, uniforms)`."""
+        """Augment images x `(n, c, h, w)` with uniform numbers u `(n, uniforms)`."""
         for count, function, _ in self.parts:
             x, u = function(x, u[:, :count]), u[:, count:]
         return x
 
     def undo(self, x: Tensor, u: Tensor) -> Tensor:
-        """The image that became x, the last augmentation taken back first."""
+        """Undo the augmentations, in reverse order."""
         end = self.uniforms
         for count, _, inverse in reversed(self.parts):
             x, end = inverse(x, u[:, end - count : end]), end - count

@@ -1,4 +1,7 @@
-"""How many draws are made at a time: chosen once for the device, fewer when memory runs out. What is drawn does not depend on it."""
+"""The batch size of the draws: chosen once for the device and reduced after out-of-memory errors.
+
+The draws do not depend on it.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,22 @@ from ..files.memory import is_out_of_memory
 from ..priors import DiffusionPrior, Prior
 from ..runs.recipe import Recipe
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class MicroBatches:
     """The batch size of a run's draws.
 
     Args:
-        recipe: The run's recipe.
+        recipe: The recipe of the run.
         observations: The number of training observations.
-        device: Where draws are made.
-        say: Called with `("memory", {...})` each time memory runs out.
+        device: The device that draws are computed on.
+        say: Called with `("memory", {...})` after each out-of-memory error.
+
+    Attributes:
+        compiled_batch: The batch size that the network is compiled for; None before the first use.
+        max_batch: Upper bound on the batch size; lowered after an out-of-memory error.
+        last_batch: The batch size of the last E-step; 0 if this process has drawn nothing.
     """
 
     def __init__(
@@ -29,36 +37,43 @@ class MicroBatches:
     ) -> None:
         self.recipe, self.device, self.say = recipe, device, say
         self.shard = min(recipe.e_step.shard, observations)
-        self.compiled: int | None = None  # the batch a network is compiled for
-        self.fits = 1 << 62  # the largest batch that is not known to be too large
+        self.compiled_batch: int | None = None
+        self.max_batch = 1 << 62
+        self.last_batch = 0
 
     def prepare(self, prior: Prior) -> int:
-        """Settle the batch, and make the network fast at it."""
-        asked = self.recipe.e_step.batch
+        """Choose the batch size, compile the network for it on a GPU, and return it."""
+        requested = self.recipe.e_step.batch
         if not isinstance(prior, DiffusionPrior):
-            return min(asked or prior.batch_for(self.shard), self.fits)
+            return min(requested or prior.batch_for(self.shard), self.max_batch)
         if self.device.type == "cuda":
             prior.compute_in(self.recipe.drawing_precision)
-        if self.compiled is None:  # once: a network is compiled for one size
-            self.compiled = asked or prior.batch_for(self.shard)
-        batch = min(self.compiled, self.fits)
+        if self.compiled_batch is None:  # a network is compiled for one size only
+            self.compiled_batch = requested or prior.batch_for(self.shard)
+        batch = min(self.compiled_batch, self.max_batch)
         if self.device.type == "cuda":
             prior.accelerate(batch)
         return batch
 
-    def within_memory(self, prior: Prior, lap: int, make: Callable[[int], Made]) -> Made:
-        """`make(batch)`, again with smaller batches while the device runs out of memory."""
-        tries = 0
+    def within_memory(self, prior: Prior, lap: int, compute: Callable[[int], Result]) -> Result:
+        """Return `compute(batch)`; after an out-of-memory error, retry with smaller batches.
+
+        Args:
+            prior: The prior that `compute` evaluates.
+            lap: The lap, for the message.
+            compute: A function of the batch size.
+        """
+        attempts = 0
         while True:
             batch = self.prepare(prior)
             try:
-                return make(batch)
+                return compute(batch)
             except RuntimeError as error:
                 if not is_out_of_memory(error) or batch == 1:
                     raise
-            tries += 1
+            attempts += 1
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            if tries > 1:  # the first time something else may have taken the memory for a moment
-                self.fits = batch // 2
-            self.say("memory", {"lap": lap, "batch": min(batch, self.fits)})
+            if attempts > 1:  # the first time, another process may have used the memory for a moment
+                self.max_batch = batch // 2
+            self.say("memory", {"lap": lap, "batch": min(batch, self.max_batch)})

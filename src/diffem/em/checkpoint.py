@@ -1,4 +1,4 @@
-"""An interrupted training, and an interrupted Gaussian start, continue from the state they wrote last."""
+"""Checkpoints: an interrupted training or Gaussian start resumes from the state it wrote last."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from ..files.origin import Origin
 from ..files.tensors import read_tensors
 from ..files.writing import notice, write_tensors
 from ..priors import FitState
-from .maximization import TrainingRecord
+from .training_blocks import TrainingRecord
 
 
 def write_checkpoint(
     path: Path, done: int, state: dict[str, torch.Tensor], record: TrainingRecord, origin: Origin | None = None
 ) -> None:
+    """Write the state of a training.
+
+    Args:
+        path: The file.
+        done: The steps that are done.
+        state: The state of the trainer.
+        record: The record of the training.
+        origin: The run and lap of the file; None for run folders of format 2 and earlier.
+    """
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     notes = {"done": done, "seconds": record.seconds, "losses": record.losses, "rollbacks": record.rollbacks}
     write_tensors(path, tensors, notes if origin is None else {**notes, "origin": origin.note()})
@@ -29,9 +38,14 @@ def write_checkpoint(
 def read_checkpoint(
     path: Path, origin: Origin | None = None
 ) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
-    """Steps done, state and record of a training that was interrupted; None if there is none that can be used.
+    """Read the state of an interrupted training.
 
-    origin: what the file must name as its origin; not compared when absent.
+    Args:
+        path: The file.
+        origin: The run and lap that the file must belong to; None does not check them.
+
+    Returns:
+        The steps done, the state of the trainer and the record; None if there is no usable file.
     """
     if not path.is_file():
         return None
@@ -42,29 +56,29 @@ def read_checkpoint(
         losses = [(int(step), float(loss)) for step, loss in description["losses"]]
         done, seconds, rollbacks = description["done"], description["seconds"], description["rollbacks"]
         record = TrainingRecord(int(done), float(seconds), losses, int(rollbacks))
-    except (InputError, KeyError, TypeError, ValueError):  # the training begins again: nothing but time is lost
+    except (InputError, KeyError, TypeError, ValueError):  # the training starts again: only time is lost
         return None
     return record.steps, tensors, record
 
 
 def recent_loss(record: TrainingRecord, share: float = 0.1) -> float:
-    """The loss over the last part of a training."""
+    """Return the mean loss over the last part of a training."""
     count = max(1, math.ceil(len(record.losses) * share))
     recent = [loss for _, loss in record.losses[-count:]]
     return sum(recent) / len(recent)
 
 
 class StartCheckpoint:
-    """The state of a Gaussian start: kept in memory at every round, written now and then and when the fit ends by an exception.
+    """The state of a Gaussian start, written from time to time and when the fit ends with an exception.
 
     Args:
         path: The file; None writes nothing.
         seconds: Time between two writes.
-        origin: What the file names as its origin; nothing is named or compared when absent.
+        origin: The run that the file belongs to; None neither writes nor checks it.
 
     Attributes:
-        stage: Which of the start's fits the state belongs to, 0 at the beginning.
-        state: Where that fit is; None at its beginning.
+        stage: The number of the fit that the state belongs to, beginning with 0.
+        state: The state of that fit; None at its beginning.
     """
 
     def __init__(self, path: Path | None, seconds: float, origin: Origin | None = None) -> None:
@@ -86,6 +100,7 @@ class StartCheckpoint:
             return 0, None
 
     def keep(self, stage: int, state: FitState) -> None:
+        """Keep the state of a round in memory, and write it if that is due."""
         self.stage, self.state = stage, state
         if time.monotonic() - self._written > self.seconds:
             self._write()

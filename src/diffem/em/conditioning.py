@@ -1,8 +1,9 @@
-r"""Training examples as a posterior meets them: a draw of one observation, seen through the operator of another.
+r"""Training examples of a conditional network: the draw of one observation with the operator of another.
 
-A conditional network denoises the pivot m = x + C^½ z, C = (I/σ² + G)⁻¹ (`priors/preconditioning.py`). A share of the examples is given the
-information G = AᵀΣ_y⁻¹A of an observation taken at random, the others G = 0, which trains the prior. The operator must be *another*
-observation's: at the draw's own, x was made from y and would agree with it better than an independent measurement does.
+A conditional network denoises the pivot m = x + C^½ z, C = (I/σ² + G)⁻¹ (`priors/preconditioning.py`). A fraction of
+the examples receives the information G = AᵀΣ_y⁻¹A of a random observation. The others have G = 0, which trains the
+prior. The operator must be that of *another* observation: a draw was made from its own y and agrees with it better than
+with an independent measurement.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from ..priors.family import Family
 
 
 class Instruments:
-    """The information of all observations in units of a prior's scale, on a device: kept there if it fits, computed as it is used if not.
+    """The information G of all observations in units of a prior's scale, kept on the device if memory allows.
 
     Attributes:
-        family: What they have in common, as a conditional network is told.
-        resident: Whether all of it is on the device; a step that computes it cannot be captured.
+        family: The properties that all operators share, which a conditional network depends on.
+        resident: Whether all of G is on the device. Otherwise it is computed when used, and steps cannot be captured.
     """
 
     def __init__(self, obs: Observations, scale: float, device: torch.device) -> None:
@@ -41,7 +42,7 @@ class Instruments:
         return len(self._obs)
 
     def __getitem__(self, others: Tensor) -> Information:
-        """G of the observations `others` `(n,)`; 0 where that is −1."""
+        """Return G of the observations `others` `(n,)`; 0 for entries −1."""
         known = others >= 0
         rows = others.clamp(min=0)
         if self._kept is None:
@@ -69,7 +70,7 @@ class Instruments:
         return memory.may_stay(size, self._device)
 
     def _compact(self, information: Diagonalised) -> Diagonalised:
-        """One channel for all where all channels of a pixel are measured together."""
+        """Keep one channel if all channels of a pixel are measured together."""
         if self.family.description != "pixels":
             return information
         return information.with_tensors({"gains": information.gains[:, :1]})

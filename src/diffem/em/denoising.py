@@ -1,13 +1,13 @@
-r"""How well the network of a lap denoises: draws it was trained on, draws it never saw, and the Gaussian start beside it.
+r"""The denoising loss of a lap's network on training draws and on unseen draws, and that of the Gaussian start.
 
 The loss of a sample x is the one that training minimises,
 
     ℓ(x) = mean over σ of (s²/σ² + 1) ‖d(x + σz, σ) − x‖² / (s² N),
 
-at noise levels of the training's law, with s the scale of the data and N the number of entries. Draws for held-out
-observations are made like those of the E-step: a network that has learned the law of the draws has the same loss on both,
-and one that has learned the draws by heart has less on its own. The Gaussian start is the best linear denoiser of what it
-believes, and a network that is large enough and trained for long enough is no worse.
+at noise levels from the training's distribution, with s the scale of the data and N the number of entries. Draws for
+held-out observations are made as in the E-step. A network that has learned the distribution of the draws has the same
+loss on both; a network that overfits has a smaller loss on its training draws. The Gaussian start is a linear denoiser,
+and a network that is large enough and trained long enough is not worse.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..runs.draws import DrawStore
 from ..runs.recipe import Noise
 from .noise_law import NoiseLaw, noise_law
 
-LEVELS = 8  # noise levels a loss is averaged over
-TRAINED = 256  # draws of the training that are looked at, at most
-FALLING = 0.25  # part of a training at whose end the loss is compared with that of the part before
+LEVELS = 8  # noise levels that a loss is averaged over
+TRAINED = 256  # largest number of training draws for this loss
+FALLING = 0.25  # the loss of the last quarter of a training is compared with that of the quarter before
 
 
 @torch.no_grad()
@@ -38,14 +38,15 @@ def denoising_measures(
     losses: list[float],
     batch_size: int | None = None,
 ) -> dict[str, float]:
-    """What a lap's training reached.
+    """Return the losses after the training of a lap.
 
     Args:
-        prior: The prior after it.
-        store: The draws it was trained on.
+        prior: The trained prior.
+        store: The training draws.
         unseen: Draws for held-out observations, `(n, *event)`; None if there are none.
-        noise: The law of the noise levels in training.
-        losses: The losses along the training.
+        noise: The distribution of the noise levels in training.
+        losses: The losses during the training.
+        batch_size: The number of draws per batch.
     """
     law = noise_law(noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     levels = prior.scale * noise_levels(law)
@@ -66,7 +67,7 @@ def denoising_measures(
 
 
 def noise_levels(law: NoiseLaw, count: int = LEVELS) -> Tensor:
-    """Representative levels of a law, `(count,)`: its quantiles, relative to the scale of the data."""
+    """Return quantiles of the distribution of noise levels, `(count,)`, relative to the scale of the data."""
     u = Stream(0, "quantiles of the noise law").uniform(torch.arange(4096), (law.uniforms,))
     quantiles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     return law.log_sigma(u.double()).quantile(quantiles).exp()
@@ -74,7 +75,7 @@ def noise_levels(law: NoiseLaw, count: int = LEVELS) -> Tensor:
 
 @torch.no_grad()
 def denoising_losses(prior: Prior, x: Tensor, levels: Tensor, batch_size: int | None = None) -> Tensor:
-    """ℓ(x) per sample, `(n,)`, in float64. x: `(n, *event)`; levels: `(k,)`, in the units of x."""
+    """Return ℓ(x) per sample, `(n,)`, in float64. x: `(n, *event)`; levels: `(k,)`, in the units of x."""
     stream, out = Stream(0, "denoising loss"), []
     for rows in torch.arange(len(x), device=x.device).split(batch_size or len(x)):
         part, total = x[rows], torch.zeros(len(rows), dtype=torch.float64, device=x.device)
@@ -87,7 +88,7 @@ def denoising_losses(prior: Prior, x: Tensor, levels: Tensor, batch_size: int | 
 
 
 def loss_fall(losses: list[float], part: float = FALLING) -> float | None:
-    """The share by which the loss of the last part of a training is below that of the part before; None if it is too short."""
+    """Return the relative decrease of the loss over the last part of a training; None if it is too short."""
     count = int(part * len(losses))
     if count < 1:
         return None
@@ -96,7 +97,7 @@ def loss_fall(losses: list[float], part: float = FALLING) -> float | None:
 
 
 def _spread(store: DrawStore, most: int = TRAINED) -> Tensor:
-    """Some draws of all shards, spread evenly over each, `(n, *event)`."""
+    """Return draws `(n, *event)` at regular positions of all shards."""
     each = max(1, most // len(store))
     parts = []
     for k in range(0, len(store), max(1, len(store) // most)):

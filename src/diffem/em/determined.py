@@ -1,29 +1,33 @@
-r"""What an observation determined about x beyond its noise: D = I − K with K = (I + s²G)⁻¹, G = AᵀΣ_y⁻¹A and s the prior's scale.
+r"""The part of x that an observation determines beyond its noise: D = I − (I + s²G)⁻¹ with G = AᵀΣ_y⁻¹A.
 
-D has eigenvalues between 0 (nothing was learned about the direction) and 1 (it was measured far better than the prior knows it). It is 0 or
-1 for masks and k-space with little noise, and anything between for blurs and noisy values. Identically,
+s is the prior's scale. D has eigenvalues between 0 (nothing was measured in this direction) and 1 (the measurement is
+far more precise than the prior). They are 0 or 1 for masks and k-space with little noise, and lie between for blurs and
+noisy values. Identically,
 
     D = s² Aᵀ (Σ_y + s² AAᵀ)⁻¹ A,
 
-which is how rᵀDr is computed, by what the operator offers:
+which is how rᵀDr is computed, depending on the operator:
 
 - `Rows`: AAᵀ and Σ_y are diagonal (masks, windows, complex k-space, block means). A weight for every value of Ar.
-- `Spectral`: G is diagonal in Fourier space (circular blurs, k-space of real images). A weight for every frequency of r.
-- `Explicit`: s (Σ_y + s²AAᵀ)^-½ A as matrices, where those of all observations fit in memory (dense and other small operators).
-- `Polynomial`: everything else (coils, resampling, your own function on images). A fixed number of Chebyshev iterations for
-  (Σ_y + s²AAᵀ)⁻¹, each one product with A and one with Aᵀ: a polynomial of G that tends to D. Its coefficients are fixed, so it remains a
-  linear map that does not depend on r; conjugate gradients, whose coefficients depend on r, would make the weight depend on x. With four
-  iterations its distance from D, relative and in the Frobenius norm, is 0.36 for blurs that end at the border, 0.19 for bicubic
-  reduction by 2 and 0.27 for four coils at R = 3; that of AᵀA, at the cost of one iteration, is 1.07, 0.31 and 0.56.
+- `Spectral`: G is diagonal in Fourier space (circular blurs, k-space of real images). A weight for every frequency of
+r.
+- `Explicit`: the matrices s (Σ_y + s²AAᵀ)^-½ A, if those of all observations fit in memory (small operators).
+- `Polynomial`: all other operators (coils, resampling, user-defined functions of images). A fixed number of Chebyshev
+  iterations for (Σ_y + s²AAᵀ)⁻¹, each with one product with A and one with Aᵀ, gives a polynomial of G that converges
+  to D. Its coefficients are fixed, so the map is linear in r; the coefficients of conjugate gradients depend on r,
+  which would make the weight depend on x. With four iterations the relative distance from D in the Frobenius norm is
+  0.36 for blurs that end at the border, 0.19 for bicubic reduction by 2 and 0.27 for four coils at R = 3. That of AᵀA,
+  at the cost of one iteration, is 1.07, 0.31 and 0.56.
 
-Blurs leave some directions undetermined in nearly every observation. A network that is told more about other directions learns these
-last, and draws them too wide. With D̄ the mean of D over observations and g its mean eigenvalue, the loss therefore weighs by
+Blurs leave some directions undetermined in nearly every observation. A network with more weight on the other directions
+learns these last, and its draws vary too much along them. With D̄ the mean of D over observations and g its mean
+eigenvalue, the loss therefore uses the weight
 
     W = S D S + T,      S² = max(D̄, g)⁻¹,      T = (I − D̄/g)₊,
 
-functions of D̄ being taken of its eigenvalues. The mean of W over observations is I: no direction is preferred on average, and what is
-left is that a direction counts more where it was determined. W is as independent of x as D. Where A selects (masks, windows, k-space),
-what one observation leaves out another measures, and W = D/g.
+where functions of D̄ apply to its eigenvalues. The mean of W over observations is I: no direction is preferred on
+average, but a direction has more weight in observations that determine it. W is independent of x if D is. If A selects
+entries (masks, windows, k-space), other observations measure what one leaves out, and W = D/g.
 """
 
 from __future__ import annotations
@@ -233,8 +237,9 @@ class Explicit:
 class Polynomial:
     """D by a fixed polynomial of M = S(Σ_y + s²AAᵀ)S, S the diagonal that gives M about unit rows.
 
-    k Chebyshev iterations over the eigenvalues from λ/k², or the noise, to λ, the largest one of each observation. In that range the weight is
-    off by at most 1/T_k((k² + 1)/(k² − 1)), a factor of 0.27; directions that are weaker still get a weight between 0 and D's.
+    k Chebyshev iterations over the eigenvalues from λ/k², or the noise, to λ, the largest one of each observation. In
+    that range the weight is off by at most 1/T_k((k² + 1)/(k² − 1)), a factor of 0.27; directions that are weaker still
+    get a weight between 0 and D's.
     """
 
     def __init__(self, source: _Source, count: int, iterations: int = ITERATIONS) -> None:

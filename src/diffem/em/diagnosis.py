@@ -1,7 +1,7 @@
-"""What is probably wrong with a lap, from the numbers it recorded: a function per cause, each with the advice that fits it.
+"""Warnings about a lap, from its metrics: one function per cause, each with its advice.
 
-A measure must be off by enough to matter and, where it is an estimate, by more than chance explains: over all laps of a
-run the right model is flagged with a probability of `LAPS_LEVEL` at most.
+A warning needs a deviation that is large enough to matter and, for an estimate, larger than chance explains. Over all
+laps of a run, a correct model causes a warning with a probability of at most `LAPS_LEVEL`.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from ..runs.recipe import Recipe
 from .model_check.significance import LAPS_LEVEL, one_sided, two_sided
 from .verdict import KEY, History, difference, measured
 
-TESTS = 6  # of a lap that chance can fail
-NARROW, WIDE = 0.8, 0.97  # coverage of 90 % intervals that matters
-TOO_WIDE = 0.75  # variance of errors over that of draws that matters
-OTHER_SCALE = 2.0  # factor between simulated and real observations that matters
-BY_HEART = 0.35  # by how much the loss on draws the network never saw exceeds that on its own, relatively
-WORSE_THAN_START = 0.2  # by how much the loss of a network exceeds that of the Gaussian start, relatively
-FLAT = 0.02  # relative fall of the loss over the last part of a training that counts as none
-STUCK = 0.01  # share of draws beyond the bound in every try that matters
+TESTS = 6  # statistical tests per lap
+NARROW, WIDE = 0.8, 0.97  # warn outside this coverage of 90 % intervals
+TOO_WIDE = 0.75  # warn below this ratio of the variance of errors to that of draws
+OTHER_SCALE = 2.0  # warn beyond this ratio of simulated to real observations
+BY_HEART = 0.35  # warn above this relative excess of the loss on unseen draws
+WORSE_THAN_START = 0.2  # warn above this relative excess of the network's loss over that of the Gaussian start
+FLAT = 0.02  # smallest relative decrease of the loss of a training that has not converged
+STUCK = 0.01  # warn above this fraction of draws beyond the bound in every attempt
 
 Lap = dict[str, Any]
 
 
 def warnings(history: History, recipe: Recipe) -> list[str]:
-    """What is probably wrong with the newest lap of `history`, and what to do."""
+    """Return warnings about the newest lap of `history`, with advice."""
     lap = history[-1]
     level = LAPS_LEVEL / (TESTS * recipe.last_lap)
     out = other_scale(lap, level)
-    if lap["lap"] == 0:  # the start has a check of its own (`model_check`)
+    if lap["lap"] == 0:  # `model_check` checks lap 0
         return out
     causes = weak_network(history) + overfitting(history, level)
     out += causes + beyond_bound(history, recipe)
-    if not prior_alone(lap, recipe):  # posterior draws are what the lap trained
+    if not prior_alone(lap, recipe):  # the network was trained for posterior draws
         out += drift(history, recipe.watch.worse, level, advise=not causes)
         out += residuals(lap, level) + intervals(lap, level) + width(lap, level)
     return out + rejections(history, recipe, advise=not causes)
 
 
 def notes(lap: Lap, recipe: Recipe) -> list[str]:
-    """What a reader of the lap's measures should know that is no fault."""
+    """Return notes about a lap, which are no warnings."""
     if not prior_alone(lap, recipe):
         return []
     before = max(k for k in range(int(lap["lap"])) if k == 0 or recipe.at(k).train.conditioned_share > 0)
@@ -51,7 +51,7 @@ def notes(lap: Lap, recipe: Recipe) -> list[str]:
 
 
 def prior_alone(lap: Lap, recipe: Recipe) -> bool:
-    """Whether a lap of a conditional network trained it without operators: draws of posteriors by the network are not what it learned."""
+    """Whether a lap trained a conditional network without operators: it has not been trained for posterior draws."""
     number = int(lap["lap"])
     if not recipe.conditional or number == 0 or recipe.at(number).train.conditioned_share > 0:
         return False
@@ -59,7 +59,7 @@ def prior_alone(lap: Lap, recipe: Recipe) -> bool:
 
 
 def drift(history: History, worse: float, level: float, advise: bool = True) -> list[str]:
-    """Held-out values predicted worse than in the best lap: the difference per observation, by Student's t."""
+    """Held-out values are predicted worse than in the best lap, by Student's t test over the observations."""
     lap, past = history[-1], measured(history[:-1])
     if not measured([lap]) or not past:
         return []
@@ -77,7 +77,7 @@ def drift(history: History, worse: float, level: float, advise: bool = True) -> 
 
 
 def weak_network(history: History) -> list[str]:
-    """A network that denoises the draws it was trained on worse than the Gaussian start does: it is too small, or trained too little."""
+    """The network denoises its training draws worse than the Gaussian start: it is too small, or undertrained."""
     lap = history[-1]
     loss, start = lap.get("trained_loss"), [m["gaussian_loss"] for m in history if m.get("gaussian_loss") is not None]
     if loss is None or not start or loss <= (1 + WORSE_THAN_START) * min(start):
@@ -94,7 +94,7 @@ def weak_network(history: History) -> list[str]:
 
 
 def overfitting(history: History, level: float) -> list[str]:
-    """A network that denoises its own draws better than draws for held-out observations: it has learned them by heart."""
+    """The network denoises its training draws better than draws for held-out observations: it overfits."""
     lap = history[-1]
     own, other, error = (lap.get(key) for key in ("trained_loss", "unseen_loss", "unseen_loss_error"))
     if own is None or other is None or not error:
@@ -102,35 +102,37 @@ def overfitting(history: History, level: float) -> list[str]:
     if other <= (1 + BY_HEART) * own or other - own < one_sided(level) * error:
         return []
     return [
-        f"the network learns its draws by heart: its loss is {own:.3g} on draws it was trained on and {other:.3g} ± {error:.1g} on "
-        f"draws for held-out observations; raise e_step.draws, network.dropout or train.augment, or lower {_steps_key(history)}"
+        f"the network learns its draws by heart: its loss is {own:.3g} on draws it was trained on and {other:.3g} ± "
+        f"{error:.1g} on draws for held-out observations; raise e_step.draws, network.dropout or train.augment, or "
+        f"lower {_steps_key(history)}"
     ]
 
 
 def _steps_key(history: History) -> str:
-    """The key of the newest lap's steps; the network of a start that was given does not begin from nothing."""
+    """Return the recipe key of the newest lap's steps. The network of a given start is trained already."""
     first = history[-1]["lap"] == 1 and history[0].get("start") != "given"
     return "train.first_steps" if first else "train.steps"
 
 
 def other_scale(lap: Lap, level: float) -> list[str]:
-    """Prior samples that are larger or smaller than what was measured."""
+    """Prior samples are larger or smaller than the observations."""
     ratio, z = lap.get("observation_scale"), lap.get("observation_scale_z")
     if ratio is None or z is None or 1 / OTHER_SCALE < ratio < OTHER_SCALE or abs(z) < two_sided(level):
         return []
     what = (
-        "the prior it starts from was learned in other units: scale the observations (Observations.scaled), or set start: gaussian"
+        "the prior it starts from was learned in other units: scale the observations (Observations.scaled), or set "
+        "start: gaussian"
         if lap.get("start") == "given"
-        else "samples of the prior are not on the scale of the data; train longer (train.first_steps, train.steps), raise e_step.steps, "
-        "or reject draws that are too large with e_step.bound"
+        else "samples of the prior are not on the scale of the data; train longer (train.first_steps, train.steps), "
+        "raise e_step.steps, or reject draws that are too large with e_step.bound"
     )
     return [f"observations simulated from prior samples are {ratio:.2g} times as large as the real ones: {what}"]
 
 
 def beyond_bound(history: History, recipe: Recipe) -> list[str]:
-    """Draws that lie beyond the bound in every try: the bound cuts data off.
+    """Draws exceed the bound in every attempt: the bound excludes data.
 
-    A bad network can draw so, too. The first lap draws from the Gaussian start, exactly, and shows which it is.
+    A bad network can also be the cause. The first lap, whose draws from the Gaussian start are exact, tells them apart.
     """
     lap = history[-1]
     stuck, outside, bound = float(lap.get("stuck", 0)), float(lap.get("outside", 0)), lap.get("bound")
@@ -144,12 +146,12 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
         else f"e_step.bound: {now:g} is too small for these data; raise it, or leave it out"
     )
     return [
-        f"{outside:.1%} of the draws explain their observation and lie beyond ±{bound:.3g}, where draws are rejected, and {stuck:.1%} "
-        f"in every try: {what}"
+        f"{outside:.1%} of the draws explain their observation and lie beyond ±{bound:.3g}, where draws are rejected, "
+        f"and {stuck:.1%} in every try: {what}"
     ]
 
 
-# why most draws were rejected, and what to change beside the training
+# main cause of rejections → its description, and recipe keys to change beside the training
 REJECTED = {
     "not_finite": ("are not finite", "lower train.lr or train.clip"),
     "misfit": ("do not explain their observation", "raise e_step.iterations or e_step.steps"),
@@ -159,14 +161,14 @@ REJECTED = {
 
 
 def rejections(history: History, recipe: Recipe, advise: bool = True) -> list[str]:
-    """More rejected draws than `watch.rejected`, by what most of them were rejected for."""
+    """More draws were rejected than `watch.rejected`; the advice depends on the main cause."""
     lap = history[-1]
     rejected = lap.get("rejected", 0.0)
-    # the first lap draws from the Gaussian start, whose tails leave the plausible range by nature
+    # the tails of the Gaussian start, which the first lap draws from, exceed the bound
     if lap["lap"] < 2 or rejected <= recipe.watch.rejected or beyond_bound(history, recipe):
         return []
     train = "raise train.first_steps or train.steps"
-    if "misfit" not in lap:  # a lap of a version that did not count causes
+    if "misfit" not in lap:  # earlier versions did not record causes
         return [f"{rejected:.1%} of the draws were rejected: {train}, or e_step.redraws"]
     shares = {name: lap.get(name, 0.0) for name in ("not_finite", "misfit", "outside")}
     shares["implausible"] = rejected - sum(shares.values())
@@ -177,7 +179,7 @@ def rejections(history: History, recipe: Recipe, advise: bool = True) -> list[st
 
 
 def residuals(lap: Lap, level: float) -> list[str]:
-    """Draws that leave residuals of another size than the noise."""
+    """The residuals of draws are larger or smaller than the noise."""
     chi2, expected, z = lap.get("heldout_chi2"), lap.get("expected_chi2", 1.0), lap.get("heldout_chi2_z")
     if chi2 is None or z is None or 0.5 * expected < chi2 < 2 * expected or abs(z) < two_sided(level):
         return []
@@ -191,7 +193,7 @@ def residuals(lap: Lap, level: float) -> list[str]:
 
 
 def intervals(lap: Lap, level: float) -> list[str]:
-    """Predictions of hidden values that are too sure of themselves, or not sure enough."""
+    """Predictive intervals of hidden values are too narrow or too wide."""
     inside, error = lap.get("hidden_coverage90"), lap.get("hidden_coverage90_error")
     if inside is None or not error or NARROW <= inside <= WIDE or abs(inside - 0.9) < two_sided(level) * error:
         return []
@@ -204,11 +206,11 @@ def intervals(lap: Lap, level: float) -> list[str]:
 
 
 def width(lap: Lap, level: float) -> list[str]:
-    """Draws that are wider than they are wrong; those that are narrower show in the coverage."""
+    """Draws vary more than their errors. The coverage detects draws that vary less."""
     ratio, z = lap.get("hidden_spread"), lap.get("hidden_spread_z")
     if ratio is None or z is None or ratio > TOO_WIDE or z > -one_sided(level):
         return []
     return [
-        f"posterior draws of hidden held-out values have {1 / max(ratio, 1e-3):.2g} times the variance of their errors: draws vary "
-        "too much; train longer per lap (train.steps, train.first_steps), or lower train.measured"
+        f"posterior draws of hidden held-out values have {1 / max(ratio, 1e-3):.2g} times the variance of their "
+        "errors: draws vary too much; train longer per lap (train.steps, train.first_steps), or lower train.measured"
     ]

@@ -1,4 +1,4 @@
-"""Training examples: every random number is addressed by the position of its example, so a resumed training continues exactly where it was."""
+"""Training examples. Every random number is addressed by the position of its example, so training resumes exactly."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ from .noise_law import NoiseLaw
 
 
 class Examples:
-    """Which draws, noise levels and noise every training step uses: a function of the step alone.
+    """The draws, noise levels and noise of every training step, as a function of the step.
 
-    law: of the noise levels. Of several processes each takes its part of every batch, `[first, last)`.
-    conditioned: the share of the examples that is shown with one of so many `observations`' operators.
-    repeats: `(draws,)`, how often an epoch uses each draw. Default: once.
+    Args:
+        draws: (n, *event). The draws.
+        batch: The number of examples per step, over all processes.
+        law: The distribution of the noise levels.
+        augment: The augmentations.
+        stream: The random numbers of the training.
+        processes: This process; each process takes its part `[first, last)` of every batch.
+        conditioned: The fraction of the examples that receive the operator of an observation.
+        observations: The number of observations to take these operators from.
+        repeats: (draws,). How often an epoch uses each draw. Default: once.
     """
 
     def __init__(
@@ -46,7 +53,7 @@ class Examples:
         )
 
     def rows(self, position: Tensor) -> Tensor:
-        """The draw at each position of an endless walk through reshuffled epochs: none is ever left out."""
+        """Return the draw at each position of an endless sequence of shuffled epochs."""
         n = len(self.draws) if self.epoch is None else len(self.epoch)
         epoch = position // n
         first, last = int(position[0]) // n, int(position[-1]) // n
@@ -59,10 +66,12 @@ class Examples:
         return rows if self.epoch is None else self.epoch[rows]
 
     def block(self, start: int, count: int) -> tuple[Tensor, ...]:
-        """Steps start … start+count−1: rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, augmentation uniforms,
-        and the observation whose operator an example is shown with `(count, B)`, −1 for none.
+        """Return the examples of the steps start … start+count−1.
 
-        Draws that lie on disk come with them, `(count, B, *event)`: they are read for all steps together.
+        Returns:
+            rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, the uniform numbers of
+            the augmentations, and the observation whose operator an example receives `(count, B)`, −1 for none. Draws
+            on disk are read for all steps together and returned last, `(count, B, *event)`.
         """
         device, shape = self.draws.device, tuple(self.draws.shape[1:])
         position = torch.arange(start * self.batch, (start + count) * self.batch, device=device)
@@ -81,7 +90,7 @@ class Examples:
         return (*block, self.draws[rows]) if isinstance(self.draws, StoredDraws) else block
 
     def others(self, position: Tensor) -> Tensor:
-        """The observation whose operator the example at each position is shown with, −1 for none."""
+        """Return the observation whose operator the example at each position receives, −1 for none."""
         if not self.conditioned:
             return torch.full_like(position, -1)
         u = self.stream.uniform(position, (2,), step=3, dtype=torch.float64)
@@ -89,7 +98,7 @@ class Examples:
         return torch.where(u[:, 0] < self.conditioned, chosen, -1)
 
     def samples(self, rows: Tensor, u: Tensor, read: Sequence[Tensor] = ()) -> Tensor:
-        """The augmented draws of one step, `(B, *event)`; read: the draws, where `block` has read them from disk."""
+        """Return the augmented draws of one step, `(B, *event)`; read: the draws, if `block` read them from disk."""
         x = read[0] if isinstance(self.draws, StoredDraws) else self.draws[rows]
         return self.augment(x, u)
 

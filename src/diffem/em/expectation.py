@@ -1,15 +1,17 @@
-r"""E: draw x ~ q(x | y, A) for every observation, screen the draws, write them shard by shard.
+r"""The E-step: draw x ~ q(x | y, A) for every observation, screen the draws, and redraw or replace the rejected ones.
 
-A shard is a range of observations. Its draws depend on the prior, the observations, the seed and the lap alone, so a shard that is
-on disk is done, and one that is not can be made again at any time. The Gaussian start is conditioned exactly (Matheron's rule), a
-network by the recipe's posterior method and sampler. A lap may renew only a part of the draws (incremental EM, Neal & Hinton 1998): what a
-prior gets wrong then reaches the next one diluted, and errors that change sign from lap to lap die out.
+A shard is a range of observations. Its draws depend only on the prior, the observations, the seed and the lap. A shard
+on disk is therefore finished, and a missing shard can be recomputed at any time. The Gaussian start is conditioned
+exactly (Matheron's rule), a network by the posterior method and the sampler of the recipe. A lap may renew only a part
+of the draws (incremental EM, Neal & Hinton 1998). Errors of a prior then reach the next prior diluted, and errors that
+change sign from lap to lap cancel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -25,18 +27,14 @@ from ..runs.recipe import EStep
 from ..samplers import DEFAULT_SAMPLER, get_sampler
 from .plausibility import denoising_error
 from .screening import Screening, screen, total_chi2
+from .shard_report import ShardReport
 
-GAUSSIAN_REDRAWS = (
-    16  # draws from the Gaussian start cost little, and its tails reach beyond where samples are plausible
-)
-
-# Why draws were rejected at first: NaN, unlike their observation, or too large alone; and how many of the last are so after all tries.
-CAUSES = ("not_finite", "misfit", "outside", "stuck")
+GAUSSIAN_REDRAWS = 16  # draws of the Gaussian start are cheap, and its tails reach beyond the bound
 
 
 @dataclass
 class Shard:
-    """The draws of a range of observations, `(draws, n, *event)`, and what making them took."""
+    """The draws of a range of observations, `(draws, n, *event)`, and the record of how they were made."""
 
     x: Tensor
     report: dict[str, float] = field(default_factory=dict)
@@ -51,158 +49,204 @@ def draw_shard(
     seed: int,
     lap: int,
     bound: float,
-    last: Callable[[], Tensor] | None = None,
+    previous: Callable[[], Tensor] | None = None,
     fresh: float = 1.0,
     batch_size: int | None = None,
     captured: bool = False,
     progress: Progress | None = None,
 ) -> Shard:
-    """Draw, screen, and draw again what was rejected.
+    """Make the draws of a shard: draw, screen, redraw, replace.
 
-    index: `(n,)` addresses of the observations. last: gives the previous lap's draws of this shard, kept where every try failed.
-    fresh: the fraction of observations that are drawn for; the others keep the last lap's draws, if there are any.
+    Args:
+        prior: The prior of the previous lap.
+        obs: The observations of the shard.
+        options: The E-step options of the recipe.
+        index: (n,). The addresses of the observations' random numbers.
+        seed: The seed of the run.
+        lap: The lap in the addresses of the random numbers.
+        bound: The largest accepted |x|.
+        previous: Returns the previous lap's draws of this shard, `(draws, n, *event)`. They replace draws that are
+            rejected in every attempt.
+        fresh: The fraction of the observations that get new draws. The others keep those of `previous`, if given.
+        batch_size: The number of observations per batch; the draws do not depend on it.
+        captured: Whether the sampling steps are captured in a CUDA graph.
+        progress: A progress bar that counts draws.
     """
-    posterior = condition_like(prior, obs, options, own=True)
-    sampling = recipe_sampling(prior, options)
-    totals = {"guards": 0.0, "evaluations": 0.0, "vjps": 0.0}
-    causes = dict.fromkeys(CAUSES, 0)
-    together = 1 if prior.is_exact else options.together
+    shard = _ShardDraws(prior, obs, options, index, seed, lap, bound, batch_size, captured)
+    previous = None if previous is None else cache(previous)
+    earlier = previous() if previous is not None and fresh < 1 else None
+    count = len(obs) if earlier is None else fresh_count(len(obs), fresh)
+    shard.report.draws = count * options.draws
+    draws: list[Tensor] = []
+    for first in range(0, options.draws, shard.together):
+        turn = int(index[0]) * options.draws + first  # each shard and draw has a permutation of its own
+        rows = Stream(seed, "fresh", lap).permutation(len(obs), step=turn)[:count].sort().values
+        x = shard.draw(rows, first, progress)
+        good = shard.screen_and_redraw(x, rows, first)
+        for d, draw in enumerate(x, first):
+            shard.replace_rejected(draw, ~good[d - first], rows, d, previous)
+            if earlier is not None:  # a stage may make more draws per observation than the previous lap
+                draw = earlier[d % len(earlier)].to(x).index_copy(0, rows.to(x.device), draw)
+            draws.append(draw)
+    stacked = torch.stack(draws) if len(draws) > 1 else draws[0].unsqueeze(0)
+    return Shard(stacked, shard.report.to_json())
 
-    def attempt(rows: Tensor, first: int, counted: bool) -> Tensor:
-        """Draws number `first` and those that come with it for some observations of the shard, `(together, rows, *event)`."""
-        draws, done = torch.empty(0), 0  # made with the first batch, so that nothing is copied together in the end
-        for part in rows.split(batch_size or len(rows)):
-            whole = len(part) == len(obs)
-            x, statistics = (posterior if whole else posterior[part]).sample(
-                together,
-                steps=options.steps,
-                seed=seed,
-                lap=lap,
-                index=index[part],
-                batch_size=batch_size,
-                first_draw=first,
-                return_stats=True,
-                captured=captured,
-                progress=False,
-                **sampling,
-            )
-            totals["guards"] += float(statistics.guards.sum())
-            totals["evaluations"] += float(statistics.evaluations.sum())
-            totals["vjps"] += float(statistics.vjps.sum())
+
+class _ShardDraws:
+    """The parts of `draw_shard`. `rows` are the observations of the shard that get new draws.
+
+    Attributes:
+        together: The number of draws per observation that are made together, as picks from one particle set.
+        report: The record of the shard.
+    """
+
+    def __init__(
+        self,
+        prior: Prior,
+        obs: Observations,
+        options: EStep,
+        index: Tensor,
+        seed: int,
+        lap: int,
+        bound: float,
+        batch_size: int | None,
+        captured: bool,
+    ) -> None:
+        exact = prior.is_exact
+        self.prior, self.obs, self.options, self.index, self.seed, self.lap = prior, obs, options, index, seed, lap
+        self.bound, self.batch_size, self.captured = bound, batch_size, captured
+        self.posterior = posterior_from_recipe(prior, obs, options, own=True)
+        self.sampling = recipe_sampling(prior, options)
+        self.together = 1 if exact else options.together
+        self.redraws = GAUSSIAN_REDRAWS if exact else options.redraws
+        self.plausible = None if exact else options.plausible  # exact draws are plausible under their prior
+        self.report = ShardReport(len(obs))
+
+    def at(self, rows: Tensor) -> Observations:
+        """Return the observations at `rows`."""
+        return self.obs if len(rows) == len(self.obs) else self.obs[rows]
+
+    def draw(self, rows: Tensor, first: int, progress: Progress | None = None) -> Tensor:
+        """Make the draws number `first` to `first + together − 1`, `(together, rows, *event)`, batch by batch."""
+        draws, done = torch.empty(0), 0
+        for part in rows.split(self.batch_size or len(rows)):
+            x = self._draw_batch(part, first)
             if len(part) == len(rows):
                 draws = x
-            else:
+            else:  # allocated with the first batch, so that the batches need not be concatenated
                 draws = draws if done else x.new_empty(len(x), len(rows), *x.shape[2:])
                 draws[:, done : done + len(part)] = x
             done += len(part)
-            if progress is not None and counted:
-                progress.advance(together * len(part))
+            if progress is not None:
+                progress.advance(self.together * len(part))
         return draws
 
-    plausible = None if prior.is_exact else options.plausible
-
-    def screened(x: Tensor, rows: Tensor, limit: float | None = None) -> tuple[Tensor, Screening, float]:
-        """Which of the draws `(together, rows, *event)` will do, `(together, rows)`, what they were screened for, and the limit of denoising errors.
-
-        limit: that of an earlier try; these draws' own when absent.
-        """
-        some = obs if len(rows) == len(obs) else obs[rows]
-        found = Screening.stack([screen(draw, some, options.chi2, bound) for draw in x])
-        if plausible is None:
-            return found.good, found, torch.inf
-        errors = torch.stack(
-            [denoising_error(prior, draw, index[rows], seed=seed, lap=lap, batch_size=batch_size) for draw in x]
+    def _draw_batch(self, rows: Tensor, first: int) -> Tensor:
+        posterior = self.posterior if len(rows) == len(self.obs) else self.posterior[rows]
+        x, statistics = posterior.sample(
+            self.together,
+            steps=self.options.steps,
+            seed=self.seed,
+            lap=self.lap,
+            index=self.index[rows],
+            batch_size=self.batch_size,
+            first_draw=first,
+            return_stats=True,
+            captured=self.captured,
+            progress=False,
+            **self.sampling,
         )
-        limit = plausible * float(errors.nanmedian()) if limit is None else limit
-        return found.good & (errors <= limit), found, limit
+        self.report.add_cost(statistics)
+        return x
 
-    before = last() if last is not None and fresh < 1 else None
-    count = len(obs) if before is None else fresh_count(len(obs), fresh)
-    draws, rejected, redrawn, kept, hopeless, chi2, informed = [], 0, 0, 0, 0, 0.0, 0
-    for first in range(0, options.draws, together):
-        turn = int(index[0]) * options.draws + first  # shards and draws take turns of their own
-        rows = Stream(seed, "fresh", lap).permutation(len(obs), step=turn)[:count].sort().values
-        some = obs if count == len(obs) else obs[rows]
-        empty = some.empty()
-        x = attempt(rows, first, counted=True)
-        good, found, limit = screened(x, rows)
-        rejected += int((~good).sum())
-        for name, number in (("not_finite", ~found.finite), ("misfit", found.misfit), ("outside", found.only_outside)):
-            causes[name] += int(number.sum())
-        for again in range(GAUSSIAN_REDRAWS if prior.is_exact else options.redraws):
+    def screen(self, x: Tensor, rows: Tensor, limit: float | None = None) -> tuple[Tensor, Screening, float]:
+        """Screen draws `(together, rows, *event)`.
+
+        Args:
+            x: The draws.
+            rows: Their observations.
+            limit: The largest accepted denoising error. Default: a multiple of the median of these draws.
+
+        Returns:
+            Which draws passed, `(together, rows)`, the results of the single tests, and the limit.
+        """
+        obs = self.at(rows)
+        tests = Screening.stack([screen(draw, obs, self.options.chi2, self.bound) for draw in x])
+        if self.plausible is None:
+            return tests.good, tests, torch.inf
+        address: dict[str, Any] = {"seed": self.seed, "lap": self.lap, "batch_size": self.batch_size}
+        errors = torch.stack([denoising_error(self.prior, draw, self.index[rows], **address) for draw in x])
+        limit = self.plausible * float(errors.nanmedian()) if limit is None else limit
+        return tests.good & (errors <= limit), tests, limit
+
+    def screen_and_redraw(self, x: Tensor, rows: Tensor, first: int) -> Tensor:
+        """Screen draws and redraw the rejected ones in place; return which are good in the end, `(together, rows)`."""
+        good, tests, limit = self.screen(x, rows)
+        self.report.add_rejections(tests, good)
+        for attempt in range(1, self.redraws + 1):
             bad = (~good).any(0).nonzero().flatten()
             if len(bad) == 0:
                 break
-            # tries have draw numbers of their own, beyond those of the draws that are kept
-            other = attempt(rows[bad.cpu()], options.draws * (again + 1) + first, counted=False)
-            mended = screened(other, rows[bad.cpu()], limit)[0] & ~good[:, bad]
+            # attempts have draw numbers beyond those of the first attempt
+            again = rows[bad.cpu()]
+            other = self.draw(again, self.options.draws * attempt + first)
+            mended = self.screen(other, again, limit)[0] & ~good[:, bad]
             for d, (which, new) in enumerate(zip(mended, other, strict=True)):
                 x[d, bad[which]] = new[which]
                 good[d, bad[which]] = True
-            redrawn += int(mended.sum())
-        causes["stuck"] += int((found.only_outside & ~good).sum())
-        for d, draw in enumerate(x, first):
-            bad = (~good[d - first]).nonzero().flatten()
-            if len(bad) and last is not None:
-                earlier = last() if before is None else before
-                draw[bad] = earlier[d % len(earlier)].to(x)[rows.to(x.device)[bad]]
-                kept += len(bad)
-            elif len(bad):
-                draw[bad] = _fallback(prior, some[bad])
-                hopeless += len(bad)
-            chi2 += total_chi2(draw, some)
-            informed += int((~empty).sum())
-            if before is not None:  # a stage may make more draws than the lap before
-                draw = before[d % len(before)].to(x).index_copy(0, rows.to(x.device), draw)
-            draws.append(draw)
-    report = {
-        "observations": len(obs),
-        "draws": count * options.draws,  # of this lap; the counts and χ² are theirs
-        "informed": informed,  # of those, the draws whose observation measures something: χ² is their mean
-        "rejected": rejected,
-        "redrawn": redrawn,
-        "kept": kept,
-        "replaced": hopeless,
-        **causes,
-        "chi2": chi2 / max(informed, 1),
-        **totals,
-    }
-    return Shard(torch.stack(draws) if len(draws) > 1 else draws[0].unsqueeze(0), report)
+            self.report.redrawn += int(mended.sum())
+        self.report.stuck += int((tests.only_outside & ~good).sum())
+        return good
+
+    def replace_rejected(
+        self, x: Tensor, rejected: Tensor, rows: Tensor, number: int, previous: Callable[[], Tensor] | None
+    ) -> None:
+        """Replace the rejected ones of the draws x `(rows, *event)` in place, and add their χ² to the report.
+
+        Args:
+            x: The draws.
+            rejected: (rows,). Which of them were rejected in every attempt.
+            rows: Their observations.
+            number: The number of the draw.
+            previous: See `draw_shard`.
+        """
+        obs, bad = self.at(rows), rejected.nonzero().flatten()
+        if len(bad) and previous is not None:
+            earlier = previous()
+            x[bad] = earlier[number % len(earlier)].to(x)[rows.to(x.device)[bad]]
+            self.report.kept += len(bad)
+        elif len(bad):
+            x[bad] = _fallback(self.prior, obs[bad])
+            self.report.replaced += len(bad)
+        self.report.chi2 += total_chi2(x, obs)
+        self.report.informed += int((~obs.empty()).sum())
 
 
 def fresh_count(n: int, fresh: float) -> int:
-    """How many of n observations a lap draws for."""
+    """Return the number of observations, out of n, that get new draws in a lap."""
     return max(1, round(fresh * n))
 
 
-def summary(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """What making the shards of a lap took: counts as fractions of the lap's draws, χ² as their mean."""
-    count = sum(r["draws"] for r in reports)
-    metrics: dict[str, Any] = {"draws": count}
-    for name in ("rejected", "redrawn", "kept", "replaced", *CAUSES):
-        metrics[name] = sum(r.get(name, 0) for r in reports) / count
-    informed = [r.get("informed", r["draws"]) for r in reports]
-    if any(informed):
-        metrics["chi2"] = sum(r["chi2"] * n for r, n in zip(reports, informed, strict=True)) / sum(informed)
-    evaluations = sum(r["evaluations"] for r in reports)
-    metrics["guards"] = sum(r["guards"] for r in reports) / evaluations if evaluations else 0.0
-    return metrics
-
-
 def given_shard(obs: Observations) -> Shard:
-    """The draws of clean observations: themselves."""
-    names = ("rejected", "redrawn", "kept", "replaced", *CAUSES, "chi2", "guards", "evaluations", "vjps")
-    none = dict.fromkeys(names, 0.0)
-    return Shard(obs.y.unsqueeze(0), {"observations": len(obs), "draws": len(obs), "informed": len(obs), **none})
+    """Return clean observations as their own draws."""
+    report = ShardReport(len(obs), draws=len(obs), informed=len(obs))
+    return Shard(obs.y.unsqueeze(0), report.to_json())
 
 
-def condition_like(
+def posterior_from_recipe(
     prior: Prior, obs: Observations, options: EStep, *, own: bool = False, exact: bool = True
 ) -> Posterior:
-    """The posterior as a recipe's E-step conditions; the solver's settings are those of mmps, the others have their own.
+    """Condition a prior on observations by the posterior method of a recipe.
 
-    A conditional network is used for operators like those it was trained with, and for the run's `own` observations wherever that is possible; in
-    other cases mmps takes its place. A prior with a closed form is conditioned exactly, unless `exact` is False.
+    A conditional network is used for operators like those it was trained with; mmps replaces it for others. The keys
+    `solver` and `iterations` apply to mmps.
+
+    Args:
+        prior: The prior.
+        obs: The observations.
+        options: The E-step options of the recipe.
+        own: Whether these are observations of the run. A conditional network is then used whenever that is possible.
+        exact: Whether a prior with a closed form is conditioned exactly, instead of by the method of the recipe.
     """
     if exact and prior.is_exact:
         conditioned = prior.posterior(obs)
@@ -210,31 +254,32 @@ def condition_like(
         conditioned = prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
     elif options.method != "conditional":
         conditioned = prior.posterior(obs, method=options.method)
-    elif own and _shown(prior, obs):
+    elif own and _supports(prior, obs):
         conditioned = prior.posterior(obs, method="conditional", check=False)
     else:
         conditioned = prior.posterior(obs)
     return cast(Posterior, conditioned)
 
 
-def _shown(prior: Prior, obs: Observations) -> bool:
-    """Whether the prior has a conditional network that can be told about the observations.
+def _supports(prior: Prior, obs: Observations) -> bool:
+    """Whether the prior has a conditional network that supports these observations.
 
-    The final prior may have an ordinary one, and a blur of which some values are hidden is no blur any more.
+    The final prior may have an unconditional one. A blur with hidden values is not diagonal in Fourier space, so a
+    network that was trained for blurs does not support it.
     """
     family = prior.family if isinstance(prior, DiffusionPrior) else None
     return family is not None and family.impossible(information_of(obs)) is None
 
 
 def recipe_sampling(prior: Prior, options: EStep) -> dict[str, Any]:
-    """The sampler of a recipe and its options, as arguments of `sample`; none for a prior that is drawn from exactly."""
+    """Return the recipe's sampler and its options as arguments of `sample`; empty for a prior with exact draws."""
     return {} if prior.is_exact else {"sampler": options.sampler, **options.sampler_options}
 
 
-def sampling_like(options: EStep) -> dict[str, Any]:
-    """What to draw with for somebody who does not say: the run's weighed particles where it has them, or the default sampler.
+def default_sampler_options(options: EStep) -> dict[str, Any]:
+    """Return the default sampler for posterior draws: that of the run if it weights particles, otherwise the library's.
 
-    Others that a recipe names are those of the paper, or go with a number of steps.
+    Other samplers in recipes reproduce the paper, or are tuned for their number of steps.
     """
     if not get_sampler(options.sampler, **options.sampler_options).needs_likelihood:
         return {"sampler": DEFAULT_SAMPLER}
@@ -242,7 +287,7 @@ def sampling_like(options: EStep) -> dict[str, Any]:
 
 
 def _fallback(prior: Prior, obs: Observations) -> Tensor:
-    """With no earlier draw to keep: the posterior mean under the Gaussian start, or the prior's mean where there is none."""
+    """Return the posterior mean under the Gaussian start, or the prior mean if the prior has no covariance."""
     cov = prior.covariance()
     if cov is None:
         return prior.mean.expand(len(obs), *prior.event_shape).clone()

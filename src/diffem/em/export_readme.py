@@ -1,4 +1,4 @@
-"""README.md of an exported prior: what its card states, in words, and how the prior is loaded."""
+"""The README.md of an exported prior: a description of its card, and how to load the prior."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _family(prior: dict[str, Any]) -> list[str]:
 
 
 def readme(card: dict[str, Any]) -> str:
-    """The page of an exported prior, from its card."""
+    """Return the text of README.md."""
     prior = card["prior"]
     lines = [
         "---",

@@ -29,6 +29,7 @@ from ..observations.lazy import stored
 from ..operators import Operator
 from ..priors.base import Prior
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
+from ..runs.earlier_keys import translate
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from .export_readme import readme
@@ -230,7 +231,7 @@ def kept_recipe(card: dict[str, Any]) -> Recipe | None:
     training = card.get("training")
     kept = training.get("recipe") if isinstance(training, dict) else None
     try:
-        return load_recipe(kept) if isinstance(kept, dict) else None
+        return load_recipe(translate(kept)) if isinstance(kept, dict) else None
     except InputError:
         return None
 

@@ -1,4 +1,4 @@
-"""What is checked about observations before a run begins: mistakes that would show only in its results, or not at all."""
+"""Checks of the observations before a run: mistakes that would otherwise show only in the results, or not at all."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..observations import Observations
 from ..observations.batches import scanned_together
 from ..operators import Function, Identity, Mask, Operator, OperatorError, check
 
-FAR = 5.0  # root mean square of the means, relative to that of the standard deviations: an offset
-UNEQUAL = 20.0  # largest standard deviation of a column relative to the smallest
-NUMBERS = 1 << 20  # looked at at a time
+FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
+UNEQUAL = 20.0  # warn above this ratio of the largest to the smallest standard deviation of the columns
+NUMBERS = 1 << 20  # values per part
 
 
 def require_linear(obs: Observations) -> None:
-    """Refuse functions of the user's that are no linear operators, by those of the first two observations."""
+    """Raise an `InputError` if a user-defined operator is not linear, judged by the first two observations."""
     few = obs[:2]
     if not has_function(few.A):
         return
@@ -26,15 +26,16 @@ def require_linear(obs: Observations) -> None:
 
 
 def has_function(A: Operator) -> bool:
-    """Whether a function of the user's is part of the operator."""
+    """Whether the operator contains a user-defined function."""
     return isinstance(A, Function) or any(map(has_function, A.children()))
 
 
 def suspicions(obs: Observations, images: bool) -> list[str]:
-    """What about the observations is probably not meant.
+    """Return warnings about properties of the observations that are probably mistakes.
 
     Args:
-        images: Whether the network takes the samples as images, (channels, height, width).
+        obs: The observations.
+        images: Whether the network treats samples as images, (channels, height, width).
     """
     found = []
     if images and (text := channels_last(obs.x_shape)) is not None:
@@ -45,6 +46,7 @@ def suspicions(obs: Observations, images: bool) -> list[str]:
 
 
 def channels_last(shape: tuple[int, ...]) -> str | None:
+    """Return a warning if the channels of images are probably the last axis; otherwise None."""
     if len(shape) != 3 or shape[-1] not in (3, 4) or shape[0] <= 4:
         return None
     return (
@@ -55,7 +57,10 @@ def channels_last(shape: tuple[int, ...]) -> str | None:
 
 
 def scales(obs: Observations) -> list[str]:
-    """Values that are never measured, lie far from zero, or differ much in size, where the values of x themselves are measured."""
+    """Return warnings about values that are never measured, far from zero, or of very different size.
+
+    The operators must measure entries of x.
+    """
     count, mean, std = moments(obs)
     if not bool((count > 1).any()):
         return []
@@ -65,26 +70,28 @@ def scales(obs: Observations) -> list[str]:
         named = ", ".join(str(place[0]) if len(place) == 1 else str(place) for place in places[:4])
         found.append(
             f"{len(places)} of the {count.numel()} values of x are measured by no observation (index {named}"
-            f"{', …' if len(places) > 4 else ''}): nothing can be learned about them; leave them out if that is not meant"
+            f"{', …' if len(places) > 4 else ''}): nothing can be learned about them; leave them out if that is not "
+            "meant"
         )
     known = count > 1
     offset, spread = mean[known].square().mean().sqrt(), std[known].square().mean().sqrt()
     if offset > FAR * spread:
         found.append(
-            f"the values lie far from zero: their means are {float(offset):.3g}, their standard deviations {float(spread):.3g} "
-            "(root mean square). The prior is learned better if the mean is subtracted first"
+            f"the values lie far from zero: their means are {float(offset):.3g}, their standard deviations "
+            f"{float(spread):.3g} (root mean square). The prior is learned better if the mean is subtracted first"
         )
     varied = std[known & (std > 0)]
     if len(obs.x_shape) == 1 and len(varied) and varied.max() > UNEQUAL * varied.min():
         found.append(
-            f"the columns differ in size: their standard deviations are {float(varied.min()):.3g} to {float(varied.max()):.3g}, "
-            "and columns with small ones are hardly learned. Standardise them: (y - mean) / std of each column"
+            f"the columns differ in size: their standard deviations are {float(varied.min()):.3g} to "
+            f"{float(varied.max()):.3g}, and columns with small ones are hardly learned. Standardise them: (y - mean) "
+            "/ std of each column"
         )
     return found
 
 
 def moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """How often every value of x is measured, and the mean and standard deviation of what was measured, `(*event)`."""
+    """Return how often each entry of x is measured, and the mean and standard deviation of its values, `(*event)`."""
     sums = torch.zeros(3, *obs.x_shape, dtype=torch.float64)
     size = min(scanned_together(obs), max(1, NUMBERS // sums[0].numel()))
     center = None
@@ -92,7 +99,7 @@ def moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         part = obs[start : start + size]
         y, measured = part.y.double().cpu(), part.measured
         known = torch.ones_like(y, dtype=torch.bool) if measured is None else measured.cpu().expand_as(y)
-        if center is None:  # squares of values far from zero would lose the spread
+        if center is None:  # squares of values far from zero lose precision
             center = torch.where(known, y, 0).sum(0) / known.sum(0).clamp(min=1)
         y = torch.where(known, y - center, 0)
         sums += torch.stack([known.sum(0).double(), y.sum(0), y.square().sum(0)])

@@ -1,4 +1,4 @@
-"""What held-out observations tell about a prior: do draws explain them, and are their hidden values predicted?"""
+"""The held-out evaluation: do draws fit held-out observations, and do they predict hidden values?"""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's 
 def measure_held_out(
     prior: Prior, obs: Observations, draw: Callable[[Observations], Tensor], hidden_share: float, seed: int
 ) -> dict[str, Any]:
-    """Measures of a prior on observations it was not trained on.
+    """Return the metrics of a prior on observations that it was not trained on.
 
     Args:
-        obs: Observations that measure at least one value each.
-        draw: Posterior draws `(k, n, *event)` given observations.
-        hidden_share: The share of the measured values that is hidden and predicted.
+        prior: The prior.
+        obs: Observations with at least one measured value each.
+        draw: Returns posterior draws `(k, n, *event)` for observations.
+        hidden_share: The fraction of the measured values that is hidden and predicted.
+        seed: The seed of the choice of hidden values.
     """
     # exact draws have no diffusion noise; other draws end with a denoising
     last_level = 0.0 if prior.is_exact else lowest_level(prior.sigma_min, smallest_noise(obs))
@@ -44,7 +46,7 @@ def measure_held_out(
     else:
         log_density = hidden_log_densities(x, obs, hidden)
     predicted, inside = clustered_mean(log_density, hidden), hidden_coverage(x, obs, hidden, seed=seed)
-    each = log_density.flatten(1).sum(1) * (len(obs) / int(hidden.sum()))  # their mean is the measure
+    each = log_density.flatten(1).sum(1) * (len(obs) / int(hidden.sum()))  # their mean is the predictive log-likelihood
     metrics |= {
         "predictive_log_likelihood": float(predicted),
         "predictive_each": each.tolist(),
@@ -61,12 +63,12 @@ def measure_held_out(
 
 
 def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, float]:
-    """χ² of posterior draws x `(k, n, *event)`, relative to its median, and how surely it is off.
+    """Return χ² of posterior draws x `(k, n, *event)` relative to its median, and the significance of its deviation.
 
-    A draw of the right posterior leaves a residual that is distributed like the noise, so χ² of m values has the law
-    of that name, whatever the prior. Its probabilities P(χ²_m ≤ observed) are uniform on 0 … 1; their mean over
-    observations has a variance of at most 1/(12 n), and `heldout_chi2_z` is the distance from ½ in standard
-    deviations of that size.
+    The residual of a draw from the true posterior is distributed like the noise, so χ² of m values has the χ²_m
+    distribution, whatever the prior. The probabilities P(χ²_m ≤ observed) are uniform on [0, 1]. Their mean over the
+    observations has a variance of at most 1/(12 n), and `heldout_chi2_z` is its distance from ½ in these standard
+    deviations.
     """
     counts, expected = obs.counts().double(), expected_chi2(obs, last_level)
     chi2 = torch.stack([obs.chi2(draw) for draw in x]).double().nan_to_num(torch.inf)
@@ -79,11 +81,11 @@ def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, floa
 
 
 def expected_chi2(obs: Observations, last_level: float) -> Tensor:
-    """χ² per measured value of right draws, `(n,)`: 1, less what the denoising at the last level σ takes away.
+    """Return the expected χ² per measured value of correct draws, `(n,)`: 1, reduced by the last denoising at level σ.
 
-    It returns the mean instead of a draw, and with that halves the residual of a value whose noise is as small as σ:
-    tr Σ_y(Σ_y + σ² I)⁻¹ over the number of values. The trace is taken with one vector of random signs per
-    observation, which is exact for independent noise.
+    The last denoising returns a mean instead of a draw, which halves the residual of a value whose noise is as small as
+    σ. The expected value is tr Σ_y(Σ_y + σ² I)⁻¹ divided by the number of values. The trace is estimated with one
+    vector of random signs per observation, which is exact for independent noise.
     """
     index = torch.arange(len(obs), device=obs.y.device)
     signs = Stream(0, "expected chi2").uniform(index, tuple(obs.y.shape[1:])) < 0.5
@@ -94,7 +96,7 @@ def expected_chi2(obs: Observations, last_level: float) -> Tensor:
 
 
 def chi2_median(counts: Tensor) -> Tensor:
-    """The median of χ² per value with m values, for counts m `(n,)`: 0.45 for one value, 1 for many. By bisection."""
+    """Return the median of χ²_m / m for counts m `(n,)`, by bisection: 0.45 for one value, 1 for many."""
     m, place = counts.double().unique(return_inverse=True)
     low, high = torch.zeros_like(m), torch.full_like(m, 2.0)
     for _ in range(60):
@@ -105,7 +107,7 @@ def chi2_median(counts: Tensor) -> Tensor:
 
 
 def _least_error(draws: int, values: int) -> float:
-    """The standard error of the coverage of independent values by calibrated draws; that of few values may seem 0."""
+    """Return the standard error of the coverage for calibrated draws; the estimate from few values may be 0."""
     tail = 0.05 * (draws + 1)
     weights = (torch.clamp(torch.arange(draws + 2).double(), tail, draws + 1 - tail)).diff()
     return float(weights.std(correction=0)) / math.sqrt(values)

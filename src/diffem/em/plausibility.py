@@ -1,13 +1,14 @@
-r"""How plausible a draw is to the prior it came from: the error of denoising it.
+r"""The plausibility of a draw under its prior: the error of denoising it.
 
-A sampler can end where the prior has next to no mass, above all between branches of it: such a draw explains its observation, is of ordinary
-size, and passes every other test; trained on, it becomes mass. The denoiser tells it apart. Noise is added and taken off again,
+A sampler can end where the prior has almost no mass, especially between branches of the distribution. Such an outlier
+fits its observation, has an ordinary size and passes every other test, but training on it creates mass there. The
+denoiser detects it. Noise is added and removed again,
 
     e(x) = mean over σ and z of ‖d(x + σz, σ) − x‖² / (σ² N),
 
-and −log q(x) grows by N e per unit of log σ: where the prior is concentrated only the directions along it stay uncertain and e is their share of the
-N dimensions, while a stray that the network has merely learned by heart has e of about 1. How large e is for good draws is the prior's own affair,
-so a draw is judged by the median of its shard.
+and −log q(x) grows by N e per unit of log σ. If the prior is concentrated near a manifold, only the directions along it
+stay uncertain, and e is their fraction of the N dimensions; an outlier that the network has memorised has e of about 1.
+The value of e for good draws depends on the prior, so a draw is compared with the median of its shard.
 """
 
 from __future__ import annotations
@@ -18,15 +19,24 @@ from torch import Tensor
 from ..core.randomness import Stream
 from ..priors import Prior
 
-LEVELS = (0.03, 0.06, 0.12, 0.25, 0.5)  # relative to the scale of the prior
-REPEATS = 4
+LEVELS = (0.03, 0.06, 0.12, 0.25, 0.5)  # noise levels, relative to the scale of the prior
+REPEATS = 4  # noise vectors per level
 
 
 @torch.no_grad()
 def denoising_error(
     prior: Prior, x: Tensor, index: Tensor, *, seed: int, lap: int, batch_size: int | None = None
 ) -> Tensor:
-    """e(x) per draw, `(n,)`. x: `(n, *event)`; index: `(n,)` addresses of their noise."""
+    """Return e(x) per draw, `(n,)`.
+
+    Args:
+        prior: The prior.
+        x: (n, *event). The draws.
+        index: (n,). The addresses of their noise.
+        seed: The seed of the run.
+        lap: The lap.
+        batch_size: The number of draws per batch.
+    """
     stream, size = Stream(seed, "plausibility", lap), x[0].numel()
     errors = []
     for part, where in zip(x.split(batch_size or len(x)), index.to(x.device).split(batch_size or len(x)), strict=True):

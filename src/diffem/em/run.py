@@ -1,9 +1,10 @@
-"""A run's folder and its priors, loading a prior, and carrying out a recipe."""
+"""A run and its priors: running a recipe, and loading a prior."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from ..priors.files import load_prior, pack
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
+from .context import RunContext, Say
 from .exports import is_export, kept_recipe, read_card
 from .exports import load as load_export
-from .loop import Loop, Say
+from .loop import Loop
 from .table import warn
 from .validation import validate
 from .verdict import Lap, Verdict, choose_lap, verdict
@@ -30,27 +32,31 @@ from .verdict import Lap, Verdict, choose_lap, verdict
 
 @dataclass
 class Run:
-    """A run's folder, and its priors."""
+    """A run folder and its priors.
+
+    Attributes:
+        path: The run folder.
+    """
 
     path: Path
 
     @property
     def laps(self) -> list[dict[str, Any]]:
-        """What every finished lap measured, the start first."""
+        """The metrics of every finished lap, beginning with lap 0 (`runs/lap_metrics.py` explains the keys)."""
         return RunDir(self.path).metrics()
 
     @property
     def prior(self) -> Prior:
-        """The prior of the last finished lap. `run.load("best")` is that of the best one, which `run.verdict` names."""
+        """The prior of the last finished lap. `run.load("best")` loads that of the best lap (`run.verdict`)."""
         return self.load()
 
     def load(self, lap: Lap = None, device: torch.device | str = "cpu", precision: str = "float32") -> Prior:
-        """The prior of a lap: a number, `"best"`, or None for the last; see `diffem.load`."""
+        """Load the prior of a lap: a number, `"best"`, or None for the last; see `diffem.load`."""
         return load(self.path, lap, device, precision)
 
     @property
     def verdict(self) -> Verdict:
-        """Which lap is the best by held-out prediction, in numbers (`.best`, `.last`, `.worse`) and in a sentence (`.text`)."""
+        """The best lap by held-out prediction, in numbers (`.best`, `.last`, `.worse`) and as a sentence (`.text`)."""
         return verdict(self.laps)
 
     def __repr__(self) -> str:
@@ -63,14 +69,18 @@ def load(
     device: torch.device | str = "cpu",
     precision: str = "float32",
 ) -> Prior:
-    """The prior of a run, of an export, or of a prior's own file; nothing in them is executed.
+    """Load the prior of a run, of an export, or of a single file. Loading executes no code from these files.
 
     Args:
-        path: A run's folder, the folder of an exported prior (`diffem export`), or the file of one prior.
-        lap: The number of a lap, `"best"` for the best one by held-out prediction, None for the last. A `RunWarning` names the
-            best lap if none is given and the last is worse.
-        device: Where the prior computes.
-        precision: What its network computes in: 'float32', 'tf32', 'bf16' or 'fp16'; 'recipe' is what the run drew in, on a GPU.
+        path: A run folder, the folder of an exported prior (`diffem export`), or the file of a prior.
+        lap: The number of a lap, `"best"` for the best lap by held-out prediction, None for the last. Without a lap, a
+            `RunWarning` names the best lap if the last one is worse.
+        device: The device of the prior.
+        precision: The precision of its network: 'float32', 'tf32', 'bf16' or 'fp16'. 'recipe' is the precision of the
+            run's E-step on a GPU.
+
+    Raises:
+        InputError: If there is no such prior or lap, or a file is damaged.
     """
     path, recipe = Path(path), None
     if path.is_file():
@@ -104,20 +114,45 @@ def run_recipe(
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
 ) -> Run:
-    """Run a resolved recipe on observations; `fit` prepares both."""
+    """Run a recipe on observations, or resume the run in `out`; `diffem.fit` describes the arguments."""
     device = torch.device(device) if device is not None else processes.device()
     with processes.announcing():
-        recipe = resolve_steps(recipe, len(obs))
-        used = in_float32(obs)  # the run is known by the observations as they were given
-        validate(recipe, used, start)
-        run = RunDir(out)
-        given = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
-        processes.first(lambda: run.open(recipe, obs, given) and None)
+        run, recipe, used = open_run(recipe, obs, out, start, processes)
         try:
             note = cast_note(obs)
-            Loop(run, recipe, used, device, progress, say, processes, interruption, [note] if note else []).run_all(
-                start
-            )
+            context = RunContext(run, recipe, used, device, progress, say, processes, interruption)
+            Loop(context, [note] if note else []).run_all(start)
         finally:
             run.unlock()
     return Run(run.path)
+
+
+def open_run(
+    recipe: Recipe,
+    obs: Observations,
+    out: str | os.PathLike[str],
+    start: Prior | None = None,
+    processes: Processes = ALONE,
+) -> tuple[RunDir, Recipe, Observations]:
+    """Open and lock the folder of a new run, or of the run with the same recipe, observations and start.
+
+    Args:
+        recipe: The recipe.
+        obs: The observations as they were given; their fingerprint identifies the run.
+        out: The run folder.
+        start: A prior passed from Python to start from.
+        processes: This process; the first one opens the folder.
+
+    Returns:
+        The folder, the recipe with its numbers of steps, and the observations in float32.
+
+    Raises:
+        InputError: If the recipe does not fit the observations, or the folder contains another run.
+    """
+    recipe = resolve_steps(recipe, len(obs))
+    used = in_float32(obs)
+    validate(recipe, used, start)
+    run = RunDir(out)
+    fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
+    processes.first(partial(run.open, recipe, obs, fingerprint))
+    return run, recipe, used

@@ -1,9 +1,10 @@
-r"""Which posterior draws may be trained on: finite, explaining their observation, of plausible size.
+r"""Screening: posterior draws must be finite, fit their observation and have a plausible size.
 
-Expectation–maximisation amplifies whatever is wrong with its draws, so a draw that does not explain its own observation is not one
-of the posterior. The residual χ² of m measured values is compared with a threshold per value, and never more tightly than five
-standard deviations of what pure noise gives (Wilson & Hilferty's approximation), which matters when m is small. An observation that
-measures nothing has no residual: its draws are samples of the prior, and need only be finite and of plausible size.
+Expectation–maximisation amplifies errors of its draws, so draws that do not fit their own observation are rejected. The
+residual χ² per measured value is compared with a threshold. The threshold is never below five standard deviations of
+the χ² of pure noise (Wilson & Hilferty's approximation), which matters if there are few measured values. An observation
+without measured values has no residual: its draws are samples of the prior and need only be finite and of plausible
+size.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from torch import Tensor
 from ..observations import Observations
 from ..priors import Prior
 
-PART_BYTES = 1 << 23  # of draws screened at a time on a CPU
+PART_BYTES = 1 << 23  # bytes of draws that are screened at a time on a CPU
 
 
 def chi2_limit(counts: Tensor, threshold: float) -> Tensor:
-    """The largest accepted χ² per measured value for m measured values. counts: `(n,)`."""
+    """Return the largest accepted χ² per measured value. counts: `(n,)`, the numbers of measured values."""
     m = counts.double().clamp(min=1)
     spread = 2 / (9 * m)
     noise = (1 - spread + 5 * spread.sqrt()) ** 3
@@ -29,11 +30,12 @@ def chi2_limit(counts: Tensor, threshold: float) -> Tensor:
 
 
 def largest_plausible(prior: Prior, bound: float | None) -> float:
-    """|x| beyond which a sample is implausible, in the units of the data.
+    """Return the largest plausible |x|, in the units of the data.
 
     Args:
-        bound: A multiple of the prior's scale (`e_step.bound`); when None, the mean's size and eight standard
-            deviations of the Gaussian start.
+        prior: The prior of lap 0.
+        bound: A multiple of the prior's scale (`e_step.bound`). Default: |mean| + 8 standard deviations of the Gaussian
+            start.
     """
     if bound is not None:
         return bound * prior.scale
@@ -44,12 +46,12 @@ def largest_plausible(prior: Prior, bound: float | None) -> float:
 
 @dataclass(frozen=True)
 class Screening:
-    """What was asked of every draw, `(n,)` each.
+    """The results of the tests of every draw, `(n,)` each.
 
     Attributes:
-        finite: It has no NaN and nothing infinite.
-        inside: It is nowhere larger than the bound.
-        fits: It explains its observation.
+        finite: The draw has no NaN and no infinite values.
+        inside: |x| does not exceed the bound.
+        fits: The draw fits its observation.
     """
 
     finite: Tensor
@@ -58,38 +60,45 @@ class Screening:
 
     @property
     def good(self) -> Tensor:
-        """Whether a draw may be used."""
+        """Whether a draw passed all tests."""
         return self.finite & self.inside & self.fits
 
     @property
     def misfit(self) -> Tensor:
-        """Whether a draw is finite and does not explain its observation."""
+        """Whether a draw is finite and does not fit its observation."""
         return self.finite & ~self.fits
 
     @property
     def only_outside(self) -> Tensor:
-        """Whether a draw explains its observation and is larger than the bound."""
+        """Whether a draw fits its observation and exceeds the bound."""
         return self.finite & ~self.inside & self.fits
 
     @classmethod
     def stack(cls, parts: list[Screening]) -> Screening:
-        """Screenings of several draws each, `(parts, n)`."""
+        """Stack the results of several draws, `(parts, n)`."""
         return cls(*(torch.stack([getattr(p, name) for p in parts]) for name in ("finite", "inside", "fits")))
 
 
 def screen(x: Tensor, obs: Observations, threshold: float, bound: float) -> Screening:
-    """Screen draws x `(n, *event)`, one per observation; looked at in parts."""
+    """Screen draws x `(n, *event)`, one per observation.
+
+    Args:
+        x: The draws.
+        obs: Their observations.
+        threshold: The largest accepted χ² per measured value (`e_step.chi2`).
+        bound: The largest accepted |x|.
+    """
     parts = [_screen(x[rows], obs[rows], threshold, bound) for rows in parts_of(x)]
     return Screening(*(torch.cat([getattr(p, name) for p in parts]) for name in ("finite", "inside", "fits")))
 
 
 def acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> Tensor:
-    """`(n,)` True where a draw may be used. x: `(n, *event)`, one per observation."""
+    """Return which draws pass all tests, `(n,)`; see `screen`."""
     return screen(x, obs, threshold, bound).good
 
 
 def total_chi2(x: Tensor, obs: Observations) -> float:
-    """The sum of χ² of draws x `(n, *event)` over the observations that measure something."""
+    """Return the sum of χ² of draws x `(n, *event)` over the observations with measured values."""
     total = 0.0
     for rows in parts_of(x):
         part = obs[rows]
@@ -98,7 +107,7 @@ def total_chi2(x: Tensor, obs: Observations) -> float:
 
 
 def parts_of(x: Tensor) -> Iterator[slice]:
-    """Rows of x `(n, *event)` that take `PART_BYTES` together: what is computed from them takes little memory."""
+    """Split the rows of x `(n, *event)` into parts of `PART_BYTES`, to limit the memory of temporary tensors."""
     rows = max(1, PART_BYTES // max(1, x[0].numel() * x.element_size())) if x.device.type == "cpu" else len(x)
     return (slice(start, start + rows) for start in range(0, len(x), rows))
 

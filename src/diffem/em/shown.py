@@ -1,4 +1,4 @@
-"""The samples and posterior draws that a finished lap keeps for the report, made again if they are missing or damaged."""
+"""Recomputation of the samples and posterior draws that the report shows, if they are missing or damaged."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .watch import posterior_draws, prior_samples
 def restore_pictures(
     run: RunDir, lap: int, recipe: Recipe, load: Callable[[], tuple[Prior, int | None]], shown: Observations | None
 ) -> None:
-    """Make `samples.npy` and `posterior.npy` of a finished lap again where they are missing or damaged.
+    """Recompute `samples.npy` and `posterior.npy` of a finished lap if they are missing or damaged.
 
     Args:
         run: The run.
-        lap: A finished lap of it.
-        recipe: The run's recipe.
-        load: Returns the lap's prior and its batch size (None: chosen for the device); called only if something is made.
-        shown: The observations in the pictures, `watch.in_pictures`; None if they are not at hand.
+        lap: A finished lap.
+        recipe: The recipe of the run.
+        load: Returns the lap's prior and the batch size (None: chosen for the device); called only if it is needed.
+        shown: The observations in the pictures, `watch.in_pictures`; None if they are not available.
     """
 
-    recipe = recipe.at(lap + 1)  # as the watch of that lap drew
+    recipe = recipe.at(lap + 1)  # the held-out evaluation of a lap uses the options of the next lap
 
     def samples() -> np.ndarray:
         prior, batch = load()

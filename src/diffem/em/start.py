@@ -1,4 +1,4 @@
-"""Where a run begins: the Gaussian that explains the observations best, or a prior that is given."""
+"""The prior of lap 0, and the network that a lap trains."""
 
 from __future__ import annotations
 
@@ -40,9 +40,18 @@ def gaussian_start(
     state_file: Path | None = None,
     origin: Origin | None = None,
 ) -> tuple[GaussianPrior, dict[str, Any]]:
-    """Fitted to some of the observations first, and then to all, where the recipe says so; with what the fit reached.
+    """Fit the Gaussian start, first to some of the observations and then, if the recipe requires it, to all.
 
-    state_file: where the state of an interrupted fit is read from and written to; origin: what it names as its origin.
+    Args:
+        recipe: The recipe.
+        obs: The training observations.
+        device: The device.
+        progress: Whether to show progress bars.
+        state_file: The checkpoint of an interrupted fit; None for none.
+        origin: The run that the checkpoint belongs to.
+
+    Returns:
+        The prior, and metrics of the fit.
     """
     options, history = recipe.gaussian, FitHistory()
     plan = plan_start(options, obs, device, recipe.seed)
@@ -73,7 +82,7 @@ def gaussian_start(
     assert prior is not None
     set_noise_range(prior, recipe, obs)
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # a full covariance takes memory that nothing after it needs
+        torch.cuda.empty_cache()  # releases the memory of the fit
     notes: dict[str, Any] = {"rounds": len(history.log_likelihood)}
     if not math.isnan(history.log_likelihood[-1]):
         notes["log_likelihood"] = history.log_likelihood[-1]
@@ -83,16 +92,15 @@ def gaussian_start(
 
 
 def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:
-    """Give the start the recipe's noise levels, in the units of the data; noise far below them lowers the last level."""
+    """Set the diffusion noise levels of the recipe in data units. Small measurement noise lowers sigma_min."""
     low, high = recipe.sigma_min * prior.scale, recipe.sigma_max * prior.scale
     prior.sigma_min, prior.sigma_max = lowest_level(low, smallest_noise(obs)), high
 
 
 def given_start(start: Prior | str) -> tuple[Prior, Totals]:
-    """A prior, or the one a path names, a file's, an export's or a run's last; and what it has cost."""
-
+    """Return a given prior, or that of a file, an export or the last lap of a run, and the cost of its training."""
     if not isinstance(start, str):
-        return copy.deepcopy(start), Totals()  # its network is trained in place
+        return copy.deepcopy(start), Totals()  # the copy is trained in place
     path = Path(start)
     if path.is_file():
         prior, description = load_with_description(path)
@@ -108,7 +116,7 @@ def given_start(start: Prior | str) -> tuple[Prior, Totals]:
 
 
 def is_other_network(before: Prior, wanted: dict[str, Any] | None) -> bool:
-    """Whether a stage asks for another network than the one that was trained; wanted: `Recipe.network_from`."""
+    """Whether a stage requires another network than that of the previous lap; wanted: `Recipe.network_from`."""
     settings = before.settings if isinstance(before, DiffusionPrior) else None
     if wanted is None or settings is None:
         return wanted is not None
@@ -122,14 +130,14 @@ def denoiser_to_train(
     family: Family | None = None,
     wanted: dict[str, Any] | None = None,
 ) -> DiffusionPrior:
-    """The prior that M trains: the network of the prior before, or a new one addressed by the seed.
+    """Return the prior that the M-step trains, with the network of the previous lap or a new one.
 
     Args:
-        before: The prior of the lap before.
-        start: The run's start, on the device; its mean, covariance, scale and noise levels are kept by every lap.
-        recipe: The run's recipe.
-        family: The operators that a conditional network is trained for; None trains an ordinary one.
-        wanted: The settings of the network, where a stage of the recipe changes them.
+        before: The prior of the previous lap.
+        start: The prior of lap 0, on the device. All laps use its mean, covariance, scale and noise levels.
+        recipe: The recipe.
+        family: The operators that a conditional network is trained for; None for an unconditional network.
+        wanted: The settings of the network, if a stage changes them; otherwise None.
     """
     device = start.mean.device
     trained = before if isinstance(before, DiffusionPrior) else None
@@ -140,8 +148,8 @@ def denoiser_to_train(
     if family is not None:
         if settings is None:
             raise InputError(
-                "a conditional E-step adds inputs to the network of the start: give DiffusionPrior(..., settings={'kind': ...}), "
-                "how it is made"
+                "a conditional E-step adds inputs to the network of the start: give DiffusionPrior(..., "
+                "settings={'kind': ...}), how it is made"
             )
         if settings.get("shown") != (inputs := shown_inputs(settings, family, before.event_shape)):
             network, settings = None, {**settings, "shown": inputs}
@@ -164,24 +172,26 @@ def denoiser_to_train(
 
 
 def shown_inputs(settings: dict[str, Any], family: Family, event_shape: tuple[int, ...]) -> int:
-    """How many inputs the description of an observation takes: channels of an image for a U-Net, numbers otherwise."""
+    """Return the number of inputs that describe an observation: channels for a U-Net, numbers otherwise."""
     numbers = math.prod(family.shape)
     return numbers // math.prod(event_shape[-2:]) if settings["kind"] == "unet" else numbers
 
 
 def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, before: Prior) -> nn.Module:
-    """A network with weights addressed by the seed, or with those of the prior before where they fit: further inputs start at 0."""
+    """Return a new network: with the weights of the previous prior if they have the same shapes, else random ones."""
     options = {name: value for name, value in settings.items() if name != "kind"}
     with torch.random.fork_rng([]):
         torch.manual_seed(Stream(seed, "network").integer())
         network = make_network(settings["kind"], event_shape, options)
     if isinstance(before, DiffusionPrior):
         old, new = (_own_weights(n) for n in (before.network, network))
-        if [w.shape for w in old.values()] == [w.shape for w in new.values()]:  # in order: dropout shifts the names
+        if [w.shape for w in old.values()] == [
+            w.shape for w in new.values()
+        ]:  # compared in order, because dropout layers shift the names
             network.load_state_dict(dict(zip(new, old.values(), strict=True)), strict=False)
     return network
 
 
 def _own_weights(network: nn.Module) -> dict[str, torch.Tensor]:
-    """The weights of a network without those of the inputs that describe an observation."""
+    """Return the weights of a network, except those of the inputs that describe an observation."""
     return {name: w for name, w in network.state_dict().items() if name.split(".")[-1] != "shown"}

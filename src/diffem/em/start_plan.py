@@ -1,9 +1,10 @@
-"""How the Gaussian start is fitted where the recipe leaves it open: in seconds, and no longer than it pays.
+"""The plan of the Gaussian start if the recipe leaves rounds or observations open.
 
-The start is where EM begins, not its result: rounds that fit it more closely to the observations at hand cost time, and beyond some point
-predict other observations worse. So a part of the observations is held out and the fit ends when these are predicted no better. Work is
-bounded by a number of floating-point operations, not by a clock, so that the same run starts the same everywhere: where exact
-posterior moments exceed it they are sampled, and then fewer observations are used.
+The Gaussian start is only the beginning of EM. Additional rounds take time, and after some rounds the prediction of
+other observations gets worse. A part of the observations is therefore held out, and the fit ends when their prediction
+stops improving. The work is limited by a number of floating-point operations, not by a clock, so that a run is
+reproducible. If exact posterior moments exceed the limit they are sampled, and if that is not enough fewer observations
+are used.
 """
 
 from __future__ import annotations
@@ -22,27 +23,35 @@ from ..priors.fit_complete import is_complete
 from ..priors.fit_sampled import ITERATIONS
 from ..runs.recipe import Gaussian
 
-WORK = 2e11, 2e13  # floating-point operations on a CPU and on a GPU: about 10 seconds
-ROUNDS = 64  # at most
-EXPECTED_ROUNDS = 16  # that work is planned for
-FIXED_ROUNDS = 16  # where no likelihood tells when to stop
-HELD_OUT, ENOUGH = 128, 8  # observations held out: so many, and at most one of so many
-PER_ENTRY = 4  # observations per entry of x, below which a full covariance is poorly determined
+WORK = 2e11, 2e13  # floating-point operations on a CPU and on a GPU, about 10 seconds
+ROUNDS = 64  # largest number of rounds
+EXPECTED_ROUNDS = 16  # rounds that the work is planned for
+FIXED_ROUNDS = 16  # rounds if no likelihood can be computed
+HELD_OUT, ENOUGH = 128, 8  # largest number of held-out observations, and at most one in 8
+PER_ENTRY = 4  # observations per entry of x that a full covariance needs
 
 
 @dataclass(frozen=True)
 class StartPlan:
-    """rounds: at most. moments: as `fit_gaussian` takes them. observations, held_out: which are fitted to and which are held out."""
+    """Arguments of `fit_gaussian`.
+
+    Attributes:
+        rounds: The largest number of rounds.
+        tolerance: See `Gaussian.tolerance`.
+        moments: Exact or sampled posterior moments.
+        observations: Indices of the fitted observations; None for all.
+        held_out: Indices of the held-out observations; None for none.
+    """
 
     rounds: int
     tolerance: float
     moments: Moments
-    observations: torch.Tensor | None  # indices; None: all
+    observations: torch.Tensor | None
     held_out: torch.Tensor | None
 
 
 def plan_start(options: Gaussian, obs: Observations, device: torch.device, seed: int) -> StartPlan:
-    """The fit that the recipe's section `gaussian` describes; `rounds` and `observations` that it leaves open are chosen here."""
+    """Plan the fit of the recipe's section `gaussian`, and choose `rounds` and `observations` if they are open."""
     n, order = len(obs), Stream(seed, "gaussian subset").permutation(len(obs))
     if options.rounds is not None:
         some = options.observations or n
@@ -65,11 +74,11 @@ def plan_start(options: Gaussian, obs: Observations, device: torch.device, seed:
 
 @dataclass(frozen=True)
 class _Cost:
-    """Operations per observation and round, at the speed of matrix factorisations."""
+    """Floating-point operations per observation and round, weighted by their speed."""
 
     exact: float
     sampled: float
-    dense: bool  # whether A is applied as it is: its information is not diagonal
+    dense: bool  # whether A must be applied, because its information is not diagonal
 
 
 def _cost(obs: Observations, rank: int | None) -> _Cost:
@@ -88,7 +97,7 @@ def _cost(obs: Observations, rank: int | None) -> _Cost:
 
 
 def _affordable(options: Gaussian, obs: Observations, work: float) -> tuple[Moments, int]:
-    """Exact moments if enough observations can be afforded with them, otherwise sampled ones; and how many observations."""
+    """Return the kind of moments and the number of observations that the work allows; exact moments if possible."""
     n, cost = len(obs), _cost(obs, options.rank)
     exact, sampled = (int(work / (EXPECTED_ROUNDS * each)) for each in (cost.exact, cost.sampled))
     enough = min(n, PER_ENTRY * (math.prod(obs.x_shape) if options.rank is None else options.rank))

@@ -1,7 +1,7 @@
-"""What a run prints while it works, from Python and from the command line alike: a row per lap, notes, and a verdict at the end.
+"""The output of a run on the terminal: a row per lap, notes, and a verdict at the end.
 
-Warnings are not printed here: they go through Python's `warnings` (`RunWarning`), which programs can catch and the command
-line prints.
+Warnings are not printed here. They are issued as Python warnings (`RunWarning`), which programs can catch and which the
+command line prints.
 """
 
 from __future__ import annotations
@@ -9,25 +9,35 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import RunWarning
+from ..runs.lap_metrics import METRIC
 from .verdict import Verdict
 
 PACKAGE = str(Path(__file__).parents[1])
 
-# heading, key of the lap's measures, format, width; 79 characters in all
-COLUMNS = (
-    ("lap", "lap", "{:d}", 3),
-    ("χ²", "heldout_chi2", "{:.2f}", 6),
-    ("predictive", "predictive_log_likelihood", "{:.3f}", 14),
-    ("y distance", "observation_distance", "{:.4f}", 11),
-    ("rejected", "rejected", "{:.1%}", 9),
-    ("guards", "guards", "{:.1%}", 7),
-    ("loss", "loss", "{:.4f}", 8),
-    ("E [s]", "e_seconds", "{:.1f}", 7),
-    ("M [s]", "m_seconds", "{:.1f}", 7),
-    ("watch", "watch_seconds", "{:.1f}", 7),
+
+class Column(NamedTuple):
+    """A column of the table: a metric, and a heading and format that are shorter than those of the report."""
+
+    key: str
+    width: int
+    heading: str = ""
+    form: str | None = None
+
+
+COLUMNS = (  # 79 characters in all
+    Column("lap", 3, "lap", "{:d}"),
+    Column("heldout_chi2", 6, "χ²", "{:.2f}"),
+    Column("predictive_log_likelihood", 14),
+    Column("observation_distance", 11),
+    Column("rejected", 9, form="{:.1%}"),
+    Column("guards", 7, form="{:.1%}"),
+    Column("loss", 8),
+    Column("e_seconds", 7),
+    Column("m_seconds", 7),
+    Column("watch_seconds", 7, "watch"),
 )
 
 
@@ -41,7 +51,7 @@ class LapTable:
         self.header = False
 
     def line(self, text: str, style: str | None = None) -> None:
-        # paths and sentences stay on one line, however long: in a file they are searched for
+        """Print a line without wrapping it, so that it can be searched in a log file."""
         self.console.print(text, style=style, soft_wrap=True, markup=False)
 
     def __call__(self, event: str, data: dict[str, Any]) -> None:
@@ -62,14 +72,16 @@ class LapTable:
             self.row(data)
 
     def row(self, metrics: dict[str, Any]) -> None:
+        """Print the row of a lap and its notes."""
         if not self.header:
-            self.line(_aligned([name for name, *_ in COLUMNS]), "bold")
+            self.line(_aligned([column.heading or METRIC[column.key].heading for column in COLUMNS]), "bold")
             self.header = True
-        self.line(_aligned([_cell(metrics, key, form) for _, key, form, _ in COLUMNS]))
+        self.line(_aligned([METRIC[column.key].text(metrics, column.form, " ±") for column in COLUMNS]))
         for note in metrics.get("notes", []):
             self.line(f"  note: {note}")
 
     def end(self, found: Verdict, run: Path, page: Path | None) -> None:
+        """Print the verdict and the paths of the run and its report."""
         self.line(found.text, "yellow" if found.worse else None)
         self.line(f"run     {run}")
         if page is not None:
@@ -84,26 +96,20 @@ def _start(data: dict[str, Any]) -> str:
     where = data["device"] if data["processes"] == 1 else f"{data['processes']} processes"
     held = data["held_out"]
     kept = f" and {held} held out to watch the run" if held else ", none held out"
-    return f"{data['observations']} observations to learn from{kept}; {data['laps']} laps{' and the final prior' if final else ''} on {where}; {state}"
-
-
-def _cell(metrics: dict[str, Any], key: str, form: str) -> str:
-    if metrics.get(key) is None:
-        return "–"
-    error = metrics.get("predictive_error") if key == "predictive_log_likelihood" else None
-    return form.format(metrics[key]) + ("" if error is None else f" ±{error:.3f}")
+    laps = f"{data['laps']} laps{' and the final prior' if final else ''}"
+    return f"{data['observations']} observations to learn from{kept}; {laps} on {where}; {state}"
 
 
 def _aligned(cells: list[str]) -> str:
-    """A row of the table. A cell wider than its column moves the following ones, and is never joined to the one before."""
+    """Return a row of the table. A cell that is wider than its column moves the following cells."""
     row = ""
-    for cell, (*_, width) in zip(cells, COLUMNS, strict=True):
-        row += f"{cell:>{width}}" if not row or len(cell) < width else f" {cell}"
+    for cell, column in zip(cells, COLUMNS, strict=True):
+        row += f"{cell:>{column.width}}" if not row or len(cell) < column.width else f" {cell}"
     return row
 
 
 def warn(text: str) -> None:
-    """A `RunWarning` that names the line outside this library that called it."""
+    """Issue a `RunWarning` at the line of the caller outside this library."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back

@@ -1,7 +1,7 @@
-"""What a prior has cost so far: laps, minutes and training examples, those of the runs before it included.
+"""The cost of a prior: laps, minutes and training examples, including those of earlier runs.
 
-A run that starts from another run's prior counts on from there. Lap 0 of a run records where it began (`laps_before`, `minutes_before`,
-`images_before`), and every lap the totals at its end (`minutes`, `images`).
+A run that starts from the prior of another run continues its totals. Lap 0 records the totals at the start of the run
+(`laps_before`, `minutes_before`, `images_before`), and every lap the totals at its end (`minutes`, `images`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LIMITS = {"laps": 1 << 20, "minutes": 1e9, "images": 1 << 60}
 
 @dataclass(frozen=True)
 class Totals:
-    """What the training of a prior has cost.
+    """The cost of a prior.
 
     Attributes:
         laps: Laps of expectation–maximisation.
-        minutes: The time they took, their measuring included.
-        images: Examples the network was trained on, repetitions included.
+        minutes: Their time, including the held-out evaluation.
+        images: Training examples, including repetitions.
     """
 
     laps: int = 0
@@ -34,10 +34,14 @@ class Totals:
 
     @classmethod
     def read(cls, values: dict[str, Any], where: str) -> Totals:
-        """Totals from untrusted JSON; what is absent is 0.
+        """Read totals from untrusted JSON; missing entries are 0.
+
+        Args:
+            values: The entries.
+            where: The name of the file, for the message.
 
         Raises:
-            InputError: If a value is not a number in the range that makes sense.
+            InputError: If a value is not a number in its valid range.
         """
         for name, limit in LIMITS.items():
             value, kinds = values.get(name, 0), (int, float) if name == "minutes" else (int,)
@@ -46,16 +50,16 @@ class Totals:
         return cls(**{name: values.get(name, 0) for name in LIMITS})
 
     def before(self) -> dict[str, Any]:
-        """The entries of lap 0 of a run that starts here."""
+        """Return the entries of lap 0 of a run that starts from this prior."""
         return {"laps_before": self.laps, "minutes_before": self.minutes, "images_before": self.images}
 
 
 def totals(laps: list[dict[str, Any]], recipe: Recipe) -> Totals:
-    """The totals at the end of a run's laps.
+    """Return the totals at the end of a run's laps.
 
     Args:
-        laps: The metrics of the laps, the start first.
-        recipe: The run's recipe.
+        laps: The metrics of the laps, beginning with lap 0.
+        recipe: The recipe of the run.
     """
     start = laps[0]
     minutes = math.fsum(lap.get("seconds", 0.0) for lap in laps) / 60
@@ -67,19 +71,19 @@ def totals(laps: list[dict[str, Any]], recipe: Recipe) -> Totals:
     )
 
 
-# The time that an unfinished lap has taken: `elapsed.json` in its folder, until the lap is finished.
+# `elapsed.json` contains the time that an unfinished lap has taken so far.
 
 
 def read_elapsed(run: RunDir, lap: int) -> float:
-    """Seconds that the lap took until it was stopped; 0 if it was not, or was killed."""
+    """Return the seconds that the lap took before it was stopped; 0 if it was not stopped, or was killed."""
     file = run.file(lap, "elapsed.json")
     try:
         seconds = float(read_json(file)["seconds"]) if file.is_file() else 0.0
-    except (InputError, KeyError, TypeError, ValueError):  # nothing but a figure of the report is lost
+    except (InputError, KeyError, TypeError, ValueError):  # only a number in the report is lost
         return 0.0
     return seconds if 0 <= seconds < math.inf else 0.0
 
 
 def write_elapsed(run: RunDir, lap: int, seconds: float) -> None:
-    """Keep the time of a lap that is being stopped."""
+    """Write the time of a lap that is being stopped."""
     write_json(run.file(lap, "elapsed.json"), {"seconds": seconds})

@@ -1,11 +1,12 @@
-r"""One optimizer step of denoising score matching, and the state it leaves.
+r"""One optimizer step of denoising score matching, and the state of the training.
 
-With x_t = x + σz, loss weight λ = 1/σ² + 1 and the preconditioning of `priors/diffusion.py`, the weighted error of the denoiser is
+With x_t = x + σz, loss weight λ = 1/σ² + 1 and the preconditioning of `priors/diffusion.py`, the weighted error of the
+denoiser is
 
     λ ‖d(x_t, σ) − x‖² = ‖h(x_t/√(σ²+1), log σ) − (σx − z)/√(σ²+1)‖²,
 
-which is what is computed: no large weights, no cancellation at small σ. Examples that are shown with an operator have noise that differs
-from direction to direction, and the same formula in every one of them (`priors/preconditioning.py`).
+The right-hand side is computed: it has no large weights and no cancellation at small σ. Examples with an operator have
+anisotropic noise, and the same formula holds in every direction (`priors/preconditioning.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .measured_loss import MeasuredLoss
 
 
 def learning_rates(options: Train, steps: int) -> Tensor:
-    """The rate of every step, `(steps,)`."""
+    """Return the learning rate of every step, `(steps,)`."""
     progress = torch.arange(steps, dtype=torch.float64) / max(1, steps)
     shape = {
         "constant": torch.ones_like(progress),
@@ -40,7 +41,22 @@ def learning_rates(options: Train, steps: int) -> Tensor:
 
 
 class Trainer:
-    """Network, optimizer and averaged weights, and one step of them."""
+    """A network with its optimizer and averaged weights.
+
+    Args:
+        prior: The prior whose network is trained in place.
+        options: The M-step options of the recipe.
+        steps: The number of optimizer steps.
+        precision: The precision of the network on a GPU.
+        processes: This process among those that train together.
+        measured: The loss on measured values; None without it.
+        asked: Whether this process received a request to stop.
+        instruments: The operators for a conditional network.
+
+    Attributes:
+        stop: Whether any process had received a request to stop at the last step.
+        parts: The number of pieces that a batch is processed in.
+    """
 
     def __init__(
         self,
@@ -59,9 +75,9 @@ class Trainer:
         self.instruments = instruments
         self.processes = processes
         self.asked = asked
-        self.stop = False  # whether a process had been asked to stop at the last step; all agree, see `_sum_gradients`
+        self.stop = False  # the processes agree on it, see `_sum_gradients`
         self._tried_again = False
-        self.parts = 1  # pieces a batch is worked through in, when it does not fit the device at once
+        self.parts = 1  # more after out-of-memory errors
         self.options, self.device = options, prior.mean.device
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.rates = learning_rates(options, steps).to(device=self.device, dtype=torch.float32)
@@ -78,10 +94,15 @@ class Trainer:
         self.autocast, self.fast = precision == "bf16", precision != "float32"
 
     def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
-        """One optimizer step; returns the loss, `()`. Nothing is read back from the device.
+        """Take one optimizer step and return the loss, `()`. Nothing is read back from the device.
 
-        source: which draws x are, `(n,)`, the uniform numbers they were augmented with, and the observations whose operators they are
-            shown with `(n,)`; a loss on measured values and a conditional network need them.
+        Args:
+            i: The number of the step.
+            x: (n, *event). The augmented draws.
+            log_sigma: (n,). Their noise levels relative to the scale.
+            z: (n, *event). Their noise.
+            source: The rows of the draws `(n,)`, the uniform numbers of their augmentation, and the observations whose
+                operators they receive `(n,)`. The loss on measured values and a conditional network need them.
         """
         with fast_products(self.fast):
             return self._step(i, x, log_sigma, z, *source)
@@ -112,7 +133,7 @@ class Trainer:
         return loss
 
     def _loss(self, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
-        """The squared error of some examples, summed, in units of the prior's scale; log_sigma is relative to it too."""
+        """Return the sum of the squared errors of some examples, in units of the prior's scale."""
         x = x / self.scale
         error = (
             self._error(x, log_sigma, z) if self.instruments is None else self._shown_error(x, log_sigma, z, source[2])
@@ -120,13 +141,13 @@ class Trainer:
         return error.square().sum() if self.measured is None else self.measured(error, *source[:2])
 
     def _error(self, x: Tensor, log_sigma: Tensor, z: Tensor) -> Tensor:
-        """√λ (d(x_t, σ) − x), `(n, *event)`."""
+        """Return √λ (d(x_t, σ) − x), `(n, *event)`."""
         sigma = log_sigma.exp().reshape(-1, *(1,) * (x.ndim - 1))
         scale = torch.rsqrt(sigma**2 + 1)
         return self._h(scale * (x + sigma * z), log_sigma) - scale * (sigma * x - z)
 
     def _shown_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor) -> Tensor:
-        """√λ (D(m, C) − x), `(n, *event)`, each example with the operator of the observation `others` `(n,)`."""
+        """Return √λ (D(m, C) − x), `(n, *event)`, with the operators of the observations `others` `(n,)`."""
         assert self.instruments is not None
         noise = preconditioning(self.instruments[others], log_sigma.exp())
         m = noise.corrupt(x, z)
@@ -138,7 +159,7 @@ class Trainer:
             return self.network(*inputs).to(inputs[0].dtype)
 
     def _sum_gradients(self, loss: Tensor) -> Tensor:
-        """Gradients and loss over all processes, in one message, with the number of processes that were asked to stop."""
+        """Sum gradients, loss and requests to stop over all processes, in one message."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         head = torch.stack([loss, torch.full_like(loss, float(self.asked()))])
         message = torch.cat([head, *(g.flatten() for g in gradients)])
@@ -146,16 +167,16 @@ class Trainer:
         head, *sums = message.split([2, *(g.numel() for g in gradients)])
         for gradient, summed in zip(gradients, sums, strict=True):
             gradient.copy_(summed.reshape(gradient.shape))
-        if self.device.type == "cpu":  # reading it from a GPU at every step would stall it
+        if self.device.type == "cpu":  # reading it from a GPU at every step would stall the GPU
             self.stop = bool(head[1] > 0)
         return head[0]
 
     def is_finite(self) -> bool:
-        """Whether every weight is a number."""
+        """Whether all weights are finite."""
         return bool(torch.isfinite(torch.stack(torch._foreach_norm([p.detach() for p in self.parameters]))).all())
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a resumed training needs, as tensors."""
+        """Return the tensors that a resumed training needs."""
         tensors: dict[str, Tensor] = {}
         for k, p in enumerate(self.parameters):
             tensors[f"weight.{k}"] = p.detach()
@@ -167,7 +188,7 @@ class Trainer:
 
     @torch.no_grad()
     def reset(self, state: dict[str, Tensor]) -> None:
-        """Back to an earlier state, in place: a captured step keeps its tensors. What was not there yet becomes 0."""
+        """Return to an earlier state, in place: a captured step refers to its tensors. Missing tensors become 0."""
         for name, t in self.state().items():
             if name in state:
                 t.copy_(state[name])
@@ -175,10 +196,13 @@ class Trainer:
                 t.zero_()
 
     def make_room(self, batch: int) -> bool:
-        """After running out of memory: free what is cached, then work through batches in more pieces; False if that is no use."""
+        """Reduce the memory use after an out-of-memory error; return False if that is impossible.
+
+        The first call frees cached memory, later calls process batches in more pieces.
+        """
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if not self._tried_again:  # perhaps something else took the memory for a moment
+        if not self._tried_again:  # another process may have used the memory for a moment
             self._tried_again = True
             return True
         self.parts *= 2
@@ -186,14 +210,15 @@ class Trainer:
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Load a state that was read from a file."""
         for k, p in enumerate(self.parameters):
             p.copy_(tensors[f"weight.{k}"])
             if self.average:
                 self.average[k].copy_(tensors[f"average.{k}"])
             prefix = f"adam.{k}."
             entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            # Moments must lie in memory as their parameter does (channels last on a GPU, contiguous in a file): fused Adam goes through
-            # the memory of both in parallel, whatever their strides. The step counter of a captured optimizer lives on the device.
+            # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a file):
+            # fused Adam ignores strides. The step counter of a captured optimizer is on the device.
             self.optimizer.state[p] = {
                 n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
                 for n, t in entries.items()
@@ -201,6 +226,6 @@ class Trainer:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """The averaged weights become the network's, for sampling and as the next lap's start."""
+        """Copy the averaged weights into the network."""
         for p, average in zip(self.parameters, self.average, strict=False):
             p.copy_(average)

@@ -1,4 +1,4 @@
-"""What a recipe's schema cannot know, checked before anything is written: names and settings that belong to other rooms."""
+"""Validation of a recipe against the observations and the registries of other packages, before anything is written."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ..operators import Identity
 from ..posterior import METHODS
 from ..priors import Prior
 from ..runs.recipe import Recipe
+from ..runs.schedule import largest
 from ..samplers import get_sampler
 from .augment import Augment
 from .measured_loss import usable_share
 from .noise_law import noise_law
 from .watch import split
 
-CLEAN = 0.01  # noise that is no more than this share of the data's spread is none
+CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
 
 
 def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
-    """Raise an `InputError` if this recipe cannot be carried out on these observations."""
+    """Raise an `InputError` if this recipe cannot be run on these observations."""
     for lap in (1, *(stage.lap for stage in recipe.all_stages)):
         _validate_stage(recipe.at(lap), obs)
         if (network := recipe.network_from(lap)) is not None:
@@ -52,7 +53,7 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
 
 
 def _require_network(settings: dict[str, Any], obs: Observations) -> None:
-    """Make the network without its memory, so that wrong settings are refused."""
+    """Raise an `InputError` for wrong settings, by building the network without allocating memory."""
     with torch.device("meta"):
         make_network(settings["kind"], obs.x_shape, {name: v for name, v in settings.items() if name != "kind"})
 
@@ -71,7 +72,7 @@ def _validate_stage(recipe: Recipe, obs: Observations) -> None:
 
 
 def notes(recipe: Recipe, obs: Observations) -> list[str]:
-    """What the user should know about these observations and how the run treats them; none of it prevents the run."""
+    """Return notes about these observations and how the run treats them."""
     out = []
     empty = int(obs.empty().sum())
     if empty:
@@ -79,7 +80,7 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
             f"{empty} of {len(obs)} observations measure nothing: their draws are samples of the prior, "
             "and measures leave them out"
         )
-    _, why_not = usable_share(recipe.train.measured, obs)
+    _, why_not = usable_share(largest(recipe.train.measured), obs)
     return [*out, why_not] if why_not else out
 
 
@@ -87,13 +88,13 @@ def _require_clean(obs: Observations, samples: int = 1024) -> None:
     some = obs[: min(samples, len(obs))]
     if not isinstance(some.A, Identity):
         raise InputError(
-            f"e_step.clean takes observations that are the samples themselves, these were measured through {some.A}; see "
-            "Observations.clean, or for the sources digits and cifar10 set data.missing and data.sigma to 0"
+            f"e_step.clean takes observations that are the samples themselves, these were measured through {some.A}; "
+            "see Observations.clean, or for the sources digits and cifar10 set data.missing and data.sigma to 0"
         )
     noise = float(some.cov.diagonal(tuple(some.y.shape[1:])).max().sqrt())
     spread = float(some.y.std(0).square().mean().sqrt())
     if noise > CLEAN * spread:
         raise InputError(
-            f"e_step.clean takes observations without noise; these state a noise of {noise:.2g} beside a spread of {spread:.2g}, "
-            f"more than {CLEAN:.0%}: the prior would learn the noise too. Leave e_step.clean out"
+            f"e_step.clean takes observations without noise; these state a noise of {noise:.2g} beside a spread of "
+            f"{spread:.2g}, more than {CLEAN:.0%}: the prior would learn the noise too. Leave e_step.clean out"
         )

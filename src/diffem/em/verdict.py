@@ -1,8 +1,8 @@
-"""Which lap of a run is the best, by how well it predicts hidden values of held-out observations; for every surface that names one.
+"""The best lap of a run, by its prediction of hidden values of held-out observations.
 
-Laps are compared observation by observation. The mean difference has a standard error s, and a lap is worse than another
-only if the difference exceeds t·s, with Student's t at a level that all laps of a run share. Otherwise the two are equally
-good, and the later one is taken: it has seen more training.
+Laps are compared observation by observation. The mean difference has a standard error s, and a lap is worse than
+another only if the difference exceeds t·s, with Student's t at a level that is divided among all laps of a run.
+Otherwise the two are equally good, and the later one is preferred because it has been trained longer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .model_check.significance import LAPS_LEVEL
 
 KEY = "predictive_log_likelihood"
 Lap = int | str | None  # a lap's number, "best", or None for the last
-History = Sequence[dict[str, Any]]  # the measures of laps
+History = Sequence[dict[str, Any]]  # the metrics of laps
 
 
 @dataclass(frozen=True)
 class Difference:
-    """By how much one lap predicts held-out values worse than another, in nats per value.
+    """The difference between two laps in the prediction of held-out values, in nats per value.
 
     Attributes:
-        loss: The difference, positive if it is worse.
+        loss: The difference; positive if the second lap is worse.
         error: Its standard error; None if it cannot be computed.
-        count: The number of held-out observations behind it.
+        count: The number of held-out observations.
     """
 
     loss: float
@@ -39,7 +39,7 @@ class Difference:
     count: int
 
     def beyond_chance(self, level: float) -> bool:
-        """Whether equally good laps would differ by as much with a probability below `level`."""
+        """Whether equally good laps differ by this much with a probability below `level`."""
         return self.error is not None and self.loss > student_quantile(1 - level, self.count - 1) * self.error
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Difference:
 
 
 def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
-    """How much worse than the measures `better` those of `lap` are."""
+    """Return how much worse the metrics of `lap` are than those of `better`."""
     loss = float(better[KEY]) - float(lap[KEY])
     then, now = (torch.tensor(m.get("predictive_each", []), dtype=torch.float64) for m in (better, lap))
     if len(now) != len(then) or len(now) < 2:
@@ -57,7 +57,7 @@ def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
 
 
 def measured(history: History) -> list[dict[str, Any]]:
-    """The laps whose predictions of held-out values were measured."""
+    """Return the laps with a predictive log-likelihood."""
     return [m for m in history if m.get(KEY) is not None and math.isfinite(m[KEY])]
 
 
@@ -66,10 +66,10 @@ class Verdict:
     """The best of a run's finished laps.
 
     Attributes:
-        best: The lap to use; None if predictions were not measured.
+        best: The lap to use; None if there are no held-out observations.
         last: The last finished lap.
-        text: One sentence that names the best lap and its measure.
-        worse: Whether the last lap is worse than the best, by more than chance explains.
+        text: A sentence about the best lap.
+        worse: Whether the last lap is significantly worse than the best.
     """
 
     best: int | None
@@ -79,7 +79,7 @@ class Verdict:
 
 
 def verdict(history: History) -> Verdict:
-    """The best lap of `history`, the measures of all finished laps of a run."""
+    """Return the best lap of a run; history: the metrics of all finished laps."""
     last, laps = history[-1], measured(history)
     number = int(last["lap"])
     if not laps or last not in laps:
@@ -99,8 +99,8 @@ def verdict(history: History) -> Verdict:
     text = f"lap {top['lap']} is the best by held-out prediction ({_measure(top)}); lap {number}, the last, "
     if last.get("conditioned") == 0:
         text += (
-            f"trained the prior alone, and its posterior draws by the conditional network are worse by {found}: take samples from lap {number} "
-            f'and posteriors from lap {top["lap"]} (lap="best")'
+            f"trained the prior alone, and its posterior draws by the conditional network are worse by {found}: take "
+            f'samples from lap {number} and posteriors from lap {top["lap"]} (lap="best")'
         )
     else:
         text += f'is worse by {found}: use lap {top["lap"]} (lap="best")'
@@ -108,7 +108,7 @@ def verdict(history: History) -> Verdict:
 
 
 def choose_lap(run: RunDir, lap: Lap = None) -> int:
-    """The number of a finished lap: the last if none is named, the best for `"best"`."""
+    """Return the number of a finished lap: `lap`, the last for None, the best for `"best"`."""
     if not isinstance(lap, str):
         return run.finished_lap(lap)
     if lap != "best":

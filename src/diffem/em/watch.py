@@ -1,4 +1,4 @@
-"""Watching a run without clean data: what is measured after every lap; `diagnosis.py` reads it."""
+"""The held-out evaluation after each lap, without clean data. `diagnosis.py` interprets its results."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from ..observations import Observations
 from ..priors import Prior
 from ..priors.levels import with_known_noise
 from ..runs.recipe import Recipe
-from .expectation import condition_like
+from .expectation import posterior_from_recipe
 from .held_out import measure_held_out
 
-# Random numbers of their own, the same for every lap: differences between laps are the prior's.
+# the same random numbers in every lap, so that differences between laps are due to the prior
 WATCH_LAP = 1 << 20
 WATCH_STEPS = 64
-PICTURED = 8  # observations the report shows
+PICTURED = 8  # observations in the pictures of the report
 
 
 @dataclass
 class Watched:
+    """The results of the held-out evaluation: metrics, and what the report shows."""
+
     metrics: dict[str, Any]
-    samples: Tensor  # (samples, *event), prior samples
-    posterior: Tensor  # (draws, observations shown, *event)
+    samples: Tensor  # (samples, *event). Prior samples
+    posterior: Tensor  # (draws, observations, *event). Posterior draws
 
 
 def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
-    """Which of n observations are trained on and which are held out: those are spread evenly, in case the data are sorted."""
+    """Return the indices of training and held-out observations. The latter are evenly spaced, as data may be sorted."""
     chosen = torch.zeros(n, dtype=torch.bool)
     if held_out:
         chosen[(torch.arange(held_out) * n) // held_out] = True
@@ -44,7 +46,15 @@ def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
 def watch(
     prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, batch: int | None = None
 ) -> Watched:
-    """Measure a prior on held-out observations (None: on none) and draw what the report shows, `batch` samples at a time."""
+    """Evaluate a prior and make the samples and draws that the report shows.
+
+    Args:
+        prior: The prior.
+        held_out: The held-out observations; None if there are none.
+        shown: The observations in the pictures.
+        recipe: The recipe.
+        batch: The number of samples per batch.
+    """
     seed = recipe.seed
     metrics: dict[str, Any] = {}
     samples = prior_samples(prior, recipe, batch)
@@ -60,7 +70,13 @@ def watch(
 
 
 def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, float]:
-    """How large observations of prior samples x `(n, *event)` are beside the real ones: the ratio of root mean squares, and the z of its logarithm."""
+    """Compare the scale of simulated and real observations: the ratio of root mean squares, and the z of its logarithm.
+
+    Args:
+        x: (n, *event). Prior samples.
+        obs: The real observations.
+        seed: The seed of the simulated noise.
+    """
     measured = None if obs.measured is None else obs.measured.expand_as(obs.y)
     real, simulated = (clustered_mean(y.double().square(), measured) for y in (obs.y, simulate(x, obs, seed)))
     if not min(real, simulated) > 0:
@@ -72,23 +88,23 @@ def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, floa
 
 @torch.no_grad()
 def prior_samples(prior: Prior, recipe: Recipe, batch: int | None = None) -> Tensor:
-    """The samples of a lap's prior that the report shows, `(samples, *event)`."""
+    """Return the prior samples that the report shows, `(samples, *event)`."""
     count, seed = recipe.watch.samples, recipe.seed
     return prior.sample(count, steps=WATCH_STEPS, seed=seed, batch_size=batch, progress=False)
 
 
 @torch.no_grad()
 def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int | None = None) -> Tensor:
-    """Posterior draws for every observation, `(draws, n, *event)`, with random numbers that are the same in every lap."""
+    """Return posterior draws `(draws, n, *event)`, with the same random numbers in every lap."""
     k, seed = recipe.watch.draws, recipe.seed
     obs = with_known_noise(obs, prior.noise)
-    # Watching must stay cheap beside the lap, whatever the E-step does: few steps of the default sampler.
+    # the evaluation must be cheap compared with the E-step: few steps of the default sampler
     steps = min(WATCH_STEPS, recipe.e_step.steps)
-    posterior = condition_like(prior, obs, recipe.e_step, own=True)
+    posterior = posterior_from_recipe(prior, obs, recipe.e_step, own=True)
     return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=batch, progress=False)
 
 
 def in_pictures(n: int, held_out: int) -> Tensor:
-    """Which of n observations the report shows, up to eight: held-out ones if there are any."""
+    """Return the indices of the observations in the pictures, at most eight: held-out ones if there are any."""
     train, held = split(n, held_out)
     return (held if len(held) else train)[:PICTURED]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.randomness import Stream
-from ..em.expectation import condition_like, recipe_sampling
+from ..em.expectation import posterior_from_recipe, recipe_sampling
 from ..em.screening import acceptable, largest_plausible
 from ..metrics import coverage, psnr
 from ..metrics.ssim import ssim
@@ -145,7 +145,7 @@ def reconstruct(
     options = recipe.drawing.independent(draws)
     there = obs.to(prior.mean.device)
     batch = batch or options.batch or prior.batch_for(draws * len(there))
-    x = condition_like(prior, there, options).sample(
+    x = posterior_from_recipe(prior, there, options).sample(
         draws,
         steps=steps or options.steps,
         seed=recipe.seed,

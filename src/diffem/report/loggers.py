@@ -21,13 +21,14 @@ import numpy as np
 from ..core.errors import InputError
 from ..em.table import warn
 from ..files.writing import read_json, write_json
+from ..runs.lap_metrics import METRICS
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
 from . import pictures
 from .vectors import intervals
 
 LOGGED = "logged.json"  # in the run folder: the last logged lap of each logger
-HIDDEN = {"lap", "laps_before", "minutes_before", "images_before"}  # keys of a lap's metrics that are not measures
+HIDDEN = {metric.key for metric in METRICS if not metric.logged}
 
 
 class Logger(Protocol):

@@ -1,4 +1,4 @@
-"""What differs between two recipes, and which differences leave a run the same."""
+"""Differences between recipes, and the paths in a recipe that may change without changing the run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .recipe import Recipe
+from .schema import Recipe
 
-LOCATIONS = {"path", "folder", "coils", "cache"}  # keys of `data` that name a place on disk, not what the data are
+LOCATIONS = {"path", "folder", "coils", "cache"}  # keys of `data` that are paths
 
 
 def moved(old: Recipe, new: Recipe) -> Recipe:
-    """The old recipe with the places on disk that the new one names for its data."""
+    """Return the old recipe with the paths of the new one."""
     places = {name: value for name, value in new.data.options("source").items() if name in LOCATIONS}
     return old.model_copy(update={"data": old.data.model_copy(update=places)})
 
 
 def placed(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe as the run's folder keeps it: places on disk that are relative to the run if they lie in it, and absolute otherwise."""
+    """Return the recipe as it is stored: paths inside the run folder are relative to it, others are absolute."""
     folder = run.absolute()
 
     def place(value: Any) -> Any:
@@ -31,9 +31,10 @@ def placed(recipe: Recipe, run: Path) -> Recipe:
 
 
 def located(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe of a run with its places on disk found from any working directory.
+    """Return the stored recipe of a run with paths that are valid in the current working directory.
 
-    Relative ones are relative to the run's folder; in folders of earlier versions, to the directory the run was started in.
+    Relative paths are relative to the run folder. In folders of earlier versions they are relative to the directory in
+    which the run was started.
     """
 
     def place(value: Any) -> Any:
@@ -49,12 +50,12 @@ def _with_places(recipe: Recipe, place: Callable[[Any], Any]) -> Recipe:
 
 
 def _is_word(name: str, value: Any) -> bool:
-    """Whether a setting that may name a file is a word with a meaning of its own: coil maps may be estimated, or lie in the data."""
+    """Whether the value of a path key is a keyword: coil maps may be estimated, or part of the data."""
     return name == "coils" and isinstance(value, str) and (value == "estimate" or value.startswith("dataset "))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """`key: old → new` for every leaf that differs."""
+    """Return `key: old → new` for every value that differs."""
     out: list[str] = []
     for key in [*old, *(k for k in new if k not in old)]:
         a, b = old.get(key), new.get(key)

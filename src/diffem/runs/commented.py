@@ -1,4 +1,4 @@
-"""A recipe as YAML with a comment above every key, to be edited and run: what `diffem recipes NAME` prints."""
+"""A recipe as YAML with a comment above every key, ready to be edited: the output of `diffem recipes NAME`."""
 
 from __future__ import annotations
 
@@ -9,76 +9,65 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from ..linalg import SOLVERS
 from ..nn.networks import NETWORKS
-from ..samplers import SAMPLERS
-from .recipe import Open, Recipe
+from .schedule import Epochs, Schedule
+from .schema import Recipe
+from .section import Open
 
 WIDTH = 118
-# What the fields of `Recipe` leave undescribed, and the keys that belong to a kind of network.
-DESCRIPTIONS = {
-    "name": "names the run's folder if none is given",
-    "about": "a line for the list of recipes and the report",
-    "data": "where observations come from; further keys belong to the source",
-    "data.path": "the file or folder of the data; with source: file, one of Observations.save",
-    "data.folder": "the folder of the data",
-    "data.n": "how many observations",
-    "data.dimension": "numbers in a sample",
-    "data.measured": "numbers that an observation measures",
+# The first key of each group of a long section, and the title of the group.
+GROUPS = {
+    "e_step.clean": "posterior",
+    "e_step.sampler": "sampler",
+    "e_step.chi2": "screening of draws",
+    "e_step.shard": "storage and memory",
+    "train.steps": "optimizer",
+    "train.augment": "examples and loss",
+    "train.restart": "between laps",
+}
+# Keys of the sections `data` and `network` that depend on the source and the kind.
+OPEN_KEYS = {
+    "data.path": "file or folder of the data; with source: file, a file written by Observations.save",
+    "data.folder": "folder of the data",
+    "data.n": "number of observations",
+    "data.dimension": "number of entries of x",
+    "data.measured": "number of measured values per observation",
     "data.missing": "fraction of the values that is missing",
-    "data.sigma": "standard deviation of the noise, in the units of the data",
-    "data.size": "height and width of the images",
-    "data.accel": "how many times less of k-space is measured",
+    "data.sigma": "noise level, in the units of the data",
+    "data.size": "height and width of the images, in pixels",
+    "data.accel": "acceleration factor R: 1/R of k-space is measured",
     "data.mode": "simulated or acquired k-space",
-    "data.image": "the entry of the files that holds the images",
+    "data.image": "name of the HDF5 dataset with the images",
     "data.slices": "first and last (exclusive) slice of a volume that is used",
-    "data.complex": "whether images are complex, as two channels",
+    "data.complex": "whether images are complex, stored as two channels",
     "data.part": "train, heldout or all",
-    "laps": "how often draws are made (E) and the network is trained on them (M)",
-    "seed": "of every random number",
-    "precision": "what the network computes in on a GPU: float32, tf32 or bf16",
-    "gaussian": "the Gaussian start, fitted to the observations by EM with exact moments",
-    "gaussian.rounds": "rounds of EM at the most",
-    "gaussian.tolerance": "stop when a round adds less than so many nats per measured value",
-    "network": "the denoiser; further keys belong to its kind",
-    "network.kind": "mlp for vectors, tables and small images; unet for images",
-    "network.hidden": "width of every layer (mlp), or channels of every level, each at half the resolution of the one before (unet)",
-    "network.blocks": "residual blocks per level and side; one number or one per level",
+    "network.hidden": "width of every layer (mlp), or channels of every resolution level, each half as fine as the one "
+    "before (unet)",
+    "network.blocks": "residual blocks per level, on each side of the U-Net; one number or one per level",
     "network.heads": "attention heads per level, 0 for none",
-    "network.embedding": "numbers that describe the noise level to the network",
-    "network.dropout": "share of features dropped in training, against learning draws by heart",
-    "network.space_to_depth": "fold s×s pixels into channels before, and back after",
+    "network.embedding": "size of the embedding of the diffusion noise level",
+    "network.dropout": "fraction of the features dropped in training, against overfitting",
+    "network.space_to_depth": "side of the blocks of pixels that are folded into channels before the network, and "
+    "unfolded after it",
     "network.frequencies": "lowest and highest frequency of the noise embedding",
-    "network.shown": "further inputs that state what was measured; set by the run for a conditional network",
-    "e_step": "E: posterior draws for the observations",
-    "e_step.solver": f"of the linear systems in mmps: {', '.join(SOLVERS)}",
-    "e_step.iterations": "of the solver; each costs a vector–Jacobian product",
-    "e_step.sampler": f"{', '.join(SAMPLERS)} (tds: weighted particles)",
-    "e_step.sampler_options": "settings of the sampler, by name",
-    "e_step.steps": "noise levels of a draw",
-    "train": "M: the denoiser is trained on the draws",
-    "train.batch": "examples per step",
-    "train.lr": "learning rate of Adam at the beginning of a lap",
-    "train.final_lr": "and at its end, where the schedule is not constant",
-    "train.schedule": "how the rate falls: linear, cosine or constant",
-    "train.warmup": "steps over which the rate rises from 0",
-    "train.betas": "decay of Adam's two moments",
-    "train.weight_decay": "weight decay of Adam",
-    "train.augment": "changes of the draws that leave their law as it is, such as hflip (mirrored images)",
-    "train.noise": "the law of the noise levels in training",
-    "train.checkpoint_seconds": "an unfinished training is saved this often",
-    "watch": "what is measured after every lap, on observations kept from training",
-}  # fmt: skip
+    "network.shown": "number of additional inputs of a conditional network; set by the run",
+}
 
 
 def describe(key: str, model: type[BaseModel], name: str) -> str:
-    """What a key means; key: with its sections, `train.lr`; name: of the field of `model`."""
+    """Return the description of a key.
+
+    Args:
+        key: The key with its section, such as `train.lr`.
+        model: The section that contains the key.
+        name: The name of the key in that section.
+    """
     field = model.model_fields.get(name)
-    return (field.description if field is not None else None) or DESCRIPTIONS.get(key, "")
+    return (field.description if field is not None else None) or OPEN_KEYS.get(key, "")
 
 
 def commented(recipe: Recipe) -> str:
-    """The recipe as YAML; reading it gives the same recipe."""
+    """Return the recipe as YAML with comments. Reading the text gives the same recipe."""
     lines: list[str] = []
     _section(lines, recipe, "", 0)
     return "\n".join(lines) + "\n"
@@ -88,22 +77,25 @@ def _section(lines: list[str], section: BaseModel, prefix: str, depth: int) -> N
     values = section.model_dump(mode="json")
     for name, value in values.items():
         key, inner = f"{prefix}{name}", getattr(section, name, None)
-        nested = isinstance(inner, BaseModel) and name in type(section).model_fields and not _inline(inner)
-        if nested and depth == 0:
+        nested = isinstance(inner, BaseModel) and name in type(section).model_fields
+        inline = isinstance(inner, Epochs | Schedule)  # small mappings in place of a number
+        if nested and not inline and depth == 0:
             lines.append("")
+        if key in GROUPS:
+            lines.append(f"{'  ' * depth}# --- {GROUPS[key]} ---")
         _comment(lines, describe(key, type(section), name), depth)
-        if nested:
-            assert isinstance(inner, BaseModel)
+        if isinstance(inner, BaseModel) and nested and not inline:
             lines.append(f"{'  ' * depth}{name}:")
             _section(lines, inner, f"{key}.", depth + 1)
         else:
-            lines.append(f"{'  ' * depth}{name}: {_value(value)}")
+            shown = inner.model_dump(mode="json", exclude_none=True) if isinstance(inner, Schedule) else value
+            lines.append(f"{'  ' * depth}{name}: {_value(shown)}")
     if isinstance(section, Open):
         _unset(lines, prefix, values, depth)
 
 
 def _unset(lines: list[str], prefix: str, values: dict[str, Any], depth: int) -> None:
-    """Keys of an open section that are not set, with their defaults, as comments."""
+    """Append the keys of an open section that are not set, with their defaults, as comments."""
     options: dict[str, Any] = {"path": "obs.safetensors"} if values.get("source") == "given" else {}
     if values.get("kind") in NETWORKS:
         parameters = inspect.signature(NETWORKS[values["kind"]]).parameters.values()
@@ -112,13 +104,8 @@ def _unset(lines: list[str], prefix: str, values: dict[str, Any], depth: int) ->
         }
     for name, default in options.items():
         if name not in values:
-            _comment(lines, DESCRIPTIONS.get(f"{prefix}{name}", ""), depth)
+            _comment(lines, OPEN_KEYS.get(f"{prefix}{name}", ""), depth)
             lines.append(f"{'  ' * depth}# {name}: {_value(default)}")
-
-
-def _inline(section: BaseModel) -> bool:
-    """Small mappings that are values: steps that follow the number of observations."""
-    return type(section).__name__ == "Epochs"
 
 
 def _comment(lines: list[str], text: str, depth: int) -> None:

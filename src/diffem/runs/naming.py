@@ -1,19 +1,19 @@
-"""The name of a run, which every file of it carries (`files/origin.py`)."""
+"""The name of a run, which all its files contain (`files/origin.py`)."""
 
 from __future__ import annotations
 
 from ..files.reading import json_checksum
-from .recipe import Recipe
+from .schema import Recipe
 
-# What does not decide the contents of a run's files: more laps may be added later, the observations have a fingerprint of their own.
+# Keys that do not change the contents of a run's files: laps may be added, and observations have their own fingerprint.
 NOT_IN_NAME = {"name", "about", "laps", "data"}
 
 
 def run_name(recipe: Recipe, observations: str, start: str | None) -> str:
-    """The name of a run, a hash of all that decides what it computes.
+    """Return the name of a run: a hash of everything that determines its results.
 
     Args:
-        recipe: The recipe; `NOT_IN_NAME` lists the keys that are left out.
+        recipe: The recipe, without the keys in `NOT_IN_NAME`.
         observations: The fingerprint of the observations.
         start: The fingerprint of a prior that was passed from Python to start from; None if there is none.
     """

@@ -1,4 +1,4 @@
-"""Damaged and foreign files of a run, set aside so that `fit` makes them again: each step of a run makes the files that are missing."""
+"""Damaged and foreign files of a run are renamed, so that `fit` recomputes them like missing files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from ..core.errors import ForeignFileError, InputError
 from ..files.origin import Origin
 from ..files.writing import notice, read_tensors
-from .recipe import Recipe
+from .schema import Recipe
 
 
 class LapFiles(Protocol):
-    """What is needed of a run's folder (`rundir.py`)."""
+    """The parts of `RunDir` that this module uses."""
 
     def recipe(self) -> Recipe: ...
     def file(self, k: int, name: str) -> Path: ...
@@ -22,7 +22,7 @@ class LapFiles(Protocol):
 
 
 def set_damaged_aside(run: LapFiles) -> list[Path]:
-    """Rename the damaged and foreign files of every lap that was begun, with a notice for each; returns their paths."""
+    """Rename the damaged and foreign files of all laps, print a notice for each, and return their paths."""
     aside = []
     for lap in range(run.recipe().last_lap + 1):
         for name in ("metrics.json", "prior.safetensors", "training.safetensors", "start.safetensors"):
@@ -34,7 +34,7 @@ def set_damaged_aside(run: LapFiles) -> list[Path]:
 
 
 def set_aside(error: InputError, *files: Path) -> None:
-    """Rename files that cannot be used, and print why."""
+    """Rename unusable files, and print the reason."""
     suffix = "foreign" if isinstance(error, ForeignFileError) else "damaged"
     for file in files:
         os.replace(file, file.with_name(f"{file.name}.{suffix}"))
@@ -43,7 +43,7 @@ def set_aside(error: InputError, *files: Path) -> None:
 
 
 def _flaw(run: LapFiles, lap: int, file: Path) -> InputError | None:
-    """Why a file cannot be used, None if it can."""
+    """Return the reason why a file is unusable; None if it is usable."""
     try:
         if file.name == "metrics.json":
             run.lap_metrics(lap)

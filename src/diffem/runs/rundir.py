@@ -1,12 +1,13 @@
-"""A run's folder: what is in it, and how a run is opened, locked and continued.
+"""A run folder: its files, and how it is opened, locked and resumed.
 
     recipe.yaml  run.json  metrics.jsonl  report.html
     laps/000/    prior.safetensors (the start)  metrics.json  start.safetensors (while the start is fitted)
     laps/KKK/    prior.safetensors  draws/NNNNN.npy (+ .json)  metrics.json  samples.npy  posterior.npy  *.png
 
-A lap is done when its `metrics.json` is there. Everything else is made again if it is missing. Every file of it is inside the folder: links
-that lead out are not followed, neither for reading nor for writing. Every file names the run and lap it belongs to (`files/origin.py`); in folders
-of format 2 and earlier none does, and they keep their format when they are continued.
+A lap is finished when its `metrics.json` exists. All other files are recomputed if they are missing. Links that lead
+out of the folder are not followed, neither for reading nor for writing. Every file contains the name of its run and its
+lap (`files/origin.py`). Folders of format 2 and earlier have no such names, and keep their format when they are
+resumed.
 """
 
 from __future__ import annotations
@@ -24,76 +25,83 @@ from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, located, moved
+from .lap_metrics import wrong_number
 from .naming import run_name
 from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
 from .sources import SOURCES
 
-FORMAT = 3  # of the folder: 2 keeps checksums in its text files, in 3 every file names its run
-NUMBERS = {  # of a lap's measures: what the report and later laps calculate with
-    "chi2", "heldout_chi2", "expected_chi2", "predictive_log_likelihood", "predictive_error", "hidden_coverage90", "hidden_coverage90_error", "heldout_chi2_z", "observation_distance", "rejected", "kept", "guards", "loss", "e_seconds",
-    "m_seconds", "watch_seconds", "start_seconds", "seconds", "laps_before", "hidden_spread", "hidden_spread_z", "not_finite", "misfit", "outside", "stuck", "bound", "trained_loss", "unseen_loss", "unseen_loss_error", "gaussian_loss", "loss_fall",
-    "observation_scale", "observation_scale_z", "steps", "conditioned", "noise_sigma", "minutes", "images", "minutes_before", "images_before",
-}  # fmt: skip
-BEGUN = {".lock", "run.json"}  # what a run that was stopped while it began may have left
+FORMAT = 3  # format of the folder: 2 added checksums to text files, 3 added the name of the run to every file
+BEGUN = {".lock", "run.json"}  # files of a run that was stopped before it wrote its recipe
 
 
 class RunDir:
+    """A run folder.
+
+    Args:
+        path: The folder; it need not exist.
+    """
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._lock: int | None = None
-        self._name: tuple[str, int] | None = None  # name and seed of the run, once they were read
-
-    # names ---------------------------------------------------------------------------------------------------------------
+        self._name: tuple[str, int] | None = None  # name and seed of the run, read on first use
 
     def inside(self, path: Path) -> Path:
-        """`path` below the folder, or an error where links lead out of it."""
+        """Return `path`, or raise an `InputError` if links lead out of the folder."""
         return require_inside(path, self.path)
 
     def lap(self, k: int) -> Path:
+        """Return the folder of lap k."""
         return self.inside(self.path / "laps" / f"{k:03d}")
 
     def file(self, k: int, name: str) -> Path:
-        """A file of lap k."""
+        """Return the path of a file of lap k."""
         return self.inside(self.lap(k) / name)
 
     def prior_file(self, k: int) -> Path:
+        """Return the path of the prior of lap k."""
         return self.file(k, "prior.safetensors")
 
     def metrics_file(self, k: int) -> Path:
+        """Return the path of the metrics of lap k."""
         return self.file(k, "metrics.json")
 
     def done(self, k: int) -> bool:
+        """Whether lap k is finished."""
         return self.metrics_file(k).is_file() and self.prior_file(k).is_file()
 
     def laps_done(self) -> int:
-        """The last lap that is complete; −1 when not even the start is."""
+        """Return the last lap up to which all laps are finished; −1 if lap 0 is not finished."""
         k = -1
         while self.done(k + 1):
             k += 1
         return k
 
     def finished_lap(self, lap: int | None = None) -> int:
-        """The lap, checked for being finished; the last one when none is given."""
+        """Return `lap`, or the last finished lap for None; raise an `InputError` if it is not finished."""
         last = self.laps_done()
         if last < 0:
             raise InputError(f"{self.path}: no lap of this run is finished yet")
         if lap is not None and not 0 <= lap <= last:
-            raise InputError(f"{self.path}: lap {lap} is not there; finished laps are 0 to {last}")
+            raise InputError(f"{self.path}: lap {lap} is not finished; finished laps are 0 to {last}")
         return last if lap is None else lap
 
     def origin(self, kind: str, lap: int) -> Origin | None:
-        """What a file of lap `lap` must name as its origin; None for folders whose format has no such names."""
+        """Return the origin that a file of lap `lap` must contain; None for folders of format 2 and earlier."""
         if self._name is None:
             info = self.info()
             self._name = (info["name"] if info.get("format", 1) >= 3 else "", info["seed"])
         name, seed = self._name
         return Origin(kind, name, seed, lap) if name else None
 
-    # opening -------------------------------------------------------------------------------------------------------------
-
     def recipe(self) -> Recipe:
+        """Read the recipe of the run.
+
+        Raises:
+            InputError: If the folder is not a run, or the recipe is damaged or belongs to another run.
+        """
         file = self.inside(self.path / "recipe.yaml")
         if not file.is_file():
             raise InputError(f"{self.path} is not a run: there is no recipe.yaml in it")
@@ -108,14 +116,14 @@ class RunDir:
         return recipe
 
     def problem(self, source: str | None = None) -> Problem | None:
-        """The run's observations, made again by its recipe's data source; None if they were passed from Python.
+        """Load or simulate the observations of the run again; None if they were passed from Python.
 
         Args:
-            source: The function that made them, `module:function`, where the recipe names one. It is executed only if it is named here:
-                the folder may be somebody else's. Without it the result is None, as for observations passed from Python.
+            source: The user's function that made them, `module:function`, if the recipe contains one. It is executed
+                only if it is given here, because the folder may be untrusted. Without it the result is None.
 
         Raises:
-            InputError: If the source now makes other observations than those of the run, or is not the run's.
+            InputError: If the source is not that of the run, or now returns other observations.
         """
         recipe = located(self.recipe(), self.path)
         if source is not None and source != recipe.data.source:
@@ -125,12 +133,12 @@ class RunDir:
         try:
             problem = recipe.problem() if source is None else _from_python(recipe)
         except InputError as error:
-            raise InputError(f"{self.path}: its data cannot be read again: {error}") from None
+            raise InputError(f"{self.path}: its data cannot be loaded again: {error}") from None
         self.require_observations(problem.obs, f"those of the data source {recipe.data.source!r}")
         return problem
 
     def require_observations(self, obs: Observations, source: str) -> None:
-        """Raise an `InputError` if `obs` are not the observations of this run; source: what the message calls them."""
+        """Raise an `InputError` if `obs` are not the observations of this run; source: their name in the message."""
         info = self.info()
         if (found := _fingerprint(obs, info)) != info["observations"]:
             raise InputError(
@@ -139,80 +147,85 @@ class RunDir:
             )
 
     def info(self) -> dict[str, Any]:
+        """Read `run.json`: version, format, name, seed, fingerprints and status."""
         file = self.inside(self.path / "run.json")
         info = read_json(file)
         kinds: dict[str, type] = {"version": str, "seed": int, "observations": str, "status": str}
         if not isinstance(info, dict) or not all(isinstance(info.get(name), kind) for name, kind in kinds.items()):
-            raise InputError(f"{file} does not describe a run: needed are {', '.join(kinds)}")
+            raise InputError(f"{file} does not describe a run: it needs {', '.join(kinds)}")
         if not isinstance(info.get("format", 1), int) or info.get("format", 1) > FORMAT:
             raise InputError(f"{file} has format {info['format']!r}, this version reads up to {FORMAT}")
         if info.get("format", 1) >= 3 and not (isinstance(info.get("name"), str) and info["name"]):
             raise InputError(f"{file} does not describe a run: it has no name")
         return info
 
-    def open(self, recipe: Recipe, obs: Observations, start: str | None = None) -> Recipe:
-        """Create the folder, or continue what is in it if it is the same run; returns the recipe to follow.
+    def open(self, recipe: Recipe, obs: Observations, start: str | None = None) -> None:
+        """Create and lock the folder, or lock it for resuming if it contains the same run.
 
-        The recipe may ask for more laps than the folder's, and may name other places on disk for the same data.
+        The recipe may have more laps than that of the folder, and other paths of the same data.
 
         Args:
-            recipe: The recipe to follow.
+            recipe: The recipe.
             obs: The observations of the run.
             start: The fingerprint of a prior passed from Python to start from.
+
+        Raises:
+            InputError: If the folder contains anything else, or another process works on it.
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a folder")
         file = self.path / "recipe.yaml"
         if not file.exists():
             if self.path.is_dir() and any(not _begun(entry.name) for entry in self.path.iterdir()):
-                raise InputError(f"{self.path} is not empty and not a run; choose another folder")
+                raise InputError(f"{self.path} is not empty and contains no run; choose another folder")
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"cannot create {self.path}: {error}") from None
         self.lock()
         try:
-            return self._continue(recipe, obs, start) if file.exists() else self._begin(recipe, obs, start)
+            (self._continue if file.exists() else self._begin)(recipe, obs, start)
         except BaseException:
             self.unlock()
             raise
 
-    def _begin(self, recipe: Recipe, obs: Observations, start: str | None) -> Recipe:
+    def _begin(self, recipe: Recipe, obs: Observations, start: str | None) -> None:
         clear_partials(self.path)
         observations = data_fingerprint(obs)
         name = run_name(recipe, observations, start)
         info = {"version": __version__, "format": FORMAT, "name": name, "seed": recipe.seed}
         write_json(self.path / "run.json", {**info, "observations": observations, "start": start, "status": "running"})
         write_text(self.path / "recipe.yaml", recipe.to_file(name))
-        return recipe
 
-    def _continue(self, recipe: Recipe, obs: Observations, start: str | None) -> Recipe:
+    def _continue(self, recipe: Recipe, obs: Observations, start: str | None) -> None:
         self._require_version()
         info, old = self.info(), self.recipe()
         there = moved(old, recipe)
         changed = differences(there.model_dump(mode="json"), recipe.model_dump(mode="json"))
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:
-            raise InputError(f"{self.path} holds a run of another recipe; it differs in {'; '.join(changed)}")
+            raise InputError(f"{self.path} contains a run of another recipe; it differs in {'; '.join(changed)}")
         if longer and old.final is not None and self.lap(old.last_lap).exists():
             raise InputError(
-                f"{self.path} has begun its final prior after {old.laps} laps and takes no more; for more laps start another run from it"
+                f"{self.path} has begun its final prior after {old.laps} laps, so no laps can be added; start another "
+                "run from it"
             )
         if info["observations"] != _fingerprint(obs, info):
-            raise InputError(f"{self.path} holds a run on other observations; choose another folder")
-        # the start is in the folder once lap 0 is done, and need not be passed again
+            raise InputError(f"{self.path} contains a run on other observations; choose another folder")
+        # once lap 0 is finished, the start is in the folder and need not be passed again
         if info.get("format", 1) >= 3 and info.get("start") != start and not (start is None and self.done(0)):
             if start is None:
-                raise InputError(f"{self.path} holds a run that starts from a prior passed from Python; pass it again")
-            raise InputError(f"{self.path} holds a run with another start; choose another folder")
+                raise InputError(
+                    f"{self.path} contains a run that starts from a prior passed from Python; pass it again"
+                )
+            raise InputError(f"{self.path} contains a run with another start; choose another folder")
         clear_partials(self.path)
         if recipe != old:
             write_text(self.path / "recipe.yaml", recipe.to_file(info.get("name", "")))
         set_damaged_aside(self)
-        return recipe
 
     def _require_version(self) -> None:
-        """Before anything else is asked of it: another version may write its files in other ways."""
+        """Check the version before anything else: other versions may have other file formats."""
         file = self.inside(self.path / "run.json")
         info = parse_json(read_text(file, JSON_BYTES), str(file))
         version = str(info.get("version")) if isinstance(info, dict) else "?"
@@ -222,7 +235,7 @@ class RunDir:
             )
 
     def lock(self) -> None:
-        """Refuse a second process while the first lives; the operating system frees the lock with the process."""
+        """Lock the folder for this process; the operating system releases the lock when the process ends."""
         import fcntl
 
         try:
@@ -237,17 +250,17 @@ class RunDir:
         self._lock = descriptor
 
     def unlock(self) -> None:
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    # writing -------------------------------------------------------------------------------------------------------------
-
     def set_status(self, status: str) -> None:
+        """Write the status of the run, "running" or "finished"."""
         write_json(self.path / "run.json", {**self.info(), "status": status})
 
     def finish_lap(self, k: int, metrics: dict[str, Any]) -> None:
-        """The lap's `metrics.json` is the last thing written in it; after it the lap counts."""
+        """Write the metrics of lap k, as the last of its files: the lap is then finished."""
         origin = self.origin("metrics", k)
         metrics = metrics if origin is None else {**metrics, "origin": origin.note()}
         others = [self.lap_metrics(j) for j in range(self.recipe().last_lap + 1) if j != k and self.done(j)]
@@ -256,20 +269,19 @@ class RunDir:
         write_json(self.metrics_file(k), metrics)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """What every finished lap measured, the start first."""
+        """Read the metrics of all finished laps, beginning with lap 0."""
         return [self.lap_metrics(k) for k in range(self.laps_done() + 1)]
 
     def lap_metrics(self, k: int) -> dict[str, Any]:
-        """What lap k measured."""
+        """Read and validate the metrics of lap k."""
         file, origin = self.metrics_file(k), self.origin("metrics", k)
         metrics = read_json(file)
         if not isinstance(metrics, dict) or metrics.get("lap") != k or isinstance(metrics["lap"], bool):
-            raise InputError(f"{file} does not hold the measures of lap {k}")
+            raise InputError(f"{file} does not contain the metrics of lap {k}")
         if origin is not None:
             origin.require(metrics.get("origin"), file)
-        for name in NUMBERS & metrics.keys():
-            if not isinstance(metrics[name], int | float | None):
-                raise InputError(f"{file}: {name} should be a number, got {type(metrics[name]).__name__}")
+        if (key := wrong_number(metrics)) is not None:
+            raise InputError(f"{file}: {key} should be a number, got {type(metrics[key]).__name__}")
         each = metrics.get("predictive_each", [])
         if not isinstance(each, list) or not all(isinstance(value, int | float) for value in each):
             raise InputError(f"{file}: predictive_each should be a list of numbers")
@@ -291,5 +303,5 @@ def _begun(name: str) -> bool:
 
 
 def _fingerprint(obs: Observations, info: dict[str, Any]) -> str:
-    """The fingerprint of observations as the run's format has it: until format 2 of the tensors alone."""
+    """Return the fingerprint of observations in the format of the run: up to format 2, of the tensors alone."""
     return data_fingerprint(obs) if info.get("format", 1) >= 3 else tensors_fingerprint(obs)

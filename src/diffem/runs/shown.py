@@ -1,5 +1,5 @@
-"""What a finished lap keeps for the report: `samples.npy` and `posterior.npy`, whose checksums are in the lap's `metrics.json`, and the
-losses of its training, `losses.json`."""
+"""The files of a finished lap for the report: `samples.npy` and `posterior.npy`, whose checksums are in the lap's
+`metrics.json`, and the losses of its training, `losses.json`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from ..files.writing import array_bytes, digest, read_array, read_json, write_by
 from .repair import set_aside
 from .rundir import RunDir
 
-AXES = {"samples.npy": 2, "posterior.npy": 3}  # (samples, *event) and (draws, observations, *event), at least
+AXES = {
+    "samples.npy": 2,
+    "posterior.npy": 3,
+}  # smallest number of axes of (samples, *event) and (draws, observations, *event)
 
 
 def write_shown(run: RunDir, lap: int, arrays: dict[str, np.ndarray]) -> dict[str, str]:
-    """Write arrays by file name; returns their checksums, for `files` in the lap's measures."""
+    """Write arrays by file name, and return their checksums for `files` in the lap's metrics."""
     checksums = {}
     for name, array in arrays.items():
         data = array_bytes(array)
@@ -27,7 +30,7 @@ def write_shown(run: RunDir, lap: int, arrays: dict[str, np.ndarray]) -> dict[st
 
 
 def read_shown(run: RunDir, lap: int, name: str, metrics: dict[str, Any] | None = None) -> np.ndarray:
-    """One of the arrays, compared with its checksum; laps measured before there were checksums are read without."""
+    """Read an array and compare it with its checksum. Laps of early versions have no checksums."""
     file = run.file(lap, name)
     files = (run.lap_metrics(lap) if metrics is None else metrics).get("files", {})
     if not isinstance(files, dict) or not isinstance(files.get(name, ""), str):
@@ -39,12 +42,12 @@ def read_shown(run: RunDir, lap: int, name: str, metrics: dict[str, Any] | None 
 
 
 def restore_shown(run: RunDir, lap: int, make: dict[str, Callable[[], np.ndarray]]) -> None:
-    """Make those of a finished lap's arrays again that are missing or damaged.
+    """Recompute the arrays of a finished lap that are missing or damaged.
 
     Args:
         run: The run.
-        lap: A finished lap of it.
-        make: By file name, a function that returns the array.
+        lap: A finished lap.
+        make: For each file name, a function that returns the array.
     """
     metrics = run.lap_metrics(lap)
     for name, array in make.items():
@@ -60,13 +63,13 @@ def restore_shown(run: RunDir, lap: int, make: dict[str, Callable[[], np.ndarray
 
 
 def write_losses(run: RunDir, lap: int, losses: list[tuple[int, float]]) -> None:
-    """Write the losses of a lap's training, `(step, mean loss since the entry before)`."""
+    """Write the losses of a lap's training, `(step, mean loss since the previous entry)`."""
     origin = run.origin("losses", lap)
     write_json(run.file(lap, "losses.json"), {"losses": losses, "origin": origin and origin.note()})
 
 
 def read_losses(run: RunDir, laps: Iterable[int]) -> tuple[list[float], list[float]]:
-    """The optimizer steps and losses of the trainings of some laps, one after the other; laps without losses are left out."""
+    """Read the optimizer steps and losses of several laps, concatenated; laps without losses are skipped."""
     steps: list[float] = []
     losses: list[float] = []
     done = 0.0

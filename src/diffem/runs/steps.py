@@ -1,6 +1,8 @@
-"""Numbers of optimizer steps that follow the number of observations: `train: {steps: {epochs: 60, least: 1000, most: 20000}}`.
+"""Numbers of optimizer steps that depend on the number of observations.
 
-A run keeps the numbers it came to: its recipe.yaml holds plain steps.
+    train: {steps: {epochs: 60, least: 1000, most: 20000}}
+
+The `recipe.yaml` of a run contains the resulting numbers.
 """
 
 from __future__ import annotations
@@ -8,11 +10,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .recipe import Epochs, Recipe, Train
+from .schedule import Epochs
+from .schema import Recipe
+from .sections import Train
 
 
 def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
-    """The recipe with plain numbers of steps, for a run on so many observations, the held-out ones included."""
+    """Replace every `Epochs` of a recipe by a number of steps.
+
+    Args:
+        recipe: The recipe.
+        observations: The number of observations, including the held-out ones.
+    """
     trained = max(1, observations - recipe.watch.held_out)
     train = recipe.train
     stages = [stage.model_copy(update={"train": _plain(stage.train, trained, train.batch)}) for stage in recipe.stages]
@@ -27,14 +36,14 @@ def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
 
 
 def count_steps(steps: int | Epochs | None, observations: int, batch: int) -> int | None:
-    """The number of steps; `epochs` passes over the observations, in batches, within the limits."""
+    """Return the number of steps of `epochs` passes over the observations in batches, between `least` and `most`."""
     if not isinstance(steps, Epochs):
         return steps
     return min(max(math.ceil(steps.epochs * observations / batch), steps.least), steps.most)
 
 
 def _plain(changes: dict[str, Any], observations: int, batch: int) -> dict[str, Any]:
-    """The same for the changes of a stage, which are mappings until they are used."""
+    """Replace every `Epochs` in the changes of a stage, which are mappings that have not been validated."""
     named = {name: changes[name] for name in ("steps", "first_steps") if isinstance(changes.get(name), dict)}
     whole = Train.model_validate({"steps": 1, **named})
     return changes | {

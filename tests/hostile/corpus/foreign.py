@@ -269,19 +269,19 @@ for name, make in CHANGED.items():
             return on_a_file(folder, make())
 
 
-@hostile("run, evaluate", "data that are gone", "run: its data cannot be read again: .*observations file")
+@hostile("run, evaluate", "data that are gone", "run: its data cannot be loaded again: .*observations file")
 def _(folder):
     run = on_a_file(folder, observations(32))
     (folder / "obs.safetensors").unlink()
     return run
 
 
-@hostile("run, fit", "data that changed", "holds a run of another recipe")
+@hostile("run, fit", "data that changed", "contains a run of another recipe")
 def _(folder):
     return write_run(folder / "run", **OTHERS["a run on other data"])
 
 
-@hostile("run, fit", "a run.json on other data", "holds a run on other observations")
+@hostile("run, fit", "a run.json on other data", "contains a run on other observations")
 def _(folder):
     return rewritten(folder, lambda info: info.update(observations="0" * 32), "run.json")
 

@@ -120,7 +120,7 @@ def _(folder):
     return run
 
 
-@hostile("run, report", "measures of another lap", "does not hold the measures of lap 0")
+@hostile("run, report", "measures of another lap", "does not contain the metrics of lap 0")
 def _(folder):
     run = write_run(folder / "run")
     (run / "laps/000/metrics.json").write_text('{"lap": 7}')

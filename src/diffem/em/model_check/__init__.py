@@ -1,9 +1,9 @@
-"""Do the observations fit the model y = Ax + e that was stated for them? Asked once, when the Gaussian start is made.
+"""A check of the stated model y = Ax + e with the Gaussian start.
 
-The Gaussian start predicts the mean and covariance of every observation exactly, so common mistakes show before
-anything is trained: a wrong noise level (`noise.py`), operators that belong to other observations (`pairing.py`),
-masks that are shifted or mixed up (`masks.py`) and units that do not fit together (`scale.py`). Only means and covariances are used: x need not be Gaussian. Where
-the observations cannot tell, that is noted instead of decided.
+The Gaussian start predicts the mean and covariance of every observation exactly, so common mistakes can be detected
+before anything is trained: a wrong noise level (`noise.py`), operators of other observations (`pairing.py`), masks that
+are shifted or permuted (`masks.py`) and inconsistent units (`scale.py`). Only means and covariances are used: x need
+not be Gaussian. If the observations do not decide a question, the check adds a note instead of a warning.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .pairing import PairingEvidence, Unseen, pairing_evidence
 from .scale import deviation, narrow_columns, rounding_step, smallest_std
 from .significance import CHECK_LEVEL, one_sided, two_sided
 
-CHECKED = 1024  # observations looked at, at most
-TESTS = 5  # twice the noise, half of it, the pairing, the masks, noise beyond the data
-ZEROS = 0.01  # share of exact zeros that continuous noise does not explain
-ALL_NOISE = 0.9  # mean squared deviation from the mean, in units of the noise, that matters: it cannot be below 1
+CHECKED = 1024  # largest number of observations that are checked
+TESTS = 5  # twice the noise, half the noise, pairing, masks, noise larger than the data
+ZEROS = 0.01  # fraction of exact zeros above which continuous noise is impossible
+ALL_NOISE = 0.9  # mean squared deviation from the mean, in units of the noise; correct models have at least 1
 
 
 @dataclass
 class ModelCheck:
-    """What was measured, what is probably wrong, and what could not be checked."""
+    """The metrics, warnings and notes of the check."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -41,12 +41,14 @@ class ModelCheck:
 def check_model(
     prior: Prior, train: Observations, held_out: Observations | None, recipe: Recipe, device: torch.device | str = "cpu"
 ) -> ModelCheck:
-    """Check the stated model with the start of a run.
+    """Check the stated model with the prior of lap 0.
 
     Args:
-        prior: The start; only a Gaussian one can be checked with.
-        train: The observations it was fitted to, of which at most `CHECKED` are read.
-        held_out: Observations it was not fitted to, for the pairing where Gaussians of low rank are fitted.
+        prior: The prior of lap 0; the check needs a Gaussian one.
+        train: The observations that it was fitted to, of which at most `CHECKED` are read.
+        held_out: The held-out observations, for the check of the pairing with low-rank Gaussians; None for none.
+        recipe: The recipe.
+        device: The device.
     """
     check = ModelCheck()
     if not isinstance(prior, GaussianPrior):
@@ -57,7 +59,7 @@ def check_model(
         return check
     vectors = len(prior.event_shape) == 1
     if recipe.e_step.clean and not vectors:
-        return check  # samples themselves: there is no measurement to be wrong about
+        return check  # clean samples have no operators and no noise
     pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
     looked_at = train[pick].to(device)
     if vectors:
@@ -66,7 +68,7 @@ def check_model(
         return check
     some = looked_at.informative()
     if some is None:
-        return check  # nothing was measured
+        return check  # there are no measured values
     _judge_scale(some if held_out is None else held_out, some, prior, check)
     unseen = [] if held_out is None else [Unseen(prior, held_out, prior)]
     noise = noise_evidence(some, recipe.gaussian, recipe.seed)
@@ -88,8 +90,9 @@ def _judge_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, ch
     if narrow:
         names = ", ".join(str(k) for k in narrow[:8]) + (", …" if len(narrow) > 8 else "")
         check.warnings.append(
-            f"{len(narrow)} of {prior.mean.numel()} columns (counted from 0: {names}) vary by less than {sigma_min:g} times the scale of "
-            "the data, the lowest noise level the network is trained at, and cannot be learned: standardise the columns and their sigma, or lower sigma_min"
+            f"{len(narrow)} of {prior.mean.numel()} columns (counted from 0: {names}) vary by less than {sigma_min:g} "
+            "times the scale of the data, the lowest noise level the network is trained at, and cannot be learned: "
+            "standardise the columns and their sigma, or lower sigma_min"
         )
 
 
@@ -98,14 +101,15 @@ def _judge_scale(unseen: Observations, some: Observations, prior: GaussianPrior,
     check.metrics["signal_chi2"] = float(found)
     if found < ALL_NOISE and 1 - found > one_sided(CHECK_LEVEL / TESTS) * found.standard_error:
         check.warnings.append(
-            f"the noise stated with the observations is larger than the observations themselves: they deviate from their mean by "
-            f"{float(found) ** 0.5:.2g} standard deviations of the noise, where noise alone gives 1; check the units of sigma or cov"
+            "the noise stated with the observations is larger than the observations themselves: they deviate from "
+            f"their mean by {float(found) ** 0.5:.2g} standard deviations of the noise, where noise alone gives 1; "
+            "check the units of sigma or cov"
         )
     step, noise = rounding_step(some), float(smallest_std(some).min())
     if step is not None and noise < step / 12**0.5:
         check.warnings.append(
-            f"the observations are rounded to steps of {step:.3g}, which is noise of {step / 12**0.5:.2g}, and the noise stated with them is "
-            f"{noise:.2g}: check the units of sigma, or state at least the noise of rounding"
+            f"the observations are rounded to steps of {step:.3g}, which is noise of {step / 12**0.5:.2g}, and the "
+            f"noise stated with them is {noise:.2g}: check the units of sigma, or state at least the noise of rounding"
         )
 
 
@@ -126,15 +130,16 @@ def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
             )
         elif not (gain.fits_worse and gain.significance < -limit) or (factor < 1 and noise.absorbed):
             undecided.append(level)
-    if len(preferred) > 1:  # less noise and more cannot both be right: the fit of the stated level has not settled
+    if len(preferred) > 1:  # less and more noise cannot both be right: the fit has not converged
         preferred, undecided = [], ["half", "twice"]
-    if check.warnings:  # what does not belong together looks like noise, too
+    if check.warnings:  # wrong operators look like noise, too
         return
     check.warnings += preferred
     if undecided and not preferred:
         check.notes.append(
             f"the observations cannot tell the stated noise level from {' or '.join(undecided)} of it "
-            "(values measured once, as with masks, do not separate noise from detail of x): measure the noise where there is no signal"
+            "(values measured once, as with masks, do not separate noise from detail of x): measure the noise where "
+            "there is no signal"
         )
 
 
@@ -146,8 +151,9 @@ def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
     if pairing.tells > 2 * limit and pairing.missing > limit and pairing.better_than_chance < limit:
         check.warnings.append(
             "operators and observations do not belong together: under the Gaussian start an observation fits its own "
-            f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons, where it should be "
-            f"{float(pairing.expected):.0%} and chance gives 50 %; check the order of y and A, and of the values within y"
+            f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons, where it "
+            f"should be {float(pairing.expected):.0%} and chance gives 50 %; check the order of y and A, and of the "
+            "values within y"
         )
     elif pairing.tells < 2 * limit and not masked:
         check.notes.append(
@@ -166,10 +172,11 @@ def _judge_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
         axis, step = strongest
         check.warnings.append(
             f"the size of a measured value depends on whether the entry next to it is measured (axis {axis}, "
-            f"{step:+d}): the masks are probably shifted by one entry against the observations, or they were chosen by looking at x"
+            f"{step:+d}): the masks are probably shifted by one entry against the observations, or they were chosen "
+            "by looking at x"
         )
     elif masks.zeros > ZEROS:
         check.warnings.append(
-            f"{masks.zeros:.0%} of the values at a typical measured entry are exactly 0, which continuous noise does not "
-            "produce: masks and observations do not belong together, or values were rounded or clipped"
+            f"{masks.zeros:.0%} of the values at a typical measured entry are exactly 0, which continuous noise does "
+            "not produce: masks and observations do not belong together, or values were rounded or clipped"
         )

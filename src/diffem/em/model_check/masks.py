@@ -1,12 +1,13 @@
-r"""Do masks and observations belong together? Two marks of values that were never measured but count as measured.
+r"""Do masks and observations belong together? Two tests detect values that count as measured but were not.
 
-- Exact zeros. Entries that are not measured are 0 in y; continuous noise never gives that. Their share is taken per
-  entry of y, and the median over entries reported, so that some entries that are always 0 do not count.
-- Neighbours. If the mask was not chosen by looking at x, whether an entry's neighbour is measured says nothing about
-  the size of the entry's own value. If the masks are shifted by one entry against y, it tells whether the value was
-  measured at all. With u the squared deviation of a value in units of its entry's variance and g whether the
-  neighbour is measured, the covariance of u and g within an observation has mean 0 under the right model; a z-test
-  over observations.
+- Exact zeros. Unmeasured entries of y are 0, which continuous noise never produces. The fraction of zeros is computed
+per
+  entry of y, and its median over the entries is reported, so that entries that are always 0 do not count.
+- Neighbours. If the mask was chosen independently of x, the size of a value does not depend on whether its neighbour is
+  measured. If the masks are shifted by one entry, the neighbour decides whether the value was measured at all. Let u be
+  the squared deviation of a value in units of its entry's variance, and g whether the neighbour is measured. The
+  covariance of u and g within an observation has mean 0 under the correct model, which a z-test over the observations
+  checks.
 """
 
 from __future__ import annotations
@@ -19,19 +20,24 @@ from torch import Tensor
 
 from ...observations import Observations
 
-NUMBERS = 1 << 24  # values held at a time
+NUMBERS = 1 << 24  # values per part
 
 
 @dataclass(frozen=True)
 class MaskEvidence:
-    """The share of exact zeros at a typical measured entry; for neighbours (axis of y, ±1) the z of their influence."""
+    """The results of both tests.
+
+    Attributes:
+        zeros: The fraction of exact zeros at a typical measured entry.
+        neighbours: For each neighbour (axis of y, ±1), the z of its influence.
+    """
 
     zeros: float
     neighbours: dict[tuple[int, int], float]
 
 
 def mask_evidence(obs: Observations) -> MaskEvidence | None:
-    """Look for values that were never measured; None if every observation measures every value."""
+    """Run both tests; None if every observation measures every value."""
     if obs.measured is None:
         return None
     zeros, mean, variance = _entries(obs)
@@ -43,14 +49,14 @@ def mask_evidence(obs: Observations) -> MaskEvidence | None:
         inside = measured & (variance > 0)
         u = ((y - mean).square() / variance).where(inside, 0)
         for axis, step in places:
-            # the neighbour at +1 comes to its entry by rolling back
+            # rolling back moves the neighbour at +1 to its entry
             g = measured.roll(-step, axis).double()
             covariances[axis, step].append(_covariance(u, g, inside))
     return MaskEvidence(zeros, {place: _z(torch.cat(parts)) for place, parts in covariances.items()})
 
 
 def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
-    """y in float64 and which of it is measured, some observations at a time."""
+    """Yield y in float64 and its mask, some observations at a time."""
     batch = max(1, NUMBERS // obs.y[0].numel())
     for start in range(0, len(obs), batch):
         part = obs[start : start + batch]
@@ -59,7 +65,7 @@ def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _entries(obs: Observations) -> tuple[float, Tensor, Tensor]:
-    """The median share of zeros over entries, and the mean and variance of each entry of y where it is measured."""
+    """Return the median fraction of zeros, and the mean and variance of the measured values, both per entry of y."""
     count, zeros, total, square = (torch.zeros_like(obs.y[0], dtype=torch.float64) for _ in range(4))
     for y, measured in _parts(obs):
         count += measured.sum(0)
@@ -74,7 +80,7 @@ def _entries(obs: Observations) -> tuple[float, Tensor, Tensor]:
 
 
 def _covariance(u: Tensor, g: Tensor, inside: Tensor) -> Tensor:
-    """Σ (u − ū)(g − ḡ) over the entries inside, per observation, `(n,)`; u is 0 outside."""
+    """Return Σ (u − ū)(g − ḡ) over the entries inside, per observation, `(n,)`; u is 0 outside."""
     u, g, inside = u.flatten(1), g.flatten(1), inside.flatten(1)
     count = inside.sum(1).clamp(min=1)
     g = g.where(inside, 0)

@@ -1,11 +1,11 @@
-r"""Is the noise level right? Gaussians are fitted under half, once and twice the stated level, and compared.
+r"""Is the noise level correct? Gaussians are fitted with half, once and twice the stated level, and compared.
 
-For any law of x, the expected log N(y; Aμ, AΣAᵀ + Σ_y) is largest at the true mean and covariance of y given A. With
-enough observations, and where the operators separate AΣAᵀ from Σ_y, the right level therefore fits best. Where they
-do not (masks: Σ + τ²I with less noise gives the same y), a lower level fits the observations at hand better and
-others worse, since it leaves Σ more freedom, and a higher level the other way round. So a level is preferred only if
-it fits better *both* the observations that the Gaussian was fitted to and those it was not: the observations are cut
-in two halves, each half is fitted, and the other serves as the unseen ones, with a paired z-test.
+For any distribution of x, the expected log N(y; Aμ, AΣAᵀ + Σ_y) is largest at the true mean and covariance of y given
+A. With enough observations, and if the operators separate AΣAᵀ from Σ_y, the correct level therefore fits best. If they
+do not (masks: Σ + τ²I with less noise gives the same y), a lower level fits the observations better and others worse,
+because Σ has more freedom, and a higher level the opposite. A level is therefore preferred only if it fits *both*
+fitted and unseen observations better. The observations are split into two halves. Each half is fitted, the other half
+is unseen, and a paired z-test compares the levels.
 """
 
 from __future__ import annotations
@@ -26,56 +26,72 @@ from ...runs.recipe import Gaussian
 from .pairing import Unseen
 
 FACTORS = (0.5, 1.0, 2.0)
-ROUNDS, TOLERANCE = 32, 1e-4  # of the fits; the tolerance is in nats per measured value
-FITS_BETTER = 5.0  # nats by which another level must fit better in all: fits that are not settled yet differ by some
-VALUES = 1024  # measured values per observation, at most
+ROUNDS, TOLERANCE = 32, 1e-4  # rounds of the fits, and their tolerance in nats per measured value
+FITS_BETTER = 5.0  # total nats by which another level must fit better; fits that have not converged differ slightly
+VALUES = 1024  # largest number of measured values per observation
 ENOUGH = 4  # measured values per parameter of the Gaussian, in each half
-WORK = 4e10, 4e12  # floating-point operations of all fits together, on a CPU and on a GPU: some seconds
+WORK = 4e10, 4e12  # floating-point operations of all fits on a CPU and on a GPU, a few seconds
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What another noise level gains: in nats on all observations fitted to, and in nats per unseen observation."""
+    """The gain of another noise level.
+
+    Attributes:
+        fitted: The gain on all fitted observations, in nats.
+        unseen: The gain per unseen observation, in nats.
+        values: The total number of measured values.
+    """
 
     fitted: float
     unseen: Estimate
-    values: int  # measured, in all
+    values: int
 
     @property
     def settled(self) -> float:
-        """Differences between fits below this many nats may be due to where they stopped."""
+        """The largest difference between fits, in nats, that may be due to their stopping rule."""
         return FITS_BETTER + 10 * TOLERANCE * self.values
 
     @property
     def fits_better(self) -> bool:
+        """Whether this level fits significantly better."""
         return self.fitted > self.settled
 
     @property
     def fits_worse(self) -> bool:
+        """Whether this level fits significantly worse."""
         return self.fitted < -self.settled
 
     @property
     def significance(self) -> float:
-        """Standard errors by which the gain on unseen observations differs from 0."""
+        """The gain on unseen observations in standard errors."""
         return float(self.unseen) / self.unseen.standard_error if self.unseen.standard_error > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    """The gains of half and twice the level; and the halves, with the Gaussians fitted under the stated level."""
+    """The comparison of noise levels.
+
+    Attributes:
+        gains: The gains of half and twice the stated level.
+        unseen: The halves, with the Gaussians fitted with the stated level.
+        absorbed: Whether additional noise is indistinguishable from detail of x, whatever the data.
+    """
 
     gains: dict[float, Gain]
     unseen: list[Unseen]
-    absorbed: bool  # whether noise beyond the stated level can pass for detail of x, whatever the data
+    absorbed: bool
 
 
 def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> NoiseEvidence | str:
-    """Compare noise levels on some observations; or a reason why that is not done.
+    """Compare noise levels on some observations; return a reason if that is not possible.
 
     Args:
-        options: Those of the Gaussian start.
+        obs: The observations.
+        options: The options of the Gaussian start.
+        seed: The seed of the fits.
     """
-    if options.rank is not None:  # with a restricted covariance the right noise need not fit best
+    if options.rank is not None:  # with a low-rank covariance the correct noise level need not fit best
         return "that takes a Gaussian start with a full covariance, without gaussian.rank"
     if options.rounds is not None and options.rounds < ROUNDS // 2:
         return f"that takes Gaussian fits of {ROUNDS // 2} rounds or more (gaussian.rounds)"
@@ -85,7 +101,7 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
         return f"a full covariance over {size} numbers takes more observations or time than are spent on a check"
     halves = _Halves(obs, seed)
     gains = halves.gains()
-    # a fit of the stated level that stopped early must not count against it: it starts again from where others got
+    # a fit of the stated level that stopped too early is continued from the Gaussians of the other levels
     for factor in [factor for factor, gain in gains.items() if gain.fits_better]:
         halves.try_again(factor)
         gains = halves.gains()
@@ -93,7 +109,7 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
 
 
 def _absorbs_noise(obs: Observations) -> bool:
-    """Whether AAᵀ = cI and Σ_y = σ²I for all observations: then x + N(0, τ²I) with less noise has the same law of y."""
+    """Whether AAᵀ = cI and Σ_y = σ²I: x + N(0, τ²I) with less noise then gives the same distribution of y."""
     gram = obs.A.gram_diagonal(obs.y)
     if gram is None or not isinstance(obs.cov, Isotropic) or obs.cov.batch is not None:
         return False
@@ -102,7 +118,7 @@ def _absorbs_noise(obs: Observations) -> bool:
 
 
 class _Halves:
-    """Two halves of the observations, each with Gaussians fitted to it under every noise level."""
+    """Two halves of the observations, each with Gaussians fitted with every noise level."""
 
     def __init__(self, obs: Observations, seed: int) -> None:
         self.seed, self.values = seed, int(obs.counts().sum())
@@ -117,11 +133,11 @@ class _Halves:
         )
 
     def _evidence(self, fitted_to: int, seen: int) -> dict[float, Tensor]:
-        """The log evidence of each observation of one half under the Gaussians fitted to a half, for every level."""
+        """Return the log evidence of the observations of half `seen` under the Gaussians fitted to half `fitted_to`."""
         return {f: log_evidence(prior, _with_noise(self.obs[seen], f)) for f, prior in self.priors[fitted_to].items()}
 
     def try_again(self, factor: float) -> None:
-        """Fit under the stated level from the Gaussian of another level, and keep it where that fits better."""
+        """Fit with the stated level, starting from the Gaussian of another level; keep the result if it fits better."""
         for here in (0, 1):
             prior = self._fit(self.obs[here], 1.0, start=self.priors[here][factor])
             evidence = log_evidence(prior, self.obs[here])
@@ -130,6 +146,7 @@ class _Halves:
                 self.other[here][1.0] = log_evidence(prior, self.obs[1 - here])
 
     def gains(self) -> dict[float, Gain]:
+        """Return the gains over the stated level."""
         gains = {}
         for factor in FACTORS:
             if factor != 1:
@@ -139,18 +156,19 @@ class _Halves:
         return gains
 
     def unseen(self) -> list[Unseen]:
+        """Return each half with the Gaussian fitted to the other half."""
         first, second = (priors[1.0] for priors in self.priors)
         return [Unseen(first, self.obs[1], second), Unseen(second, self.obs[0], first)]
 
 
 def log_evidence(prior: GaussianPrior, obs: Observations) -> Tensor:
-    """log N(y; Aμ, AΣAᵀ + Σ_y) of each observation, `(n,)`."""
+    """Return log N(y; Aμ, AΣAᵀ + Σ_y) of each observation, `(n,)`."""
     chosen = choose(measured_values(obs), VALUES)
     return torch.cat([law.log_prob() for _, law in observation_laws(prior, obs, chosen)])
 
 
 def _affordable(obs: Observations) -> int:
-    """How many observations can be fitted within the limit of work."""
+    """Return the number of observations that can be fitted within `WORK`."""
     size, values = math.prod(obs.x_shape), float(obs.counts().double().mean())
     each = 30 * values**3 if obs.selection() is not None else 2 * values * size * (size + values) + values**3
     fits = ROUNDS * len(FACTORS)  # each of two halves of the observations
@@ -158,7 +176,7 @@ def _affordable(obs: Observations) -> int:
 
 
 def _with_noise(obs: Observations, factor: float) -> Observations:
-    """The same observations, stated with `factor` times the noise."""
+    """Return the observations with `factor` times the stated noise."""
     new = copy.copy(obs)
     new.cov = obs.cov.scaled(factor)
     return new

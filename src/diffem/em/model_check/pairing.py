@@ -1,10 +1,10 @@
 r"""Do operators and observations belong together? An observation should fit its own operator better than another's.
 
-Under the Gaussian start, log N(y_i; A_jμ, A_jΣA_jᵀ + Σ_y) is computed for the observation's own operator and for
-those of a few other observations; the share of others that it beats is the rank of the own one. If operators and
-observations were shuffled, the own operator is one among many and the rank is ½ on average, whatever the Gaussian. If
-they belong together, its mean is that of simulated observations. The values compared are those that both operators
-measure: for masks nothing is left to compare, and the ranks are ½ in both cases (see `masks.py` for those).
+Under the Gaussian start, log N(y_i; A_jμ, A_jΣA_jᵀ + Σ_y) is computed for the observation's own operator and for the
+operators of a few other observations. The rank of the own operator is the fraction of the others that it beats. If
+operators and observations were shuffled, the mean rank is ½, whatever the Gaussian. If they belong together, it is that
+of simulated observations. Only values that both operators measure are compared: for masks nothing is left to compare,
+and the ranks are ½ in both cases (`masks.py` checks masks).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ...priors import GaussianPrior
 from ...priors.marginal import choose, measured_values, observation_laws
 
 OTHERS = 4  # operators of other observations that each observation is compared with
-VALUES = 256  # measured values per observation, at most
-OBSERVATIONS = 256  # per Gaussian, at most
+VALUES = 256  # largest number of measured values per observation
+OBSERVATIONS = 256  # largest number of observations per Gaussian
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """Observations that `prior` was not fitted to, and `fitted`, which was: it simulates what to expect of `prior`."""
+    """Observations that `prior` was not fitted to, and `fitted`, a Gaussian that was fitted to them."""
 
     prior: GaussianPrior
     obs: Observations
@@ -37,7 +37,7 @@ class Unseen:
 
 @dataclass(frozen=True)
 class PairingEvidence:
-    """Mean ranks of the own operator, 0 … 1: as observed, as the Gaussian expects them, and expected less observed."""
+    """Mean ranks of the own operator, from 0 to 1: observed, expected under the Gaussian, and their difference."""
 
     rank: Estimate
     expected: Estimate
@@ -45,16 +45,17 @@ class PairingEvidence:
 
     @property
     def missing(self) -> float:
-        """Standard errors by which the ranks lie below those expected."""
+        """The number of standard errors by which the ranks are below the expected ones."""
         return _significance(float(self.difference), self.difference)
 
     @property
     def better_than_chance(self) -> float:
+        """The number of standard errors by which the ranks are above ½."""
         return _significance(float(self.rank) - 0.5, self.rank)
 
     @property
     def tells(self) -> float:
-        """Standard errors by which ranks as expected would lie above chance."""
+        """The number of standard errors by which the expected ranks are above ½."""
         return _significance(float(self.expected) - 0.5, self.expected)
 
 
@@ -63,7 +64,7 @@ def _significance(value: float, estimate: Estimate) -> float:
 
 
 def pairing_evidence(unseen: list[Unseen], seed: int = 0) -> PairingEvidence | None:
-    """Ranks of own operators; None if all observations share one operator."""
+    """Return the ranks of the own operators; None if all observations share one operator."""
     if any(part.obs.A.batch is None or len(part.obs) < 2 for part in unseen):
         return None
     parts = [_ranks(part, seed, k) for k, part in enumerate(unseen)]
@@ -72,14 +73,14 @@ def pairing_evidence(unseen: list[Unseen], seed: int = 0) -> PairingEvidence | N
 
 
 def _ranks(unseen: Unseen, seed: int, part: int) -> tuple[Tensor, Tensor]:
-    """The rank of each observation's own operator, and of that of y simulated with it, both `(n,)`."""
+    """Return the rank of each observation's own operator, and that for simulated y, both `(n,)`."""
     obs = unseen.obs[: min(len(unseen.obs), OBSERVATIONS)]
     n, measured = len(obs), measured_values(obs)
     ranks, expected = (torch.zeros(n, dtype=torch.float64, device=obs.y.device) for _ in range(2))
     stream, index = Stream(seed, "model check pairing", part), torch.arange(n, device=obs.y.device)
     count = min(OTHERS, n - 1)
     for k in range(count):
-        # a step of less than half the way round: no two observations are compared twice
+        # steps below n/2, so that no two observations are compared twice
         other = (index + 1 + k * (n - 1) // (2 * count)) % n
         swapped = copy.copy(obs)
         swapped.A = obs.A[other]
@@ -92,7 +93,7 @@ def _ranks(unseen: Unseen, seed: int, part: int) -> tuple[Tensor, Tensor]:
         for (rows, own), (_, foreign), (_, likely) in zip(*laws, strict=True):
             z = stream.normal(index[rows], tuple(own.residual.shape[1:]), step=k, dtype=torch.float64)
             ranks[rows] += _beats(own.log_prob(), foreign.log_prob()) / count
-            # what is left when y is replaced by a draw of the law fitted to it
+            # the residual if y is replaced by a sample of the distribution fitted to it
             change = likely.simulated(z).residual - likely.residual
             pair = (replace(law, residual=law.residual + change) for law in (own, foreign))
             expected[rows] += _beats(*(law.log_prob() for law in pair)) / count
@@ -100,5 +101,5 @@ def _ranks(unseen: Unseen, seed: int, part: int) -> tuple[Tensor, Tensor]:
 
 
 def _beats(own: Tensor, other: Tensor) -> Tensor:
-    """1 where own is larger, ½ where they are equal."""
+    """Return 1 if own is larger, ½ if both are equal, otherwise 0."""
     return (own > other).double() + 0.5 * (own == other).double()

@@ -1,23 +1,22 @@
-"""How far from its mean a standard normal number may lie before a run is flagged.
+"""Significance levels of the warnings.
 
-A run makes many tests, and the right model should be flagged in at most one run of twenty, by any of them. Half of
-that is given to the check of the start and half to the laps, and within each every test gets the same share
-(Bonferroni).
+A run makes many tests, and a correct model should cause a warning in at most one run of twenty. Half of this level
+belongs to the check of lap 0 and half to the later laps, and the tests of each share it equally (Bonferroni).
 """
 
 from __future__ import annotations
 
 from statistics import NormalDist
 
-CHECK_LEVEL = 0.025  # false alarms of the check at the start
-LAPS_LEVEL = 0.025  # and of all laps together
+CHECK_LEVEL = 0.025  # probability of a false alarm in lap 0
+LAPS_LEVEL = 0.025  # probability of a false alarm in all later laps
 
 
 def one_sided(level: float) -> float:
-    """The z that a standard normal number exceeds with probability `level`."""
+    """Return the z that a standard normal variable exceeds with probability `level`."""
     return NormalDist().inv_cdf(1 - level)
 
 
 def two_sided(level: float) -> float:
-    """The z beyond which a standard normal number lies, at either end, with probability `level`."""
+    """Return the z that the absolute value of a standard normal variable exceeds with probability `level`."""
     return one_sided(level / 2)

@@ -1,0 +1,147 @@
+"""The state that all parts of a run share: recipe, folder, observations, device, processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.interruption import Interruption, Preempted, polled
+from ..core.processes import Processes
+from ..observations import Observations
+from ..observations.lazy import StoredObservations, stored
+from ..priors import Prior
+from ..priors.files import load_prior
+from ..runs.draws import DrawStore
+from ..runs.recipe import Recipe
+from ..runs.rundir import RunDir
+from .batches import MicroBatches
+from .conditioning import Instruments
+from .noise_learner import NoiseLearner
+from .screening import largest_plausible
+from .watch import split
+
+Say = Callable[[str, dict[str, Any]], None]  # receives the name and the data of an event
+
+SHOWN = 256  # observations for the pictures and simulations of a run without held-out observations
+
+
+@dataclass(frozen=True)
+class SplitObservations:
+    """The observations of a run, split into training and held-out ones.
+
+    Attributes:
+        train: The training observations.
+        index: (n,). Their positions among all observations, which address their random numbers.
+        shown: The observations of pictures and simulations, on the device: the held-out ones if there are any.
+        held_out: The held-out observations with measured values, on the device; None if there are none.
+        held_index: The positions of `held_out` among all observations.
+    """
+
+    train: StoredObservations
+    index: Tensor
+    shown: Observations
+    held_out: Observations | None
+    held_index: Tensor
+
+    @classmethod
+    def of(cls, obs: Observations, held_out: int, device: torch.device) -> SplitObservations:
+        """Split observations; `held_out` is the number of held-out ones."""
+        index, held = split(len(obs), held_out)
+        shown = (obs[held] if len(held) else obs[: min(SHOWN, len(obs))]).to(device)
+        if len(held) == 0:
+            return cls(stored(obs)[index], index, shown, None, held)
+        return cls(stored(obs)[index], index, shown, shown.informative(), held[~shown.empty().cpu()])
+
+
+class RunContext:
+    """A run in progress, as one process sees it.
+
+    Args:
+        run: The run folder.
+        recipe: The resolved recipe.
+        obs: All observations, in float32.
+        device: The device of this process.
+        progress: Whether to show progress bars; see `diffem.fit`.
+        say: Receives events; only the first process sends them.
+        processes: This process among the others of the run.
+        interruption: A request to stop.
+
+    Attributes:
+        laps_before: Laps of the run that this run started from; their random numbers are used up.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        recipe: Recipe,
+        obs: Observations,
+        device: torch.device,
+        progress: bool | None,
+        say: Say | None,
+        processes: Processes,
+        interruption: Interruption | None,
+    ) -> None:
+        self.run, self.recipe, self.device, self.processes = run, recipe, device, processes
+        self.interruption = interruption or Interruption()
+        self.say: Say = say if say is not None and processes.is_first else (lambda event, data: None)
+        self.progress = progress if processes.is_first else False
+        self.obs = SplitObservations.of(obs, recipe.watch.held_out, device)
+        self.noise = NoiseLearner(obs, self.obs.index, recipe)
+        self.batches = MicroBatches(recipe, len(self.obs.train), device, self.say)
+        self.laps_before = 0
+
+    def set_noise(self, prior: Prior) -> None:
+        """Use the noise levels of a prior of this run, if those of the observations are unknown."""
+        if self.noise.is_active:
+            self.obs = SplitObservations.of(self.noise.known(prior), self.recipe.watch.held_out, self.device)
+            self.__dict__.pop("instruments", None)  # they depend on the noise
+
+    @contextmanager
+    def interruptible(self, doing: str, limited: bool = True) -> Iterator[None]:
+        """Raise `Preempted` at the next step after a request to stop, in this process or another.
+
+        Results that are not on disk are recomputed when the run resumes.
+
+        Args:
+            doing: The activity, for the message of `Preempted`.
+            limited: Whether the time limit of the run counts as a request.
+        """
+
+        def check() -> None:
+            self.processes.check()
+            if self.interruption.asked if limited else self.interruption.requested:
+                raise Preempted(doing)
+
+        with polled(check):
+            check()
+            yield
+
+    def saved_prior(self, lap: int, device: torch.device | str = "cpu") -> Prior:
+        """Load the prior of a lap from the run folder."""
+        return load_prior(self.run.prior_file(lap), device, self.run.origin("prior", lap))
+
+    @cached_property
+    def start(self) -> Prior:
+        """The prior of lap 0 on the device. All laps use its mean, covariance, scale and noise levels."""
+        return self.saved_prior(0, self.device)
+
+    @cached_property
+    def bound(self) -> float:
+        """The largest |x| of an accepted draw."""
+        # from a copy on the CPU, so that all devices have the same bound
+        return largest_plausible(self.saved_prior(0), self.recipe.e_step.bound)
+
+    @cached_property
+    def instruments(self) -> Instruments | None:
+        """The operators for the training of a conditional network; None if the network is not conditional."""
+        return Instruments(self.obs.train, self.start.scale, self.device) if self.recipe.conditional else None
+
+    def store(self, lap: int) -> DrawStore:
+        """Return the draws of a lap on disk."""
+        return DrawStore.of_lap(self.run, lap, len(self.obs.train), self.recipe.e_step.shard)

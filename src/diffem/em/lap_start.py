@@ -1,0 +1,57 @@
+"""Lap 0: the Gaussian start is fitted, or the given prior is loaded, and saved as the prior of lap 0."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+from ..priors import Prior
+from ..priors.files import save_prior
+from .context import RunContext
+from .start import gaussian_start, given_start, set_noise_range
+
+
+def start_file(context: RunContext) -> Path:
+    """Return the checkpoint of an unfinished Gaussian start."""
+    return context.run.file(0, "start.safetensors")
+
+
+def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]) -> Prior:
+    """Make and save the prior of lap 0.
+
+    Args:
+        context: The run.
+        start: A prior passed from Python; None uses the recipe's `start`.
+        metrics: The metrics of lap 0, which are added to.
+
+    Returns:
+        The prior as it was saved, on the device.
+    """
+    began, recipe, obs = time.monotonic(), context.recipe, context.obs.train
+    given = start is not None or recipe.start != "gaussian"
+    context.say("starting", {"start": "given" if given else "gaussian"})
+    if given:
+        prior, cost = given_start(recipe.start if start is None else start)
+        context.laps_before = cost.laps
+        if context.noise.is_active and prior.noise is None:
+            prior.noise = context.noise.start(context.device, context.progress)[0].noise
+        context.set_noise(prior)
+        set_noise_range(prior, recipe, context.obs.train)
+        if prior.event_shape != obs.x_shape:
+            raise InputError(f"the start is a prior over {prior.event_shape}, the observations are of {obs.x_shape}")
+        metrics |= {"start": "given", **cost.before()}
+    else:
+        state = (start_file(context), context.run.origin("start", 0))
+        if context.noise.is_active:
+            prior, reached = context.noise.start(context.device, context.progress, *state)
+            context.set_noise(prior)
+        else:
+            prior, reached = gaussian_start(recipe, obs, context.device, context.progress, *state)
+        metrics |= reached
+    save_prior(prior, context.run.prior_file(0), context.run.origin("prior", 0), lap=context.laps_before)
+    metrics["start_seconds"] = time.monotonic() - began
+    context.say("started", metrics)
+    # read back as a resumed run reads it: rounding depends on the layout of tensors in memory
+    return context.saved_prior(0, context.device)

@@ -1,0 +1,139 @@
+"""The M-step of a lap: the denoiser is trained on the draws and saved; an interrupted training is resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..priors import DiffusionPrior, Prior
+from ..priors.files import load_with_description, save_prior
+from ..runs.draws import DrawStore
+from ..runs.lap_draws import lap_draws
+from ..runs.shown import write_losses
+from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
+from .conditioning import Instruments
+from .context import RunContext
+from .examples import draw_repeats
+from .maximization import MeasuredWith, maximization
+from .measured_loss import usable_share
+from .start import denoiser_to_train, is_other_network
+from .training_blocks import TrainingRecord
+
+
+def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
+    """Train the prior of a lap and save it; if it is saved already, load it.
+
+    Args:
+        context: The run.
+        lap: The lap.
+        before: The prior of the previous lap. Its network is trained in place.
+        store: The draws of the lap.
+        metrics: The metrics of the lap, which are added to.
+    """
+    file, origin = context.run.prior_file(lap), context.run.origin("prior", lap)
+    if context.processes.share(file.is_file()):  # the run was interrupted between training and evaluation
+        prior, description = load_with_description(file, origin)
+        metrics |= description["training"]
+        assert isinstance(prior, DiffusionPrior)
+        return prior.to(context.device)
+    training = _Training(context, lap, before)
+    training.prior.noise = context.noise.update(before, context.start, store)
+    record = training.run(store)
+    results = training.results(record)
+    if context.processes.is_first:
+        write_losses(context.run, lap, record.losses)
+        save_prior(training.prior, file, origin, lap=context.laps_before + lap, training=results)
+        training.checkpoint_file.unlink(missing_ok=True)
+        _optimizer_file(context, lap - 1).unlink(missing_ok=True)
+    metrics |= results
+    context.say("maximization", {"lap": lap, **results})
+    return training.prior
+
+
+class _Training:
+    """The training of one lap.
+
+    Attributes:
+        prior: The prior that is trained.
+        steps: The number of optimizer steps.
+        weight: The weight of the loss on measured values.
+        checkpoint_file: The checkpoint of an interrupted training.
+    """
+
+    def __init__(self, context: RunContext, lap: int, before: Prior) -> None:
+        self.context, self.lap = context, lap
+        self.options, network = context.recipe.at(lap).train, context.recipe.network_from(lap)
+        self.renewed = is_other_network(before, network)
+        if self.renewed:
+            context.batches.compiled_batch = None  # it was chosen for the previous network
+        # a new network that never receives an operator is unconditional
+        conditional = not self.renewed or self.options.conditioned_share > 0
+        self.instruments: Instruments | None = context.instruments if conditional else None
+        family = None if self.instruments is None else self.instruments.family
+        self.prior = denoiser_to_train(before, context.start, context.recipe, family, network)
+        first = lap == 1 <= context.recipe.laps and not isinstance(before, DiffusionPrior)
+        self.steps = self.options.steps_in(first)
+        self.weight, _ = usable_share(self.options.measured_at(lap), context.obs.train)
+        self.checkpoint_file = context.run.lap(lap) / "training.safetensors"
+
+    def run(self, store: DrawStore) -> TrainingRecord:
+        """Train on the draws in `store`."""
+        context, options = self.context, self.options
+        draws, origin = lap_draws(store, context.device), context.run.origin("training", self.lap)
+        measured_with: MeasuredWith | None = None
+        if self.weight:
+            train = context.obs.train
+            measured_with = (train.operators(), store.owners(len(draws) // len(train)), train.noises())
+
+        def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
+            if context.processes.is_first:
+                write_checkpoint(self.checkpoint_file, done, state, record, origin)
+
+        return maximization(
+            self.prior,
+            draws,
+            options,
+            steps=self.steps,
+            seed=context.recipe.seed,
+            lap=context.laps_before + self.lap,
+            measured=self.weight,
+            measured_with=measured_with,
+            repeats=draw_repeats(context.obs.train, store, len(draws)),
+            precision=context.recipe.precision,
+            resume=read_checkpoint(self.checkpoint_file, origin),
+            checkpoint=checkpoint,
+            progress=context.progress,
+            processes=context.processes,
+            interruption=context.interruption,
+            instruments=self.instruments,
+            begin=None if options.restart or self.renewed else _optimizer_state(context, self.lap - 1),
+            keep=None if options.restart else self._keep_optimizer,
+        )
+
+    def _keep_optimizer(self, state: dict[str, torch.Tensor]) -> None:
+        """Save the optimizer for the next lap, if that continues it."""
+        context = self.context
+        if context.processes.is_first and not context.recipe.at(self.lap + 1).train.restart:
+            record, origin = TrainingRecord(self.steps), context.run.origin("optimizer", self.lap)
+            write_checkpoint(_optimizer_file(context, self.lap), self.steps, state, record, origin)
+
+    def results(self, record: TrainingRecord) -> dict[str, Any]:
+        """Return the metrics of the training."""
+        results = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
+        results |= {"rollbacks": record.rollbacks, "measured": self.weight}
+        if self.instruments is not None:
+            results["conditioned"] = self.options.conditioned_share
+        return results
+
+
+def _optimizer_file(context: RunContext, lap: int) -> Path:
+    """Return the file of the optimizer state at the end of a lap (`train.restart: false`)."""
+    return context.run.lap(lap) / "optimizer.safetensors"
+
+
+def _optimizer_state(context: RunContext, lap: int) -> dict[str, torch.Tensor] | None:
+    """Read the optimizer state; None in the first lap, or if only the weights were copied."""
+    saved = read_checkpoint(_optimizer_file(context, lap), context.run.origin("optimizer", lap))
+    return None if saved is None else saved[1]
