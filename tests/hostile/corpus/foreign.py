@@ -130,7 +130,7 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of a terabyte of holes", "real data do not shrink so much")
+@hostile("draws", "of a terabyte of holes", "real data do not shrink this much")
 def _(folder):
     run = write_run(folder / "run")
     hole(run / SHARD[0], TIB, (run / SHARD[0]).read_bytes())

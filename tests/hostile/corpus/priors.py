@@ -118,7 +118,7 @@ def _(folder):
     return with_header(folder / "p.safetensors", {"mean": entry([1 << 62, 4], 0, 16)}, bytes(16))
 
 
-@hostile("prior", "a consistent tensor of 1 TiB of holes", "real data do not shrink so much")
+@hostile("prior", "a consistent tensor of 1 TiB of holes", "real data do not shrink this much")
 def _(folder):
     size = TIB // 4
     description = {"format": "diffem-prior-1", "kind": "GaussianPrior", "event_shape": [size], "sigma": [0.1, 1]}

@@ -40,7 +40,7 @@ def _(folder):
     return recipe(folder, "\n".join(" " * k + "a:" for k in range(200)))
 
 
-@hostile("recipe", "a file of a gigabyte", "is too large|do not shrink so much")
+@hostile("recipe", "a file of a gigabyte", "is too large|do not shrink this much")
 def _(folder):
     return hole(folder / "recipe.yaml", 1 << 30, b"name: x\n")
 

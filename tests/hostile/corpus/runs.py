@@ -84,7 +84,7 @@ def _(folder):
     return run
 
 
-@hostile("run", "a run.json of a gigabyte", "is too large|do not shrink so much")
+@hostile("run", "a run.json of a gigabyte", "is too large|do not shrink this much")
 def _(folder):
     run = write_run(folder / "run")
     hole(run / "run.json", 1 << 30, b'{"version": ')
