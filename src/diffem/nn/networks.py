@@ -17,6 +17,7 @@ from ..errors import InputError
 from .embedding import NoiseEmbedding
 from .framed import Framed, framed_shape, needs_frame
 from .mlp import MLP
+from .residual import ResidualMLP
 from .unet import UNet
 
 
@@ -31,6 +32,19 @@ def mlp(
     low, high = frequencies or (0.25, 16.0)
     hidden = [256, 256, 256] if hidden is None else hidden
     return MLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
+
+
+def residual(
+    event_shape: tuple[int, ...],
+    width: int = 384,
+    blocks: int = 3,
+    embedding: int = 64,
+    dropout: float = 0.0,
+    frequencies: list[float] | None = None,
+    shown: int = 0,
+) -> nn.Module:
+    low, high = frequencies or (0.25, 16.0)
+    return ResidualMLP(event_shape, width, blocks, NoiseEmbedding(embedding, low, high), dropout, shown)
 
 
 def unet(
@@ -55,11 +69,19 @@ def unet(
     return UNet(event_shape, hidden, blocks, heads, noise, dropout, space_to_depth, shown)
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "unet": unet}
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "residual": residual, "unet": unet}
 
 
 # The largest number that makes sense, per setting; lists hold at most as many numbers.
-LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64, "shown": 1 << 20}
+LARGEST = {
+    "hidden": 1 << 20,
+    "width": 1 << 20,
+    "blocks": 64,
+    "heads": 1024,
+    "embedding": 1 << 16,
+    "space_to_depth": 64,
+    "shown": 1 << 20,
+}
 LEVELS = 256
 
 
