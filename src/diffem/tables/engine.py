@@ -1,0 +1,135 @@
+"""Learn the joint distribution of a matrix with gaps by EM, and draw what is missing in a row given what is not.
+
+The E-step is `conditional`: one network denoises rows of which some entries are known, so that a draw takes one forward pass per step. Every
+training example shows it a row through the gaps of another one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import diffem
+from diffem.data import Observations
+from diffem.errors import RunWarning
+from diffem.priors import Prior
+
+NOISE = 0.03  # standard deviation of an entry's noise, relative to that of its column
+RATE = 1e-3  # of learning, at first
+ADDRESSES = 1 << 32
+RARE = 0.1  # share of missing values below which the gaps of a column are too rare to learn from
+HIDDEN = 0.3  # share of the values that is hidden in additional rows
+
+
+def default_recipe(rows: int, laps: int, steps: int) -> dict[str, Any]:
+    """The recipe for a matrix of so many rows, with so many training steps per lap."""
+    return {
+        "name": "tables",
+        "data": {"source": "given"},
+        "laps": laps,
+        "sigma_min": 0.01,
+        "sigma_max": 20.0,
+        "gaussian": {"rounds": 64, "tolerance": 1e-5},
+        "network": {"kind": "residual", "width": 256, "blocks": 3},
+        "e_step": {"method": "conditional", "steps": 16, "fresh": 0.5, "shard": 65536, "keep": 2},
+        "train": {
+            "steps": steps,
+            "batch": 512,
+            **_rates(1, laps),
+            "schedule": "linear",
+            "noise": {"law": "lognormal", "mean": 0.3, "std": 1.2},
+            "ema": 0.995,
+            "measured": 0.8,
+            "conditioned": 0.9,
+            "restart": False,
+        },
+        "stages": [{"lap": lap, "train": _rates(lap, laps)} for lap in range(2, laps + 1)],
+        "watch": {"held_out": min(64, rows // 10), "draws": 2, "samples": 2},
+    }
+
+
+def _rates(lap: int, laps: int) -> dict[str, float]:
+    """The learning rate at both ends of a lap: it falls linearly to 0 through all laps."""
+    return {"lr": RATE * (1 - (lap - 1) / laps), "final_lr": RATE * (1 - lap / laps)}
+
+
+def learn(
+    z: np.ndarray,
+    recipe: dict[str, Any],
+    *,
+    seed: int,
+    changes: dict[str, Any] | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    progress: bool = False,
+) -> Prior:
+    """The prior of rows z `(n, size)`, NaN where a value is missing.
+
+    Args:
+        z: The matrix, each column of about unit variance; every row has a value.
+        recipe: As `default_recipe` makes it.
+        seed: Of all random numbers.
+        changes: Keys of the recipe to set, such as `{"train.lr": 1e-4}`.
+        out: The folder of the run, which can be resumed; a temporary one if absent.
+        device: Where to compute; a GPU if there is one.
+        progress: Whether to print a line per lap.
+    """
+    with tempfile.TemporaryDirectory(prefix="diffem-tables-") as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RunWarning)  # about priors; imputations are assessed by themselves
+        run = diffem.fit(
+            Observations(torch.from_numpy(z), sigma=NOISE),
+            recipe,
+            temporary if out is None else out,
+            seed,
+            changes=changes,
+            device=device,
+            progress=None if progress else False,
+            report=out is not None,
+        )
+        return run.load(run.laps[-1]["lap"], device="cpu" if device is None else device)
+
+
+def with_more_gaps(z: np.ndarray, places: Sequence[slice], random: np.random.RandomState) -> np.ndarray:
+    """The rows z `(n, size)`, and copies of half of them with more values missing if the gaps of some column are too rare to learn from.
+
+    Args:
+        z: The matrix, NaN where a value is missing.
+        places: The coordinates of each column, which are missing together.
+        random: Chooses rows and values.
+    """
+    if np.isnan(z).mean(0).min() >= RARE:
+        return z
+    copies = z[random.permutation(len(z))[: max(1, len(z) // 2)]]
+    for place in places:
+        copies[random.random_sample(len(copies)) < HIDDEN, place] = np.nan
+    return np.concatenate([z, copies[~np.isnan(copies).all(1)]])
+
+
+@torch.no_grad()
+def draw(prior: Prior, z: np.ndarray, draws: int, *, steps: int, seed: int) -> np.ndarray:
+    """Posterior draws `(draws, n, size)` of rows z `(n, size)`.
+
+    The random numbers of a row follow from its values: a row is imputed in the same way in any table and at any place.
+    """
+    index = torch.from_numpy(row_addresses(z))
+    obs = Observations(torch.from_numpy(z), sigma=NOISE)
+    posterior = prior.posterior(obs.to(prior.mean.device), method="conditional", check=False)
+    x = posterior.sample(draws, steps=steps, sampler="ddpm2", seed=seed, index=index, progress=False).cpu().numpy()
+    if not np.isfinite(x).all():
+        raise FloatingPointError(f"{int((~np.isfinite(x)).sum())} imputed values are not finite; fit with a lower lr")
+    return x
+
+
+def row_addresses(z: np.ndarray) -> np.ndarray:
+    """A number below 2³² for every row of z `(n, size)`, from its values; rows that are equal are told apart by their order."""
+    frame = pd.DataFrame(np.nan_to_num(z, nan=1e30))
+    hashes = pd.util.hash_pandas_object(frame, index=False)
+    repeats = hashes.groupby(hashes).cumcount().to_numpy()
+    return ((hashes.to_numpy() % ADDRESSES).astype(np.int64) + 40503 * repeats) % ADDRESSES
