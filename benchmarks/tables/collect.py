@@ -1,0 +1,61 @@
+"""Ranks of the methods over tables and mechanisms, and the result file."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..record import record
+
+OURS = "diffem"
+
+
+def collect(path: Path) -> None:
+    """Average the lines of a file over masks, rank the methods, and write `benchmarks/results/tables.json`."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    rows = averaged(lines)
+    figures = ranks(rows, "rmse_out") | ranks(rows, "crps_out") | ranks(rows, "mae_out") | ranks(rows, "rmse_in")
+    ours = [row for row in rows if row["method"] == OURS]
+    covered = {
+        name: np.mean([row["coverage90_out"] for row in ours if row["table"] == name])
+        for name in sorted({r["table"] for r in ours})
+    }
+    figures |= {
+        "mean_rank_rmse": figures[f"mean_rank_rmse_out_{OURS}"],
+        "mean_rank_crps": figures[f"mean_rank_crps_out_{OURS}"],
+        "tables": len(covered),
+        "coverage90": float(np.mean(list(covered.values()))),
+        "coverage90_least": float(min(covered.values())),
+        "coverage90_most": float(max(covered.values())),
+        "jobs": len(lines),
+    }
+    print(record("tables", {name: round(float(value), 4) for name, value in figures.items()}, rows))
+
+
+def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row per table, mechanism and method: means over masks."""
+    groups = defaultdict(list)
+    for line in lines:
+        groups[line["table"], line["mechanism"], line["method"]].append(line)
+    rows = []
+    for (table, mechanism, method), some in sorted(groups.items()):
+        numbers = [name for name in some[0] if name not in ("table", "mechanism", "method", "mask")]
+        means = {name: round(float(np.mean([line[name] for line in some])), 4) for name in numbers}
+        rows.append({"table": table, "mechanism": mechanism, "method": method, "masks": len(some), **means})
+    return rows
+
+
+def ranks(rows: list[dict[str, Any]], measure: str) -> dict[str, float]:
+    """The mean rank of every method by a measure, 1 the best, over the tables and mechanisms that all methods were run on."""
+    methods = sorted({row["method"] for row in rows})
+    cases = defaultdict(dict)
+    for row in rows:
+        cases[row["table"], row["mechanism"]][row["method"]] = row[measure]
+    whole = [case for case in cases.values() if len(case) == len(methods)]
+    placed = np.array([np.argsort(np.argsort([case[m] for m in methods])) + 1 for case in whole])
+    means = placed.mean(0) if len(placed) else np.full(len(methods), np.nan)
+    return {f"mean_rank_{measure}_{method}": mean for method, mean in zip(methods, means, strict=True)}
