@@ -60,7 +60,7 @@ def describe(column: pd.Series, kind: str | None = None, round_integers: bool = 
     Args:
         column: The values, `(n,)`.
         kind: What it holds, if the caller knows; one of `KINDS`.
-        round_integers: Whether a column of whole numbers is `integer`; otherwise it is `numeric`.
+        round_integers: Whether a column of floating-point numbers that are all whole is `integer`; otherwise it is `numeric`.
 
     Raises:
         InputError: The column holds no value, text, dates, or what does not fit `kind`.
@@ -95,6 +95,8 @@ def _kind(observed: pd.Series, round_integers: bool) -> str:
             raise InputError(f"column {observed.name!r} holds values of type {inferred}; convert them to numbers first")
     elif not types.is_numeric_dtype(dtype):
         raise InputError(f"column {observed.name!r} holds values of type {dtype}; convert them to numbers first")
+    if types.is_integer_dtype(dtype):
+        return "integer"
     whole = round_integers and bool((_as_floats(observed, "numeric") % 1 == 0).all())
     return "integer" if whole else "numeric"
 

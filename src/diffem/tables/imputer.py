@@ -38,7 +38,8 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             has the least absolute error. Of categories it takes the most frequent one.
         columns: What columns hold where that should not be found from the values: a mapping from names to "numeric", "integer", "boolean" or
             "categorical". Columns of arrays are called x0, x1, …
-        round_integers: Whether a column of whole numbers is imputed with whole numbers. If not, estimates have smaller errors.
+        round_integers: Whether a column of floating-point numbers that are all whole is imputed with whole numbers. If not, estimates have
+            smaller errors. Columns of an integer type are always imputed with whole numbers, unless `columns` names them as numeric.
         sampling_steps: Steps of a draw.
         random_state: Seed of all random numbers.
         device: Where to compute: "cpu", "cuda"; a GPU if there is one and the table is large when None.
@@ -180,6 +181,8 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         for k, values in numbers.items():
             column = self.encoding_.columns[k]
             filled = frame[column.name].copy()
+            if column.kind == "numeric" and pd.api.types.is_integer_dtype(filled.dtype):
+                filled = filled.astype("Float64")  # named as numeric: values in between are wanted
             filled[missing[:, k]] = column.values(values)
             frame[column.name] = filled
         return frame
