@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-LEVEL = 0.9  # of the intervals whose coverage is counted
+from diffem.tables.scores import coverage, crps
+
 LEAST = 1e-3  # probability of a category that a method excludes, in its log-loss
 
 
@@ -50,30 +51,6 @@ def measure(imputed: Imputed, truth: np.ndarray, gone: np.ndarray, categorical: 
     if categorical.any():
         figures |= _categories(imputed, truth, gone, categorical)
     return figures
-
-
-def crps(draws: np.ndarray, x: np.ndarray) -> float:
-    """The continuous ranked probability score of draws `(k, n)` for x `(n,)`, without bias from the number of draws."""
-    k = len(draws)
-    ordered = np.sort(draws, 0)
-    weights = 2 * np.arange(k) - k + 1
-    spread = 2 * (weights[:, None] * ordered).sum(0) / (k * (k - 1))  # mean of |x_i − x_j| over pairs
-    return float((np.abs(draws - x).mean(0) - spread / 2).mean())
-
-
-def coverage(draws: np.ndarray, x: np.ndarray) -> float:
-    """The share of values x `(n,)` in the central 90 % of draws `(k, n)`, by ranks: 0.9 for right draws, whatever k and with ties.
-
-    The rank of x among k draws is uniform on 0 … k; each rank counts by the share of its interval [r, r + 1]/(k + 1) that lies in the
-    central part.
-    """
-    k = len(draws)
-    edges = np.clip(np.arange(k + 2) / (k + 1), (1 - LEVEL) / 2, (1 + LEVEL) / 2)
-    weights = np.diff(edges) * (k + 1)  # of ranks 0 … k
-    total = np.concatenate([[0.0], weights.cumsum()])
-    below, equal = (draws < x).sum(0), (draws == x).sum(0)
-    # with ties every rank from `below` to `below + equal` is as likely
-    return float(((total[below + equal + 1] - total[below]) / (equal + 1)).mean())
 
 
 def _categories(imputed: Imputed, truth: np.ndarray, gone: np.ndarray, categorical: np.ndarray) -> dict[str, float]:
