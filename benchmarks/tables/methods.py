@@ -170,19 +170,27 @@ def _picked(probabilities: np.ndarray, random: np.random.Generator) -> np.ndarra
 
 
 def mice_forest(table: Table, train: np.ndarray, others: list[np.ndarray], seed: int) -> Completed:
-    """MICE with gradient-boosted trees and predictive mean matching (`miceforest`), five chains."""
+    """MICE with gradient-boosted trees and predictive mean matching (`miceforest`), five chains.
+
+    It is fitted to the rows it completes as well: `impute_new_data` of version 6.0.5 returns its random start. With pandas 3 all of its
+    imputations are that, so it needs pandas 2.
+    """
     import miceforest
 
-    chains = 5
-    frame = _frame(table, train)
+    if int(pd.__version__.split(".")[0]) > 2:
+        raise RuntimeError(f"miceforest needs pandas 2, found {pd.__version__}")
+    chains, seen = 5, len(others[0])
+    assert np.array_equal(others[0], train[:seen], equal_nan=True)
+    frame = _frame(table, np.concatenate([train, *others[1:]]))
     # matching fails for categories whose predicted probability is 0 or 1: they are drawn by their probabilities
     matching = {name: "fast" if names else "normal" for name, names in zip(table.names, table.categories, strict=True)}
     kernel = miceforest.ImputationKernel(frame, num_datasets=chains, mean_match_strategy=matching, random_state=seed)
     kernel.mice(3, num_threads=1, verbosity=-1)
+    whole = [_codes(table, kernel.complete_data(chain)) for chain in range(chains)]
+    parts = [slice(0, seen), *np.split(np.arange(len(train), len(frame)), np.cumsum([len(o) for o in others[1:]])[:-1])]
     done = []
-    for part in others:
-        new = kernel.impute_new_data(_frame(table, part))
-        tables = [_codes(table, new.complete_data(chain)) for chain in range(chains)]
+    for part in parts:
+        tables = [values[part] for values in whole]
         hot = [{k: np.eye(len(c))[t[:, k].astype(int)] for k, c in enumerate(table.categories) if c} for t in tables]
         done.append(_combined(tables, hot))
     return done
