@@ -1,4 +1,4 @@
-"""The command line: recipes, fit, evaluate, report, export, app and doctor here, the others in `cli_drawing.py` and `cli_mri.py`."""
+"""The command line: recipes, fit, evaluate, report, export, app and doctor here, the others in `cli_drawing.py`, `cli_mri.py` and `cli_tables.py`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .cli_options import (
     printed_warnings,
     require_folder,
 )
+from .cli_tables import register as register_tables
 
 PATIENCE = 8.0  # seconds a run has to stop by itself when asked to; see `interruption.py`
 
@@ -247,6 +248,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="the same for pr
 
 
 register_mri(app)
+register_tables(app)
 
 
 def main() -> None:

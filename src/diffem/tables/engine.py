@@ -90,10 +90,17 @@ def learn(
             seed,
             changes=changes,
             device=device,
-            progress=None if progress else False,
+            progress=False,
             report=out is not None,
+            say=_print_lap if progress else None,
         )
         return run.load(run.laps[-1]["lap"], device="cpu" if device is None else device)
+
+
+def _print_lap(event: str, data: dict[str, Any]) -> None:
+    if event == "lap":
+        loss = f"loss {data['loss']:.4f}, " if "loss" in data else "the Gaussian start, "
+        print(f"lap {data['lap']}: {loss}{data['seconds']:.1f} s", flush=True)
 
 
 def with_more_gaps(z: np.ndarray, places: Sequence[slice], random: np.random.RandomState) -> np.ndarray:
