@@ -15,7 +15,7 @@ from diffem.tables import DiffusionImputer
 # As little training as there can be: these tests are about the interface.
 TINY = {
     "gaussian.rounds": 2,
-    "network": {"kind": "residual", "width": 8, "blocks": 1, "embedding": 4},
+    "network": {"kind": "residual", "hidden": [8], "embedding": 4},
     "train.batch": 16,
     "e_step.steps": 2,
     "watch.held_out": 0,

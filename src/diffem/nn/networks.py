@@ -36,15 +36,15 @@ def mlp(
 
 def residual(
     event_shape: tuple[int, ...],
-    width: int = 384,
-    blocks: int = 3,
+    hidden: list[int] | None = None,
     embedding: int = 64,
     dropout: float = 0.0,
     frequencies: list[float] | None = None,
     shown: int = 0,
 ) -> nn.Module:
     low, high = frequencies or (0.25, 16.0)
-    return ResidualMLP(event_shape, width, blocks, NoiseEmbedding(embedding, low, high), dropout, shown)
+    hidden = [256, 256, 256] if hidden is None else hidden
+    return ResidualMLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
 
 
 def unet(
@@ -73,15 +73,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "residual": residua
 
 
 # The largest number that makes sense, per setting; lists hold at most as many numbers.
-LARGEST = {
-    "hidden": 1 << 20,
-    "width": 1 << 20,
-    "blocks": 64,
-    "heads": 1024,
-    "embedding": 1 << 16,
-    "space_to_depth": 64,
-    "shown": 1 << 20,
-}
+LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64, "shown": 1 << 20}
 LEVELS = 256
 
 

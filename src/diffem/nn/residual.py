@@ -37,8 +37,7 @@ class ResidualMLP(nn.Module):
 
     Args:
         event_shape: The shape of a sample.
-        width: Features of every block.
-        blocks: Residual blocks.
+        hidden: Features of each block, the same for all.
         embedding: The noise embedding, or its number of features.
         dropout: The share of features left out in training.
         shown: How many numbers describe what was measured. They enter the first layer with weights that start at 0, and count as 0 when they
@@ -48,20 +47,22 @@ class ResidualMLP(nn.Module):
     def __init__(
         self,
         event_shape: tuple[int, ...],
-        width: int = 384,
-        blocks: int = 3,
+        hidden: tuple[int, ...] = (256, 256, 256),
         embedding: NoiseEmbedding | int = 64,
         dropout: float = 0.0,
         shown: int = 0,
     ) -> None:
         super().__init__()
+        if len(set(hidden)) != 1:
+            raise ValueError(f"residual blocks have the same number of features each, got {hidden}")
+        width = hidden[0]
         self.event_shape = tuple(event_shape)
         size = math.prod(self.event_shape)
         self.embedding = NoiseEmbedding(embedding) if isinstance(embedding, int) else embedding
         features = 2 * len(self.embedding.frequencies)
         self.first = nn.Linear(size + features, width)
         self.shown = nn.Parameter(torch.zeros(width, shown)) if shown else None
-        self.blocks = nn.ModuleList(Block(width, features, dropout) for _ in range(blocks))
+        self.blocks = nn.ModuleList(Block(width, features, dropout) for _ in hidden)
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, size)
 
     def forward(self, x: Tensor, log_sigma: Tensor, shown: Tensor | None = None) -> Tensor:

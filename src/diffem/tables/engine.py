@@ -37,7 +37,7 @@ def default_recipe(rows: int, laps: int, steps: int) -> dict[str, Any]:
         "sigma_min": 0.01,
         "sigma_max": 20.0,
         "gaussian": {"rounds": 64, "tolerance": 1e-5},
-        "network": {"kind": "residual", "width": 256, "blocks": 3},
+        "network": {"kind": "residual", "hidden": [256, 256, 256]},
         "e_step": {"method": "conditional", "steps": 16, "fresh": 0.5, "shard": 65536, "keep": 2},
         "train": {
             "steps": steps,
