@@ -35,6 +35,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--masks", type=int, default=3)
     parser.add_argument("--large-masks", type=int, default=1)
+    parser.add_argument(
+        "--first-mask", type=int, default=0, help="settings are chosen with masks that are not reported"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="begin no job after this time")
     parser.add_argument("--data", type=Path)
@@ -84,11 +87,11 @@ def _wanted(options: argparse.Namespace) -> list[tuple[str, str, int, str]]:
 
     return [
         (table, mechanism, mask, method)
-        for mask in range(max(options.masks, options.large_masks))
+        for mask in range(options.first_mask, options.first_mask + max(options.masks, options.large_masks))
         for mechanism in options.mechanisms or MECHANISMS
         for method in options.methods or SLOWEST
         for table in options.tables or NAMES
-        if mask < (options.large_masks if table in LARGE else options.masks)
+        if mask - options.first_mask < (options.large_masks if table in LARGE else options.masks)
     ]
 
 

@@ -22,14 +22,27 @@ from diffem.errors import RunWarning
 from diffem.priors import Prior
 
 NOISE = 0.03  # standard deviation of an entry's noise, relative to that of its column
+EPOCHS = 450  # passes over the rows, in all laps together
 RATE = 1e-3  # of learning, at first
 ADDRESSES = 1 << 32
 RARE = 0.1  # share of missing values below which the gaps of a column are too rare to learn from
 HIDDEN = 0.3  # share of the values that is hidden in additional rows
 
 
-def default_recipe(rows: int, laps: int, steps: int) -> dict[str, Any]:
-    """The recipe for a matrix of so many rows, with so many training steps per lap."""
+def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, Any]:
+    """The recipe for a matrix of so many rows.
+
+    The number of passes over the rows is about the same for all tables: more of them would learn the rows of a small table by heart. Small
+    tables have smaller batches and several draws per row in exchange.
+
+    Args:
+        rows: Of the matrix.
+        laps: Of EM.
+        steps: Training steps per lap; `EPOCHS` passes over the rows in all laps together if None.
+    """
+    batch = 128 if rows < 2000 else 256 if rows < 8000 else 512
+    if steps is None:
+        steps = int(np.clip(EPOCHS * rows / (batch * laps), 80, 1200))
     return {
         "name": "tables",
         "data": {"source": "given"},
@@ -38,10 +51,17 @@ def default_recipe(rows: int, laps: int, steps: int) -> dict[str, Any]:
         "sigma_max": 20.0,
         "gaussian": {"rounds": 64, "tolerance": 1e-5},
         "network": {"kind": "residual", "hidden": [256, 256, 256]},
-        "e_step": {"method": "conditional", "steps": 16, "fresh": 0.5, "shard": 65536, "keep": 2},
+        "e_step": {
+            "method": "conditional",
+            "steps": 16,
+            "draws": int(np.clip(4000 // rows, 1, 4)),
+            "fresh": 1.0 if rows < 4000 else 0.5,
+            "shard": 65536,
+            "keep": 2,
+        },
         "train": {
             "steps": steps,
-            "batch": 512,
+            "batch": batch,
             **_rates(1, laps),
             "schedule": "linear",
             "noise": {"law": "lognormal", "mean": 0.3, "std": 1.2},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +30,7 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Args:
         laps: Laps of EM.
-        steps: Training steps in each; by the size of the table if None.
+        steps: Training steps in each; by the number of rows if None.
         draws: Posterior draws behind an estimate.
         n_imputations: Completed tables that `sample_posterior` returns.
         estimate: What `transform` takes of the draws of a number: their "mean", which has the least squared error, or their "median", which
@@ -108,8 +107,7 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.prior_ = None
         if self.encoding_.size:
             rows = with_more_gaps(z, self.encoding_.places, random)
-            steps = self.steps or default_steps(len(z))
-            recipe = default_recipe(len(rows), self.laps, steps)
+            recipe = default_recipe(len(rows), self.laps, self.steps)
             self.prior_ = learn(
                 rows, recipe, seed=self.seed_, changes=dict(self.recipe or {}), out=self.out, device=self.device, progress=self.verbose,
             )  # fmt: skip
@@ -186,8 +184,3 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             filled[missing[:, k]] = column.values(values)
             frame[column.name] = filled
         return frame
-
-
-def default_steps(rows: int) -> int:
-    """Training steps per lap for a table of so many rows: more rows hold more to learn."""
-    return int(np.clip(250 * math.sqrt(rows / 1000), 100, 1200))
