@@ -105,11 +105,11 @@ def _errors(imputer: DiffusionImputer, k: int, values: np.ndarray, hidden: np.nd
     guess = estimate(column, draws, imputer.estimate)
     if column.is_categorical:
         common = np.bincount(rest.astype(np.int64)).argmax()
-        errors = float((guess != truth).mean()), float((common != truth).mean())
-        return {"hidden": len(truth), "error": errors[0], "plain_error": errors[1]}
+        error, plain = float((guess != truth).mean()), float((common != truth).mean())
+        return {"hidden": len(truth), "error": error, "plain_error": plain}
     std = float(values[~np.isnan(values)].std()) or 1.0
-    errors = tuple(float(np.sqrt(((g - truth) ** 2).mean())) / std for g in (guess, rest.mean()))
-    return {"hidden": len(truth), "error": errors[0], "plain_error": errors[1], "coverage90": coverage(draws, truth)}
+    error, plain = (float(np.sqrt(((g - truth) ** 2).mean())) / std for g in (guess, rest.mean()))
+    return {"hidden": len(truth), "error": error, "plain_error": plain, "coverage90": coverage(draws, truth)}
 
 
 def gap_auc(others: np.ndarray, gone: np.ndarray, seed: int = 0) -> tuple[float | None, bool]:

@@ -6,7 +6,8 @@ nothing about it is uncertain.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ class Encoding:
     """
 
     def __init__(
-        self, frame: pd.DataFrame, kinds: Mapping[Hashable, str] | None = None, round_integers: bool = True
+        self, frame: pd.DataFrame, kinds: Mapping[Any, str] | None = None, round_integers: bool = True
     ) -> None:
         """Learn the transforms from the observed values of a table; `kinds` names what some columns hold."""
         kinds = kinds or {}

@@ -37,7 +37,16 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError(f"{path} cannot be read as a table: {error}") from None
     if frame.empty:
         raise InputError(f"{path} holds {len(frame)} rows and {len(frame.columns)} columns: there is nothing to impute")
-    return frame.convert_dtypes(convert_string=False, convert_floating=False)
+    return frame.apply(_with_gaps)
+
+
+def _with_gaps(column: pd.Series) -> pd.Series:
+    """Whole numbers and truth values in a type that has missing values; pandas reads them as floating-point numbers and objects."""
+    if pd.api.types.is_float_dtype(column.dtype) and bool((column.dropna() % 1 == 0).all()) and column.notna().any():
+        return column.astype("Int64")
+    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean":
+        return column.astype("boolean")
+    return column
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,7 +61,7 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         draws: int = 24,
         n_imputations: int = 5,
         estimate: str = "mean",
-        columns: Mapping[Hashable, str] | None = None,
+        columns: Mapping[Any, str] | None = None,
         round_integers: bool = True,
         sampling_steps: int = 24,
         random_state: Any = None,
