@@ -14,6 +14,7 @@ from torch import nn
 
 from .. import memory
 from ..errors import InputError
+from .conv1d import Conv1d
 from .embedding import NoiseEmbedding
 from .framed import Framed, framed_shape, needs_frame
 from .mlp import MLP
@@ -47,6 +48,19 @@ def residual(
     return ResidualMLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
 
 
+def conv1d(
+    event_shape: tuple[int, ...],
+    hidden: list[int] | None = None,
+    embedding: int = 64,
+    dropout: float = 0.0,
+    frequencies: list[float] | None = None,
+    shown: int = 0,
+) -> nn.Module:
+    low, high = frequencies or (0.25, 16.0)
+    hidden = [64, 64, 64, 64] if hidden is None else hidden
+    return Conv1d(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
+
+
 def unet(
     event_shape: tuple[int, ...],
     hidden: list[int] | None = None,
@@ -69,7 +83,7 @@ def unet(
     return UNet(event_shape, hidden, blocks, heads, noise, dropout, space_to_depth, shown)
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "residual": residual, "unet": unet}
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "residual": residual, "conv1d": conv1d, "unet": unet}
 
 
 # The largest number that makes sense, per setting; lists hold at most as many numbers.

@@ -1,5 +1,6 @@
-"""Missing values in tables: `DiffusionImputer` is an estimator of scikit-learn's kind (`pip install diffem[tables]`)."""
+"""Missing values in tables and series: estimators of scikit-learn's kind (`pip install diffem[tables]`)."""
 
 from .imputer import DiffusionImputer
+from .series import SeriesImputer
 
-__all__ = ["DiffusionImputer"]
+__all__ = ["DiffusionImputer", "SeriesImputer"]

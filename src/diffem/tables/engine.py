@@ -90,7 +90,7 @@ def learn(
     device: str | None = None,
     progress: bool = False,
 ) -> Prior:
-    """The prior of rows z `(n, size)`, NaN where a value is missing.
+    """The prior of rows z `(n, ...)`, NaN where a value is missing.
 
     Args:
         z: The matrix, each column of about unit variance; every row has a value.
@@ -141,7 +141,7 @@ def with_more_gaps(z: np.ndarray, places: Sequence[slice], random: np.random.Ran
 
 @torch.no_grad()
 def draw(prior: Prior, z: np.ndarray, draws: int, *, steps: int, seed: int) -> np.ndarray:
-    """Posterior draws `(draws, n, size)` of rows z `(n, size)`.
+    """Posterior draws `(draws, n, ...)` of rows z `(n, ...)`, NaN where a value is missing.
 
     The random numbers of a row follow from its values: a row is imputed in the same way in any table and at any place.
     """
@@ -155,8 +155,8 @@ def draw(prior: Prior, z: np.ndarray, draws: int, *, steps: int, seed: int) -> n
 
 
 def row_addresses(z: np.ndarray) -> np.ndarray:
-    """A number below 2³² for every row of z `(n, size)`, from its values; rows that are equal are told apart by their order."""
-    frame = pd.DataFrame(np.nan_to_num(z, nan=1e30))
+    """A number below 2³² for every row of z `(n, ...)`, from its values; rows that are equal are told apart by their order."""
+    frame = pd.DataFrame(np.nan_to_num(z.reshape(len(z), -1), nan=1e30))
     hashes = pd.util.hash_pandas_object(frame, index=False)
     repeats = hashes.groupby(hashes).cumcount().to_numpy()
     return ((hashes.to_numpy() % ADDRESSES).astype(np.int64) + 40503 * repeats) % ADDRESSES
