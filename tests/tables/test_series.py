@@ -8,7 +8,7 @@ import torch
 from diffem.errors import InputError
 from diffem.nn.conv1d import Conv1d
 from diffem.tables import SeriesImputer
-from diffem.tables.windows import Grid, spacing, times_of
+from diffem.tables.windows import Grid, spacing
 
 TINY = {
     "gaussian.rounds": 2,

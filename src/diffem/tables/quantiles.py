@@ -1,12 +1,14 @@
-r"""A column of numbers as a standard normal one: ranks through the normal quantile function, inverted exactly.
+r"""A column of numbers as one with mean 0 and about unit variance, half by ranks and half by values, inverted exactly.
 
-A value v with F₋ = P(x < v) and F = P(x ≤ v) among the observed values becomes
+A value v with F₋ = P(x < v) and F = P(x ≤ v) among the observed values has the normal quantile of its rank,
 
-    z(v) = Φ⁻¹((F₋ + F)/2)          a value that few rows share,
-    z(v) = E[z | F₋ < Φ(z) ≤ F]     an atom: a value that many rows share (zeros, small counts, grades).
+    r(v) = Φ⁻¹((F₋ + F)/2)          a value that few rows share,
+    r(v) = E[r | F₋ < Φ(r) ≤ F]     an atom: a value that many rows share (zeros, small counts, grades),
 
-Between observed values z is interpolated linearly. The inverse maps the whole interval of an atom to its value, interpolates elsewhere, and
-never leaves the range of the observed values: imputed counts are not negative, and shares stay between 0 and 1.
+which resolves the bulk of a skewed column, but hardly tells large values apart. The standardised value u(v), compressed beyond `LINEAR` standard
+deviations, does. The column is encoded as z(v) = (r(v) + u(v))/2, standardised, and interpolated linearly between observed values. The inverse
+maps the whole interval of an atom to its value, interpolates elsewhere, and never leaves the range of the observed values: imputed counts are
+not negative, and shares stay between 0 and 1.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from scipy.special import ndtri
 
 ATOM = 0.005  # share of the rows from which a value is an atom
 KNOTS = 1000  # values that are kept of a column, besides atoms
+LINEAR = 3.0  # standard deviations beyond which values count by their logarithm
 LEAST_STD = 0.25  # a column that hardly varies is not blown up further than to this standard deviation
 BEYOND = 2.0  # new values outside the observed range are encoded at most this far beyond its ends
 
@@ -34,8 +37,11 @@ class RankGaussian:
         share, high = counts / counts.sum(), np.minimum(counts.cumsum() / counts.sum(), 1.0)
         low = np.concatenate([[0.0], high[:-1]])
         atom = share >= ATOM
-        ends = np.stack([ndtri(low), ndtri(high)])
-        z = np.where(atom, -np.diff(_normal_density(ends), axis=0)[0] / share, ndtri((low + high) / 2))
+        ends = np.stack([ndtri(low), ndtri(high)])  # of the interval of each value
+        ranks = np.where(atom, -np.diff(_normal_density(ends), axis=0)[0] / share, ndtri((low + high) / 2))
+        between = _compressed((values[1:] + values[:-1]) / 2, values, share)
+        z = (ranks + _compressed(values, values, share)) / 2
+        ends[0, 1:], ends[1, :-1] = (ends[0, 1:] + between) / 2, (ends[1, :-1] + between) / 2
         mean = float(share @ z)
         std = max(float(np.sqrt(share @ (z - mean) ** 2)), LEAST_STD)
         kept = _spread(atom, high)
@@ -55,6 +61,13 @@ class RankGaussian:
 
 def _normal_density(z: np.ndarray) -> np.ndarray:
     return np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+
+
+def _compressed(x: np.ndarray, values: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """x `(m,)` in standard deviations from the mean of values `(k,)` with shares `(k,)`, logarithmic beyond `LINEAR` of them."""
+    mean = share @ values
+    u = (x - mean) / max(float(np.sqrt(share @ (values - mean) ** 2)), 1e-300)
+    return np.clip(u, -LINEAR, LINEAR) + np.sign(u) * np.log1p(np.maximum(np.abs(u) - LINEAR, 0))
 
 
 def _spread(atom: np.ndarray, high: np.ndarray) -> np.ndarray:
