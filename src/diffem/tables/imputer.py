@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from diffem.errors import InputError
 
 from .encoding import Encoding
-from .engine import default_recipe, draw, learn, with_more_gaps
+from .engine import default_recipe, draw, hold_out, learn, with_more_gaps
 from .estimates import estimate
 from .frames import as_frame, like
 
@@ -106,10 +106,11 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         z = z[~np.isnan(z).all(1)]
         self.prior_ = None
         if self.encoding_.size:
+            z, held_out = hold_out(z, random)
             rows = with_more_gaps(z, self.encoding_.places, random)
             recipe = default_recipe(len(rows), self.laps, self.steps)
             self.prior_ = learn(
-                rows, recipe, seed=self.seed_, changes=dict(self.recipe or {}), out=self.out, device=self.device, progress=self.verbose,
+                rows, recipe, seed=self.seed_, held_out=held_out, changes=dict(self.recipe or {}), out=self.out, device=self.device, progress=self.verbose,
             )  # fmt: skip
         return self
 

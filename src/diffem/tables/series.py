@@ -105,7 +105,7 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         grids = [Grid.of(self.encoding_.encode(f), t, self.every_) for f, t in zip(frames, times, strict=True)]
         stride = max(1, int(self.window) // COVERED)
         windows = np.concatenate([grid.windows(int(self.window), stride)[0] for grid in grids])
-        windows = with_more_blocks(windows[~np.isnan(windows).all((1, 2))], random)
+        windows = with_more_blocks(windows[~np.isnan(windows).all((1, 2))], random)  # overlap: none can be held out
         recipe = default_recipe(len(windows), self.laps, self.steps) | {
             "network": {"kind": "conv1d", "hidden": [64, 64, 64, 64]},
             "gaussian": {},
