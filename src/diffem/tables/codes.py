@@ -31,9 +31,9 @@ class Codebook:
         self.words = words - shares @ words / shares.sum()
 
     def encode(self, codes: np.ndarray) -> np.ndarray:
-        """Code words `(n, coordinates)` of category numbers `(n,)`; NaN where a number is negative."""
+        """Code words `(..., coordinates)` of category numbers `(...)`; NaN where a number is negative."""
         words = self.words[np.maximum(codes, 0)]
-        return np.where((codes >= 0)[:, None], words, np.nan)
+        return np.where((codes >= 0)[..., None], words, np.nan)
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """The numbers of the nearest code words, `(...)`, of points `(..., coordinates)`."""

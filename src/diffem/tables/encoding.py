@@ -48,16 +48,20 @@ class Encoding:
 
     def encode(self, frame: pd.DataFrame) -> np.ndarray:
         """The matrix `(n, size)` in float32, NaN where a value is missing or a category was never observed in the fit."""
-        z = np.empty((len(frame), self.size), dtype=np.float32)
-        for column, transform, place in zip(self.columns, self._transforms, self.places, strict=True):
-            if transform is None:
-                continue
-            numbers = column.numbers(frame[column.name])
+        return self._encoded([column.numbers(frame[column.name]) for column in self.columns])
+
+    def _encoded(self, numbers: list[np.ndarray]) -> np.ndarray:
+        z = np.empty((*numbers[0].shape, self.size), dtype=np.float32)
+        for values, transform, place in zip(numbers, self._transforms, self.places, strict=True):
             if isinstance(transform, Codebook):
-                z[:, place] = transform.encode(np.where(np.isnan(numbers), -1, numbers).astype(np.int64))
-            else:
-                z[:, place.start] = transform.encode(numbers)
+                z[..., place] = transform.encode(np.where(np.isnan(values), -1, values).astype(np.int64))
+            elif transform is not None:
+                z[..., place.start] = transform.encode(values)
         return z
+
+    def snapped(self, z: np.ndarray) -> np.ndarray:
+        """Draws z `(..., size)` moved to the nearest that stand for values of the table."""
+        return self._encoded([self.decode(k, z) for k in range(len(self.columns))])
 
     def decode(self, k: int, z: np.ndarray) -> np.ndarray:
         """Column k of draws z `(..., size)` as numbers `(...)`, those of `Column.numbers`."""

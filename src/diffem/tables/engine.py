@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 import diffem
 from diffem.data import Observations
 from diffem.errors import RunWarning
-from diffem.priors import Prior
+from diffem.priors import DiffusionPrior, Prior
 
 from .scores import crps
 
@@ -29,7 +29,7 @@ RATE = 1e-3  # of learning, at first
 ADDRESSES = 1 << 32
 RARE = 0.1  # share of missing values below which the gaps of a column are too rare to learn from
 HIDDEN = 0.3  # share of the values that is hidden, in additional rows and to compare laps
-CANDIDATES = (0.25, 0.5, 0.75, 1.0)  # parts of a run after which its prior is compared with the others
+CANDIDATES = (0.0, 0.25, 0.5, 0.75, 1.0)  # parts of a run after which its prior is compared with the others
 LEAST_HELD_OUT, MOST_HELD_OUT = 20, 256  # rows to compare laps with
 SCORED = 8  # draws behind such a comparison
 
@@ -38,16 +38,17 @@ def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, 
     """The recipe for a matrix of so many rows.
 
     The number of passes over the rows is about the same for all tables: many more of them would learn the rows of a small table by heart.
-    Small tables have smaller batches and several draws per row in exchange.
+    Small tables have smaller batches, several draws per row, dropout and half of the passes.
 
     Args:
         rows: Of the matrix.
         laps: Of EM.
         steps: Training steps per lap; `EPOCHS` passes over the rows in all laps together if None.
     """
+    small = rows < 1000
     batch = 128 if rows < 2000 else 256 if rows < 8000 else 512
     if steps is None:
-        steps = int(np.clip(EPOCHS * rows / (batch * laps), 80, 1200))
+        steps = int(np.clip((EPOCHS / 2 if small else EPOCHS) * rows / (batch * laps), 80, 1200))
     return {
         "name": "tables",
         "data": {"source": "given"},
@@ -55,7 +56,7 @@ def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, 
         "sigma_min": 0.01,
         "sigma_max": 20.0,
         "gaussian": {"rounds": 64, "tolerance": 1e-5},
-        "network": {"kind": "residual", "hidden": [256, 256, 256]},
+        "network": {"kind": "residual", "hidden": [256, 256, 256], "dropout": 0.2 if small else 0.0},
         "e_step": {
             "method": "conditional",
             "steps": 16,
@@ -91,6 +92,7 @@ def learn(
     *,
     seed: int,
     held_out: np.ndarray | None = None,
+    snapped: Callable[[np.ndarray], np.ndarray] = lambda draws: draws,
     changes: dict[str, Any] | None = None,
     out: str | Path | None = None,
     device: str | None = None,
@@ -103,6 +105,7 @@ def learn(
         recipe: As `default_recipe` makes it.
         seed: Of all random numbers.
         held_out: Rows that are not in z. A table without much structure is learned by heart by late laps; these rows show it.
+        snapped: Moves draws to the nearest ones that stand for possible values.
         changes: Keys of the recipe to set, such as `{"train.lr": 1e-4}`.
         out: The folder of the run, which can be resumed; a temporary one if absent.
         device: Where to compute; a GPU if there is one.
@@ -124,21 +127,23 @@ def learn(
         last, where = int(run.laps[-1]["lap"]), "cpu" if device is None else device
         if held_out is None:
             return run.load(last, device=where)
-        candidates = sorted({max(1, round(share * last)) for share in CANDIDATES})
+        candidates = sorted({round(share * last) for share in CANDIDATES})  # 0 is the Gaussian start
         priors = [run.load(lap, device=where) for lap in candidates]
-    scores = [held_out_score(prior, held_out, seed) for prior in priors]
+    scores = [held_out_score(prior, held_out, seed, snapped) for prior in priors]
     if progress:
         found = ", ".join(f"{lap}: {score:.4f}" for lap, score in zip(candidates, scores, strict=True))
         print(f"CRPS of hidden values of held-out rows by lap: {found}", flush=True)
     return priors[int(np.argmin(scores))]
 
 
-def held_out_score(prior: Prior, z: np.ndarray, seed: int) -> float:
+def held_out_score(
+    prior: Prior, z: np.ndarray, seed: int, snapped: Callable[[np.ndarray], np.ndarray] = lambda draws: draws
+) -> float:
     """The CRPS of predictions of values of z `(n, ...)` that are hidden at random."""
     random = np.random.RandomState(seed % (1 << 32))
     hidden = ~np.isnan(z) & (random.random_sample(z.shape) < HIDDEN)
     draws = draw(prior, np.where(hidden, np.nan, z).astype(np.float32), SCORED, steps=16, seed=seed)
-    return crps(draws[:, hidden], z[hidden])
+    return crps(snapped(draws)[:, hidden], z[hidden])
 
 
 def _print_lap(event: str, data: dict[str, Any]) -> None:
@@ -180,7 +185,8 @@ def draw(prior: Prior, z: np.ndarray, draws: int, *, steps: int, seed: int) -> n
     """
     index = torch.from_numpy(row_addresses(z))
     obs = Observations(torch.from_numpy(z), sigma=NOISE)
-    posterior = prior.posterior(obs.to(prior.mean.device), method="conditional", check=False)
+    options: dict[str, Any] = {"method": "conditional", "check": False} if isinstance(prior, DiffusionPrior) else {}
+    posterior = prior.posterior(obs.to(prior.mean.device), **options)
     x = posterior.sample(draws, steps=steps, sampler="ddpm2", seed=seed, index=index, progress=False).cpu().numpy()
     if not np.isfinite(x).all():
         raise FloatingPointError(f"{int((~np.isfinite(x)).sum())} imputed values are not finite; fit with a lower lr")

@@ -110,8 +110,16 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             rows = with_more_gaps(z, self.encoding_.places, random)
             recipe = default_recipe(len(rows), self.laps, self.steps)
             self.prior_ = learn(
-                rows, recipe, seed=self.seed_, held_out=held_out, changes=dict(self.recipe or {}), out=self.out, device=self.device, progress=self.verbose,
-            )  # fmt: skip
+                rows,
+                recipe,
+                seed=self.seed_,
+                held_out=held_out,
+                snapped=self.encoding_.snapped,
+                changes=dict(self.recipe or {}),
+                out=self.out,
+                device=self.device,
+                progress=self.verbose,
+            )
         return self
 
     def transform(self, X: Any) -> Any:
