@@ -43,9 +43,11 @@ def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         groups[line["table"], line["mechanism"], line["method"]].append(line)
     rows = []
     for (table, mechanism, method), some in sorted(groups.items()):
-        numbers = [name for name in some[0] if name not in ("table", "mechanism", "method", "mask")]
+        texts = ("table", "mechanism", "method", "mask", "commit", "machine")
+        numbers = [name for name in some[0] if name not in texts]
         means = {name: round(float(np.mean([line[name] for line in some])), 4) for name in numbers}
-        rows.append({"table": table, "mechanism": mechanism, "method": method, "masks": len(some), **means})
+        origin = {name: some[-1][name] for name in ("commit", "machine") if name in some[-1]}
+        rows.append({"table": table, "mechanism": mechanism, "method": method, "masks": len(some), **means, **origin})
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..record import commit, machine
 from .data import Table, load
 from .masks import missing
 from .measures import Imputed, measure
@@ -45,6 +46,7 @@ def run(job: Job, folder: Path | None) -> dict[str, Any]:
     completed = complete(job.method, table, shown[train], [shown[seen], shown[unseen]], job.mask)
     seconds = time.monotonic() - began
     row: dict[str, Any] = {**asdict(job), "rows": len(train), "columns": gone.shape[1], "seconds": round(seconds, 1)}
+    row |= {"commit": commit(), "machine": machine()}
     for name, rows, imputed in (("in", seen, completed[0]), ("out", unseen, completed[1])):
         figures = measure(imputed, truth[rows], gone[rows], table.categorical)
         row |= {f"{key}_{name}": round(value, 5) for key, value in figures.items()}
