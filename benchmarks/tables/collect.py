@@ -18,7 +18,9 @@ def collect(path: Path) -> None:
     """Average the lines of a file over masks, rank the methods, and write `benchmarks/results/tables.json`."""
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     rows = averaged(lines)
-    figures = ranks(rows, "rmse_out") | ranks(rows, "crps_out") | ranks(rows, "mae_out") | ranks(rows, "rmse_in")
+    figures = {"cases": float(len(complete_cases(rows, "rmse_out")))}
+    for measure in ("rmse_out", "rmse_in", "mae_out", "crps_out"):
+        figures |= ranks(rows, measure)
     ours = [row for row in rows if row["method"] == OURS]
     covered = {
         name: np.mean([row["coverage90_out"] for row in ours if row["table"] == name])
@@ -51,13 +53,19 @@ def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def complete_cases(rows: list[dict[str, Any]], measure: str) -> list[dict[str, float]]:
+    """A measure by method, for every table and mechanism that all methods were run on."""
+    methods = {row["method"] for row in rows}
+    cases: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        cases[row["table"], row["mechanism"]][row["method"]] = row[measure]
+    return [case for case in cases.values() if case.keys() == methods]
+
+
 def ranks(rows: list[dict[str, Any]], measure: str) -> dict[str, float]:
     """The mean rank of every method by a measure, 1 the best, over the tables and mechanisms that all methods were run on."""
     methods = sorted({row["method"] for row in rows})
-    cases = defaultdict(dict)
-    for row in rows:
-        cases[row["table"], row["mechanism"]][row["method"]] = row[measure]
-    whole = [case for case in cases.values() if len(case) == len(methods)]
-    placed = np.array([np.argsort(np.argsort([case[m] for m in methods])) + 1 for case in whole])
-    means = placed.mean(0) if len(placed) else np.full(len(methods), np.nan)
-    return {f"mean_rank_{measure}_{method}": mean for method, mean in zip(methods, means, strict=True)}
+    cases = complete_cases(rows, measure)
+    placed = [np.argsort(np.argsort([case[method] for method in methods])) + 1 for case in cases]
+    means = np.mean(placed, 0) if placed else np.full(len(methods), np.nan)
+    return {f"mean_rank_{measure}_{method}": float(mean) for method, mean in zip(methods, means, strict=True)}
