@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,17 @@ def learn(
     out: str | Path | None = None,
     device: str | None = None,
     progress: bool = False,
-) -> Prior:
-    """The prior of rows z `(n, ...)`, NaN where a value is missing: that of the lap which predicts held-out rows best, or of the last.
+) -> list[Prior]:
+    """The priors of rows z `(n, ...)`, NaN where a value is missing, to draw from in turn: those of one or two laps.
+
+    A table without much structure is learned by heart by late laps, and a small one that is nearly Gaussian is described best by the Gaussian
+    start. Which lap, or pair of laps, predicts hidden values best is measured on held-out rows.
 
     Args:
         z: The matrix, each column of about unit variance; every row has a value.
         recipe: As `default_recipe` makes it.
         seed: Of all random numbers.
-        held_out: Rows that are not in z. A table without much structure is learned by heart by late laps; these rows show it.
+        held_out: Rows that are not in z; without them the last lap is taken.
         snapped: Moves draws to the nearest ones that stand for possible values.
         changes: Keys of the recipe to set, such as `{"train.lr": 1e-4}`.
         out: The folder of the run, which can be resumed; a temporary one if absent.
@@ -126,25 +130,33 @@ def learn(
         )
         last, where = int(run.laps[-1]["lap"]), "cpu" if device is None else device
         if held_out is None:
-            return run.load(last, device=where)
-        candidates = sorted({round(share * last) for share in CANDIDATES})  # 0 is the Gaussian start
-        priors = [run.load(lap, device=where) for lap in candidates]
-    scores = [held_out_score(prior, held_out, seed, snapped) for prior in priors]
+            return [run.load(last, device=where)]
+        laps = sorted({round(share * last) for share in CANDIDATES})  # 0 is the Gaussian start
+        priors = [run.load(lap, device=where) for lap in laps]
+    scores = held_out_scores(priors, held_out, seed, snapped)
+    best = min(scores, key=lambda chosen: scores[chosen])
     if progress:
-        found = ", ".join(f"{lap}: {score:.4f}" for lap, score in zip(candidates, scores, strict=True))
+        found = ", ".join(
+            f"{' and '.join(str(laps[k]) for k in chosen)}: {score:.4f}" for chosen, score in scores.items()
+        )
         print(f"CRPS of hidden values of held-out rows by lap: {found}", flush=True)
-    return priors[int(np.argmin(scores))]
+    return [priors[k] for k in best]
 
 
-def held_out_score(
-    prior: Prior, z: np.ndarray, seed: int, snapped: Callable[[np.ndarray], np.ndarray] = lambda draws: draws
-) -> float:
-    """The CRPS of predictions of values of z `(n, ...)` that are hidden at random, in few rows several times."""
-    z = np.concatenate([z] * max(1, MOST_HELD_OUT // len(z)))
+def held_out_scores(
+    priors: list[Prior],
+    z: np.ndarray,
+    seed: int,
+    snapped: Callable[[np.ndarray], np.ndarray] = lambda draws: draws,
+) -> dict[tuple[int, ...], float]:
+    """The CRPS of predictions of values of z `(n, ...)` that are hidden at random, by each prior and by draws of each two in turn."""
+    z = np.concatenate([z] * max(1, MOST_HELD_OUT // len(z)))  # few rows with several patterns
     random = np.random.RandomState(seed % (1 << 32))
     hidden = ~np.isnan(z) & (random.random_sample(z.shape) < HIDDEN)
-    draws = draw(prior, np.where(hidden, np.nan, z).astype(np.float32), SCORED, steps=16, seed=seed)
-    return crps(snapped(draws)[:, hidden], z[hidden])
+    shown = np.where(hidden, np.nan, z).astype(np.float32)
+    draws = [snapped(draw([prior], shown, SCORED, steps=16, seed=seed))[:, hidden] for prior in priors]
+    sets = [(k,) for k in range(len(priors))] + list(combinations(range(len(priors)), 2))
+    return {chosen: crps(np.concatenate([draws[k] for k in chosen]), z[hidden]) for chosen in sets}
 
 
 def _print_lap(event: str, data: dict[str, Any]) -> None:
@@ -179,16 +191,23 @@ def with_more_gaps(z: np.ndarray, places: Sequence[slice], random: np.random.Ran
 
 
 @torch.no_grad()
-def draw(prior: Prior, z: np.ndarray, draws: int, *, steps: int, seed: int) -> np.ndarray:
-    """Posterior draws `(draws, n, ...)` of rows z `(n, ...)`, NaN where a value is missing.
+def draw(priors: Sequence[Prior], z: np.ndarray, draws: int, *, steps: int, seed: int) -> np.ndarray:
+    """Posterior draws `(draws, n, ...)` of rows z `(n, ...)`, NaN where a value is missing: draw k by prior k modulo their number.
 
     The random numbers of a row follow from its values: a row is imputed in the same way in any table and at any place.
     """
+    if not z[0].size:  # no column varies
+        return np.empty((draws, *z.shape), dtype=np.float32)
     index = torch.from_numpy(row_addresses(z))
     obs = Observations(torch.from_numpy(z), sigma=NOISE)
-    options: dict[str, Any] = {"method": "conditional", "check": False} if isinstance(prior, DiffusionPrior) else {}
-    posterior = prior.posterior(obs.to(prior.mean.device), **options)
-    x = posterior.sample(draws, steps=steps, sampler="ddpm2", seed=seed, index=index, progress=False).cpu().numpy()
+    x = np.empty((draws, *z.shape), dtype=np.float32)
+    for first, prior in enumerate(priors):
+        options: dict[str, Any] = {"method": "conditional", "check": False} if isinstance(prior, DiffusionPrior) else {}
+        posterior = prior.posterior(obs.to(prior.mean.device), **options)
+        count = len(range(first, draws, len(priors)))
+        if count:
+            drawn = posterior.sample(count, steps=steps, sampler="ddpm2", seed=seed, index=index, progress=False)
+            x[first :: len(priors)] = drawn.cpu().numpy()
     if not np.isfinite(x).all():
         raise FloatingPointError(f"{int((~np.isfinite(x)).sum())} imputed values are not finite; fit with a lower lr")
     return x

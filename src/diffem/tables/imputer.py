@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from diffem.errors import InputError
+from diffem.priors import Prior
 
 from .encoding import Encoding
 from .engine import default_recipe, draw, hold_out, learn, with_more_gaps
@@ -48,7 +49,7 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Attributes:
         encoding_: How the table is made a matrix of about normal numbers.
-        prior_: The learned distribution of its rows; None if no column varies.
+        priors_: The learned distributions of its rows, of one or two laps; empty if no column varies.
         n_features_in_: The number of columns.
         feature_names_in_: Their names, if X was a data frame.
     """
@@ -104,12 +105,12 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.encoding_ = Encoding(frame, self.columns, self.round_integers)
         z = self.encoding_.encode(frame)
         z = z[~np.isnan(z).all(1)]
-        self.prior_ = None
+        self.priors_: list[Prior] = []
         if self.encoding_.size:
             z, held_out = hold_out(z, random)
             rows = with_more_gaps(z, self.encoding_.places, random)
             recipe = default_recipe(len(rows), self.laps, self.steps)
-            self.prior_ = learn(
+            self.priors_ = learn(
                 rows,
                 recipe,
                 seed=self.seed_,
@@ -174,12 +175,7 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         rows = np.flatnonzero(missing.any(1))
         if not len(rows):
             return {}
-        empty = np.zeros((draws, len(rows), 0), dtype=np.float32)
-        x = (
-            empty
-            if self.prior_ is None
-            else draw(self.prior_, z[rows], draws, steps=self.sampling_steps, seed=self.seed_)
-        )
+        x = draw(self.priors_, z[rows], draws, steps=self.sampling_steps, seed=self.seed_)
         gaps = missing[rows]
         return {int(k): self.encoding_.decode(int(k), x[:, gaps[:, k]]) for k in np.flatnonzero(gaps.any(0))}
 

@@ -110,7 +110,7 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             "network": {"kind": "conv1d", "hidden": [64, 64, 64, 64]},
             "gaussian": {},
         }
-        self.prior_ = learn(
+        self.priors_ = learn(
             windows, recipe, seed=self.seed_, changes=dict(self.recipe or {}), out=self.out, device=self.device, progress=self.verbose,
         )  # fmt: skip
         return self
@@ -138,12 +138,12 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _drawn(self, series: Any, draws: int) -> tuple[pd.DataFrame, np.ndarray]:
         """The series, and draws of all its values `(draws, n, channels)`."""
-        check_is_fitted(self, "prior_")
+        check_is_fitted(self, "priors_")
         frame = as_frame(series)
         validate_data(self, series, reset=False, skip_check_array=True)
         grid = Grid.of(self.encoding_.encode(frame), times_of(frame), self.every_)
         windows, firsts = grid.windows(int(self.window), max(1, int(self.window) // 2))
-        x = draw(self.prior_, windows, draws, steps=self.sampling_steps, seed=self.seed_)
+        x = draw(self.priors_, windows, draws, steps=self.sampling_steps, seed=self.seed_)
         z = grid.joined(x, firsts)[:, grid.places]
         return frame, np.stack([self.encoding_.decode(k, z) for k in range(z.shape[-1])], -1)
 
