@@ -24,6 +24,8 @@ from diffem.priors import DiffusionPrior, Prior
 
 from .scores import crps
 
+Gaps = Callable[[tuple[int, ...], np.random.RandomState], np.ndarray]  # shape → which values are missing, of that shape
+
 NOISE = 0.03  # standard deviation of an entry's noise, relative to that of its column
 EPOCHS = 800  # passes over the rows, in all laps together
 RATE = 1e-3  # of learning, at first
@@ -94,6 +96,7 @@ def learn(
     seed: int,
     held_out: np.ndarray | None = None,
     snapped: Callable[[np.ndarray], np.ndarray] = lambda draws: draws,
+    gaps: Gaps | None = None,
     changes: dict[str, Any] | None = None,
     out: str | Path | None = None,
     device: str | None = None,
@@ -110,6 +113,7 @@ def learn(
         seed: Of all random numbers.
         held_out: Rows that are not in z; without them the last lap is taken.
         snapped: Moves draws to the nearest ones that stand for possible values.
+        gaps: Which values of held-out rows to hide; each with probability `HIDDEN` if None.
         changes: Keys of the recipe to set, such as `{"train.lr": 1e-4}`.
         out: The folder of the run, which can be resumed; a temporary one if absent.
         device: Where to compute; a GPU if there is one.
@@ -133,7 +137,7 @@ def learn(
             return [run.load(last, device=where)]
         laps = sorted({round(share * last) for share in CANDIDATES})  # 0 is the Gaussian start
         priors = [run.load(lap, device=where) for lap in laps]
-    scores = held_out_scores(priors, held_out, seed, snapped)
+    scores = held_out_scores(priors, held_out, seed, snapped, gaps or scattered_gaps)
     best = min(scores, key=lambda chosen: scores[chosen])
     if progress:
         found = ", ".join(
@@ -147,16 +151,22 @@ def held_out_scores(
     priors: list[Prior],
     z: np.ndarray,
     seed: int,
-    snapped: Callable[[np.ndarray], np.ndarray] = lambda draws: draws,
+    snapped: Callable[[np.ndarray], np.ndarray],
+    gaps: Gaps,
 ) -> dict[tuple[int, ...], float]:
-    """The CRPS of predictions of values of z `(n, ...)` that are hidden at random, by each prior and by draws of each two in turn."""
+    """The CRPS of predictions of hidden values of z `(n, ...)`, by each prior and by draws of each two in turn."""
     z = np.concatenate([z] * max(1, MOST_HELD_OUT // len(z)))  # few rows with several patterns
     random = np.random.RandomState(seed % (1 << 32))
-    hidden = ~np.isnan(z) & (random.random_sample(z.shape) < HIDDEN)
+    hidden = ~np.isnan(z) & gaps(z.shape, random)
     shown = np.where(hidden, np.nan, z).astype(np.float32)
     draws = [snapped(draw([prior], shown, SCORED, steps=16, seed=seed))[:, hidden] for prior in priors]
     sets = [(k,) for k in range(len(priors))] + list(combinations(range(len(priors)), 2))
     return {chosen: crps(np.concatenate([draws[k] for k in chosen]), z[hidden]) for chosen in sets}
+
+
+def scattered_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
+    """Every value is missing with probability `HIDDEN`."""
+    return random.random_sample(shape) < HIDDEN
 
 
 def _print_lap(event: str, data: dict[str, Any]) -> None:

@@ -103,16 +103,23 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             ]
             raise InputError(f"channels {constant[:5]} have a single value: leave them out")
         grids = [Grid.of(self.encoding_.encode(f), t, self.every_) for f, t in zip(frames, times, strict=True)]
-        stride = max(1, int(self.window) // COVERED)
-        windows = np.concatenate([grid.windows(int(self.window), stride)[0] for grid in grids])
-        windows = with_more_blocks(windows[~np.isnan(windows).all((1, 2))], random)  # overlap: none can be held out
+        windows, held_out = _split(grids, int(self.window))
+        windows = with_more_blocks(windows, random)
         recipe = default_recipe(len(windows), self.laps, self.steps) | {
             "network": {"kind": "conv1d", "hidden": [64, 64, 64, 64]},
             "gaussian": {},
         }
         self.priors_ = learn(
-            windows, recipe, seed=self.seed_, changes=dict(self.recipe or {}), out=self.out, device=self.device, progress=self.verbose,
-        )  # fmt: skip
+            windows,
+            recipe,
+            seed=self.seed_,
+            held_out=held_out,
+            gaps=block_gaps,
+            changes=dict(self.recipe or {}),
+            out=self.out,
+            device=self.device,
+            progress=self.verbose,
+        )
         return self
 
     def transform(self, X: Any) -> Any:
@@ -156,14 +163,44 @@ def _filled(frame: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
     return frame.astype(np.float64).fillna(pd.DataFrame(values, frame.index, frame.columns))
 
 
+def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Windows `(n, channels, length)` to learn from, and others to compare laps with: of every tenth of many series, or from their ends."""
+    stride = max(1, length // COVERED)
+    if len(grids) >= 10:
+        kept, held = [grid for k, grid in enumerate(grids) if k % 10], grids[::10]
+    else:
+        cuts = [grid.values.shape[1] - max(length, grid.values.shape[1] // 10) for grid in grids]
+        long = all(cut >= 4 * length for cut in cuts)
+        parts = list(zip(grids, cuts, strict=True)) if long else []
+        kept = [Grid(grid.values[:, :cut], grid.places) for grid, cut in parts] or grids
+        held = [Grid(grid.values[:, cut:], grid.places) for grid, cut in parts]
+    windows = [
+        _informed(np.concatenate([grid.windows(length, stride)[0] for grid in some])) for some in (kept, held) if some
+    ]
+    enough = len(windows) == 2 and len(windows[1]) > 0
+    return windows[0], windows[1] if enough else None
+
+
+def _informed(windows: np.ndarray) -> np.ndarray:
+    """The windows `(n, channels, length)` that hold a value."""
+    return windows[~np.isnan(windows).all((1, 2))]
+
+
+def block_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
+    """Which values of windows, of shape `(n, channels, length)`, are missing: a block in about half of the channels."""
+    n, channels, length = shape
+    first, width = (
+        random.randint(length, size=(n, channels, 1)),
+        random.randint(1, max(2, int(BLOCK * length)), size=(n, channels, 1)),
+    )
+    times = np.arange(length)
+    return (times >= first) & (times < first + width) & (random.random_sample((n, channels, 1)) < 0.5)
+
+
 def with_more_blocks(windows: np.ndarray, random: np.random.RandomState) -> np.ndarray:
     """Windows `(n, channels, length)`, and copies of half of them with further gaps, in blocks, if gaps are too rare to learn from."""
     if np.isnan(windows).mean() >= RARE:
         return windows
     copies = windows[random.permutation(len(windows))[: max(1, len(windows) // 2)]]
-    channels, length = copies.shape[1:]
-    for window in copies:
-        for channel in np.flatnonzero(random.random_sample(channels) < 0.5):
-            first, width = random.randint(length), random.randint(1, max(2, int(BLOCK * length)))
-            window[channel, first : first + width] = np.nan
-    return np.concatenate([windows, copies[~np.isnan(copies).all((1, 2))]])
+    copies = np.where(block_gaps(copies.shape, random), np.float32(np.nan), copies)
+    return np.concatenate([windows, _informed(copies)])
