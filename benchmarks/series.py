@@ -1,10 +1,11 @@
-"""Imputers of series on real recordings, 30 % missing in blocks: SeriesImputer, linear interpolation, Kalman smoothing, IterativeImputer.
+"""Imputers of series on real recordings, 30 % missing in blocks.
 
     python -m benchmarks.series --data FOLDER     FOLDER is `aeon/datasets/data` of the package aeon
 
-BasicMotions: accelerometer and gyroscope of a watch, 6 channels of 100 times; methods are fitted to 40 recordings with gaps and complete those, and 40
-others. Gaps are blocks of 5 to 20 times in single channels. Kalman smoothing is a local linear trend per channel (statsmodels), fitted to each
-recording by itself; IterativeImputer sees windows of 20 times as rows. Errors are relative to the standard deviation of a channel.
+BasicMotions: accelerometer and gyroscope of a watch, 6 channels of 100 times; methods are fitted to 40 recordings with
+gaps and complete those, and 40 others. Gaps are blocks of 5 to 20 times in single channels. Kalman smoothing is a local
+linear trend per channel (statsmodels), fitted to each recording by itself; IterativeImputer sees windows of 20 times as
+rows. Errors are relative to the standard deviation of a channel.
 """
 
 from __future__ import annotations

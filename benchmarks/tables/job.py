@@ -55,7 +55,7 @@ def run(job: Job, folder: Path | None) -> dict[str, Any]:
 
 
 def standardise(table: Table, shown: np.ndarray) -> np.ndarray:
-    """The whole table in units of the mean and standard deviation of the values that were shown; categories stay codes."""
+    """The table in units of the mean and standard deviation of the values that were shown; categories stay codes."""
     mean, std = np.nanmean(shown, 0), np.nanstd(shown, 0)
     std = np.where(std > 0, std, 1.0)
     return np.where(table.categorical, table.values, (table.values - mean) / std)

@@ -1,8 +1,9 @@
 """Which values are missing: completely at random, at random given observed columns, or not at random.
 
-MAR and MNAR follow Muzellec et al. (2020), as DiffPuter does: 30 % of the columns decide, by a logistic model with random weights whose
-intercept gives the wanted share, which values of the other columns are missing. Under MAR the deciding columns are complete. Under MNAR
-their own values are missing too, at random, so what decides is partly unknown.
+MAR and MNAR follow Muzellec et al. (2020), as DiffPuter does: 30 % of the columns decide, by a logistic model with
+random weights whose intercept gives the wanted share, which values of the other columns are missing. Under MAR the
+deciding columns are complete. Under MNAR their own values are missing too, at random, so what decides is partly
+unknown.
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ class OneHot:
 def _single(make: Callable[[int], Any], classifier: Callable[[int], Any] | None = None) -> Callable[..., Completed]:
     """A method with one estimate, by an imputer of scikit-learn.
 
-    Regressions on columns of 0 and 1 cannot impute categories: those of one column add up to 1, so each is predicted from the others, which
-    are missing with it. `classifier` then predicts the categories from all other columns, and numbers are imputed again given those.
+    Regressions on columns of 0 and 1 cannot impute categories: those of one column add up to 1, so each is predicted
+    from the others, which are missing with it. `classifier` then predicts the categories from all other columns, and
+    numbers are imputed again given those.
     """
 
     def method(table: Table, train: np.ndarray, others: list[np.ndarray], seed: int) -> Completed:
@@ -75,7 +76,7 @@ def _single(make: Callable[[int], Any], classifier: Callable[[int], Any] | None 
 def _classified(
     table: Table, sets: list[np.ndarray], completed: list[np.ndarray], classifier: Callable[[], Any]
 ) -> list[dict[int, np.ndarray]]:
-    """Probabilities of categories from the other columns, completed, by classifiers fitted to the first set; per set and column."""
+    """Probabilities of categories given the other columns, per set, by classifiers fitted to the first set."""
     found: list[dict[int, np.ndarray]] = [{} for _ in sets]
     for k in np.flatnonzero(table.categorical):
         rest = Table(
@@ -145,7 +146,7 @@ def _combined(draws: list[np.ndarray], probabilities: list[dict[int, np.ndarray]
 
 
 def mice_ridge(table: Table, train: np.ndarray, others: list[np.ndarray], seed: int) -> Completed:
-    """MICE with Bayesian linear regression: each chain draws from the predictive distributions, categories by logistic regression."""
+    """MICE with Bayesian linear regression, and logistic regression for categories: every chain draws."""
     code, drawn = OneHot(table), [([], []) for _ in others]
     random = np.random.default_rng(seed)
     for chain in range(DRAWS):
@@ -172,8 +173,8 @@ def _picked(probabilities: np.ndarray, random: np.random.Generator) -> np.ndarra
 def mice_forest(table: Table, train: np.ndarray, others: list[np.ndarray], seed: int) -> Completed:
     """MICE with gradient-boosted trees and predictive mean matching (`miceforest`), five chains.
 
-    It is fitted to the rows it completes as well: `impute_new_data` of version 6.0.5 returns its random start. With pandas 3 all of its
-    imputations are that, so it needs pandas 2.
+    It is fitted to the rows it completes as well: `impute_new_data` of version 6.0.5 returns its random start. With
+    pandas 3 all of its imputations are that, so it needs pandas 2.
     """
     import miceforest
 

@@ -36,7 +36,8 @@ def impute(
 ) -> None:
     """Fill the gaps of a table, and report how well that can be done.
 
-    A few observed values are left out of the fit and predicted, for the report; the values in the table are never changed.
+    A few observed values are left out of the fit and predicted, for the report; the values in the table are never
+    changed.
     """
     try:
         from .tables import DiffusionImputer

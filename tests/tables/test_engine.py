@@ -53,7 +53,7 @@ def test_snapped_draws_stand_for_values_of_the_table():
 
 
 def test_a_gaussian_table_is_imputed_as_well_as_can_be():
-    """Three columns with correlation 0.9: E[x₂ | x₀, x₁] has the error √(1 − 2·0.9²/1.9); the Gaussian start is right, and is chosen."""
+    """Three columns with correlation 0.9: E[x₂ | x₀, x₁] has the error √(1 − 2·0.9²/1.9), as the Gaussian start."""
     random = np.random.default_rng(0)
     common = random.standard_normal((2000, 1))
     x = np.sqrt(0.9) * common + np.sqrt(0.1) * random.standard_normal((2000, 3))

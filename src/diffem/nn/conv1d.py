@@ -1,7 +1,7 @@
 r"""Residual convolutions along time, for windows of a series with several channels.
 
-A block turns features f into f + W₂ * SiLU(W₁ * LN(f) + b(σ)), with convolutions W₁ of growing dilation (1, 2, 4, …), so that the last block sees far,
-and b a linear function of the noise embedding. Every W₂ starts at 0.
+A block turns features f into f + W₂ * SiLU(W₁ * LN(f) + b(σ)), with convolutions W₁ of growing dilation (1, 2, 4, …),
+so that the last block sees far, and b a linear function of the noise embedding. Every W₂ starts at 0.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Conv1d(nn.Module):
         hidden: Features of each block, the same for all; the dilation doubles from block to block.
         embedding: The noise embedding, or its number of features.
         dropout: The share of features left out in training.
-        shown: How many numbers describe what was measured, a multiple of the length. They enter the first convolution with weights that start
-            at 0, and count as 0 when they are not given: the same network is a prior and a posterior.
+        shown: How many numbers describe what was measured, a multiple of the length. They enter the first convolution
+            with weights that start at 0, and count as 0 when they are not given: the same network is a prior and a
+            posterior.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 r"""A residual perceptron for tables: blocks that add to the features, modulated by the noise level.
 
-A block turns features f into f + W₂ SiLU(W₁ LN(f) + b(σ)), with b a linear function of the noise embedding. Every W₂ starts at 0, so the
-network begins as a linear map of its input and becomes deeper as it trains.
+A block turns features f into f + W₂ SiLU(W₁ LN(f) + b(σ)), with b a linear function of the noise embedding. Every W₂
+starts at 0, so the network begins as a linear map of its input and becomes deeper as it trains.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ResidualMLP(nn.Module):
         hidden: Features of each block, the same for all.
         embedding: The noise embedding, or its number of features.
         dropout: The share of features left out in training.
-        shown: How many numbers describe what was measured. They enter the first layer with weights that start at 0, and count as 0 when they
-            are not given: the same network is a prior and a posterior.
+        shown: How many numbers describe what was measured. They enter the first layer with weights that start at 0, and
+            count as 0 when they are not given: the same network is a prior and a posterior.
     """
 
     def __init__(

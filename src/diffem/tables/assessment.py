@@ -1,8 +1,9 @@
-"""What can be told about imputations without the missing values: observed values are hidden and predicted, and gaps are examined.
+"""What can be told about imputations without the missing values.
 
-Some observed values are left out of the fit. They are predicted from the rest of their rows, which gives errors and the coverage of
-intervals for values that are missing at random. Whether the gaps of a column depend on the other columns is measured by how well those predict
-where the gaps are (the area under the ROC curve of a logistic regression, cross-validated).
+Some observed values are left out of the fit. They are predicted from the rest of their rows, which gives errors and the
+coverage of intervals for values that are missing at random. Whether the gaps of a column depend on the other columns is
+measured by how well those predict where the gaps are (the area under the ROC curve of a logistic regression,
+cross-validated).
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ class ColumnAssessment:
         kind: What it holds.
         missing: The share of its values that is missing.
         hidden: How many observed values were hidden and predicted.
-        error: Of numbers the root mean square error of the predictions relative to the column's standard deviation, of categories the
-            share of wrong ones; None if nothing was hidden.
+        error: Of numbers the root mean square error of the predictions relative to the column's standard deviation, of
+            categories the share of wrong ones; None if nothing was hidden.
         plain_error: The same for the mean of the column, or for its most frequent category.
         coverage90: The share of hidden numbers in their 90 % intervals; None for categories.
-        gap_auc: How well other columns predict where the gaps are: 0.5 not at all, 1 perfectly; None if there are too few.
+        gap_auc: How well other columns predict where the gaps are: 0.5 not at all, 1 perfectly; None if there are too
+            few.
         gaps_depend: Whether that is more than chance explains.
     """
 
@@ -58,7 +60,7 @@ class ColumnAssessment:
 
 
 def hide(frame: pd.DataFrame, seed: int, share: float = HIDDEN) -> np.ndarray:
-    """Which values to hide `(n, columns)`: a share of the observed ones, where a column has at least `FEW`, never all of a row."""
+    """Which values to hide `(n, columns)`: a share of the observed ones, where there are `FEW`, never a whole row."""
     random = np.random.default_rng(seed)
     observed = frame.notna().to_numpy()
     hidden = observed & (random.random(observed.shape) < share) & (observed.sum(0) >= FEW)
@@ -113,7 +115,7 @@ def _errors(imputer: DiffusionImputer, k: int, values: np.ndarray, hidden: np.nd
 
 
 def gap_auc(others: np.ndarray, gone: np.ndarray, seed: int = 0) -> tuple[float | None, bool]:
-    """How well numbers `(n, m)` predict gaps `(n,)`, and whether better than by chance; (None, False) if there are too few gaps."""
+    """How well numbers `(n, m)` predict gaps `(n,)`, and whether better than by chance; (None, False) for few gaps."""
     if len(gone) > ROWS:
         rows = np.random.default_rng(seed).permutation(len(gone))[:ROWS]
         others, gone = others[rows], gone[rows]

@@ -1,7 +1,8 @@
 """Categories as points: every category is a code word, and a draw is the category whose code word is nearest.
 
-Two categories are −1 and 1. Up to `ONE_HOT` categories have a coordinate each (±1, centred); more are numbered in binary, one coordinate per
-bit (Chen et al. 2022, "Analog Bits"). Whatever a draw is, it decodes to a category that was observed.
+Two categories are −1 and 1. Up to `ONE_HOT` categories have a coordinate each (±1, centred); more are numbered in
+binary, one coordinate per bit (Chen et al. 2022, "Analog Bits"). Whatever a draw is, it decodes to a category that was
+observed.
 """
 
 from __future__ import annotations

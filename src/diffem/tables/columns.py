@@ -1,4 +1,4 @@
-"""What a column holds: numbers, whole numbers, truth values or categories. Found from its values unless the caller names it."""
+"""What a column holds: numbers, whole numbers, truth values or categories."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Column:
         return self.kind in ("boolean", "categorical")
 
     def numbers(self, column: pd.Series) -> np.ndarray:
-        """Its values as float64 `(n,)`, NaN where they are missing; categories as their numbers, those never observed before as missing."""
+        """Its values as float64 `(n,)`; categories as their numbers, NaN if missing or never observed in the fit."""
         if not self.is_categorical:
             return _as_floats(column, self.kind)
         codes = pd.Index(self.categories, dtype=object).get_indexer(column.astype(object)).astype(np.float64)
@@ -60,7 +60,8 @@ def describe(column: pd.Series, kind: str | None = None, round_integers: bool = 
     Args:
         column: The values, `(n,)`.
         kind: What it holds, if the caller knows; one of `KINDS`.
-        round_integers: Whether a column of floating-point numbers that are all whole is `integer`; otherwise it is `numeric`.
+        round_integers: Whether a column of floating-point numbers that are all whole is `integer`; otherwise it is
+            `numeric`.
 
     Raises:
         InputError: The column holds no value, text, dates, or what does not fit `kind`.
@@ -118,14 +119,15 @@ def _categories(observed: pd.Series, kind: str | None) -> tuple[Any, ...]:
         different = observed.astype(object).unique().tolist()
     except TypeError:
         raise InputError(
-            f"column {observed.name!r}: every value must be a number, a string or a truth value, got {_examples(observed)}"
+            f"column {observed.name!r}: every value must be a number, a string or a truth value, "
+            f"got {_examples(observed)}"
         ) from None
     count, most = len(different), MOST if kind is not None else MANY
     if count > most or (kind is None and count > max(FEW, len(observed) // 2)):
         raise InputError(
             f"column {observed.name!r} seems to hold text: {count} different values in {len(observed)} rows, such as "
-            f"{_examples(observed)}. Leave it out, or name it as a category if it is one: columns={{{observed.name!r}: 'categorical'}}"
-            + (f" (at most {MOST} categories)" if count > MOST else "")
+            f"{_examples(observed)}. Leave it out, or name it as a category if it is one: "
+            f"columns={{{observed.name!r}: 'categorical'}}" + (f" (at most {MOST} categories)" if count > MOST else "")
         )
     return tuple(
         sorted(different, key=lambda value: (str(type(value)), value if isinstance(value, str) else 0, str(value)))

@@ -29,7 +29,8 @@ def impute(
         out: Where the completed table goes.
         report: Where the report goes.
         imputer: How to impute; it is fitted here, without a few observed values that the report predicts.
-        imputations: How many further tables to write that are completed at random, beside `out`: NAME-1.csv, NAME-2.csv, …
+        imputations: How many further tables to write that are completed at random, beside `out`: NAME-1.csv,
+            NAME-2.csv, …
         say: Prints a line.
     """
     frame = read_table(table)

@@ -1,7 +1,7 @@
 """A table as a matrix of about standard normal numbers, and draws of that matrix as values of the table again.
 
-Numbers go through their ranks (`quantiles.py`), categories through code words (`codes.py`). A column with a single value has no coordinate:
-nothing about it is uncertain.
+Numbers go through their ranks (`quantiles.py`), categories through code words (`codes.py`). A column with a single
+value has no coordinate: nothing about it is uncertain.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Encoding:
             self.size += width
 
     def encode(self, frame: pd.DataFrame) -> np.ndarray:
-        """The matrix `(n, size)` in float32, NaN where a value is missing or a category was never observed in the fit."""
+        """The matrix `(n, size)` in float32, NaN for missing values and categories that the fit never observed."""
         return self._encoded([column.numbers(frame[column.name]) for column in self.columns])
 
     def _encoded(self, numbers: list[np.ndarray]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Learn the joint distribution of a matrix with gaps by EM, and draw what is missing in a row given what is not.
 
-The E-step is `conditional`: one network denoises rows of which some entries are known, so that a draw takes one forward pass per step. Every
-training example shows it a row through the gaps of another one.
+The E-step is `conditional`: one network denoises rows of which some entries are known, so that a draw takes one forward
+pass per step. Every training example shows it a row through the gaps of another one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SCORED = 8  # draws behind such a comparison
 def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, Any]:
     """The recipe for a matrix of so many rows.
 
-    The number of passes over the rows is about the same for all tables: many more of them would learn the rows of a small table by heart.
-    Small tables have smaller batches, several draws per row, dropout and half of the passes.
+    The number of passes over the rows is about the same for all tables: many more of them would learn the rows of a
+    small table by heart. Small tables have smaller batches, several draws per row, dropout and half of the passes.
 
     Args:
         rows: Of the matrix.
@@ -104,8 +104,9 @@ def learn(
 ) -> list[Prior]:
     """The priors of rows z `(n, ...)`, NaN where a value is missing, to draw from in turn: those of one or two laps.
 
-    A table without much structure is learned by heart by late laps, and a small one that is nearly Gaussian is described best by the Gaussian
-    start. Which lap, or pair of laps, predicts hidden values best is measured on held-out rows.
+    A table without much structure is learned by heart by late laps, and a small one that is nearly Gaussian is
+    described best by the Gaussian start. Which lap, or pair of laps, predicts hidden values best is measured on
+    held-out rows.
 
     Args:
         z: The matrix, each column of about unit variance; every row has a value.
@@ -132,7 +133,7 @@ def learn(
             report=out is not None,
             say=_print_lap if progress else None,
         )
-        last, where = int(run.laps[-1]["lap"]), "cpu" if device is None else device
+        last, where = int(run.laps[-1]["lap"]), device or ("cuda" if torch.cuda.is_available() else "cpu")
         if held_out is None:
             return [run.load(last, device=where)]
         laps = sorted({round(share * last) for share in CANDIDATES})  # 0 is the Gaussian start
@@ -176,7 +177,7 @@ def _print_lap(event: str, data: dict[str, Any]) -> None:
 
 
 def hold_out(z: np.ndarray, random: np.random.RandomState) -> tuple[np.ndarray, np.ndarray | None]:
-    """The rows to learn from, and a tenth of z `(n, ...)` to compare laps with; none of a table that is too small to compare them."""
+    """The rows to learn from, and a tenth of z `(n, ...)` to compare laps with, or None if that is too few."""
     count = min(len(z) // 10, MOST_HELD_OUT)
     if count < LEAST_HELD_OUT:
         return z, None
@@ -185,7 +186,7 @@ def hold_out(z: np.ndarray, random: np.random.RandomState) -> tuple[np.ndarray, 
 
 
 def with_more_gaps(z: np.ndarray, places: Sequence[slice], random: np.random.RandomState) -> np.ndarray:
-    """The rows z `(n, size)`, and copies of half of them with more values missing if the gaps of some column are too rare to learn from.
+    """The rows z `(n, size)`, and copies of half of them with further gaps if those of some column are rare.
 
     Args:
         z: The matrix, NaN where a value is missing.
@@ -202,7 +203,7 @@ def with_more_gaps(z: np.ndarray, places: Sequence[slice], random: np.random.Ran
 
 @torch.no_grad()
 def draw(priors: Sequence[Prior], z: np.ndarray, draws: int, *, steps: int, seed: int) -> np.ndarray:
-    """Posterior draws `(draws, n, ...)` of rows z `(n, ...)`, NaN where a value is missing: draw k by prior k modulo their number.
+    """Posterior draws `(draws, n, ...)` of rows z `(n, ...)` with NaN for gaps, by the priors in turn.
 
     The random numbers of a row follow from its values: a row is imputed in the same way in any table and at any place.
     """
@@ -224,7 +225,7 @@ def draw(priors: Sequence[Prior], z: np.ndarray, draws: int, *, steps: int, seed
 
 
 def row_addresses(z: np.ndarray) -> np.ndarray:
-    """A number below 2³² for every row of z `(n, ...)`, from its values; rows that are equal are told apart by their order."""
+    """A number below 2³² for every row of z `(n, ...)`, from its values and, for equal rows, their order."""
     frame = pd.DataFrame(np.nan_to_num(z.reshape(len(z), -1), nan=1e30))
     hashes = pd.util.hash_pandas_object(frame, index=False)
     repeats = hashes.groupby(hashes).cumcount().to_numpy()

@@ -8,14 +8,14 @@ from .columns import Column
 
 
 def estimate(column: Column, draws: np.ndarray, kind: str = "mean") -> np.ndarray:
-    """The estimate `(n,)` of draws `(k, n)`, as numbers of the column: the mean or the median of numbers, the most frequent category."""
+    """The mean or median `(n,)` of draws `(k, n)`, and of categories the number of the most frequent one."""
     if column.is_categorical:
         return probabilities(column, draws).argmax(1).astype(np.float64)
     return np.median(draws, 0) if kind == "median" else draws.mean(0)
 
 
 def probabilities(column: Column, draws: np.ndarray) -> np.ndarray:
-    """The probability of every category `(n, categories)` by its frequency in draws `(k, n)`; one that was not drawn has a small one."""
+    """The probability of every category `(n, categories)` by its frequency in draws `(k, n)`, never 0."""
     categories = np.arange(len(column.categories))
     counts = (draws[:, :, None] == categories).sum(0)
     prior = 1 / len(categories)  # as if each had been drawn that often besides: 1 in all

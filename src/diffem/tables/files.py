@@ -41,7 +41,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def _with_gaps(column: pd.Series) -> pd.Series:
-    """Whole numbers and truth values in a type that has missing values; pandas reads them as floating-point numbers and objects."""
+    """Whole numbers and truth values in a type with missing values; pandas reads floating-point numbers and objects."""
     if pd.api.types.is_float_dtype(column.dtype) and bool((column.dropna() % 1 == 0).all()) and column.notna().any():
         return column.astype("Int64")
     if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean":

@@ -12,7 +12,7 @@ from diffem.errors import InputError
 
 
 def as_frame(X: Any, least_rows: int = 1) -> pd.DataFrame:
-    """X as a data frame, `(n, columns)`: a data frame itself, or an array or nested list, whose columns are then x0, x1, …
+    """X as a data frame, `(n, columns)`; the columns of an array or nested list are called x0, x1, …
 
     Args:
         X: The table; NaN, None and pandas' NA are missing values.

@@ -1,4 +1,4 @@
-"""A scikit-learn imputer: missing values of a table as draws from their joint distribution given the values that are there."""
+"""A scikit-learn imputer: missing values as draws from their distribution given the other values of a row."""
 
 from __future__ import annotations
 
@@ -22,27 +22,29 @@ from .frames import as_frame, like
 
 
 class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Fill the gaps of a table: by an estimate (`transform`), or several times at random (`sample_posterior`) for multiple imputation.
+    """Fill the gaps of a table by estimates (`transform`) or several times at random (`sample_posterior`).
 
-    Data frames come back as data frames and arrays as arrays. NaN, None and pandas' NA are missing; values that are there are never
-    changed. Columns hold numbers, whole numbers, truth values or categories, and an imputed value is always one that the column can hold:
-    within the range of its observed values, whole where they are whole, a category that was observed. A category that was never observed
-    in `fit` counts as missing when the rest of its row is imputed. A column with a single value is imputed with it.
+    Data frames come back as data frames and arrays as arrays. NaN, None and pandas' NA are missing; values that are
+    there are never changed. Columns hold numbers, whole numbers, truth values or categories, and an imputed value is
+    always one that the column can hold: within the range of its observed values, whole where they are whole, a category
+    that was observed. A category that was never observed in `fit` counts as missing when the rest of its row is
+    imputed. A column with a single value is imputed with it.
 
     Args:
         laps: Laps of EM.
         steps: Training steps in each; by the number of rows if None.
         draws: Posterior draws behind an estimate.
         n_imputations: Completed tables that `sample_posterior` returns.
-        estimate: What `transform` takes of the draws of a number: their "mean", which has the least squared error, or their "median", which
-            has the least absolute error. Of categories it takes the most frequent one.
-        columns: What columns hold where that should not be found from the values: a mapping from names to "numeric", "integer", "boolean" or
-            "categorical". Columns of arrays are called x0, x1, …
-        round_integers: Whether a column of floating-point numbers that are all whole is imputed with whole numbers. If not, estimates have
-            smaller errors. Columns of an integer type are always imputed with whole numbers, unless `columns` names them as numeric.
+        estimate: What `transform` takes of the draws of a number: their "mean", which has the least squared error, or
+            their "median", which has the least absolute error. Of categories it takes the most frequent one.
+        columns: What columns hold where that should not be found from the values: a mapping from names to "numeric",
+            "integer", "boolean" or "categorical". Columns of arrays are called x0, x1, …
+        round_integers: Whether a column of floating-point numbers that are all whole is imputed with whole numbers. If
+            not, estimates have smaller errors. Columns of an integer type are always imputed with whole numbers, unless
+            `columns` names them as numeric.
         sampling_steps: Steps of a draw.
         random_state: Seed of all random numbers.
-        device: Where to compute: "cpu", "cuda"; a GPU if there is one and the table is large when None.
+        device: Where to compute: "cpu" or "cuda"; a GPU if there is one when None.
         recipe: Keys of diffem's recipe to change, such as `{"train.lr": 5e-4}`.
         out: A folder for the run behind the fit, which `fit` resumes if it was interrupted; temporary if None.
         verbose: Whether to print a line per lap.
@@ -131,7 +133,7 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return like(self._filled(frame, missing, estimates), X)
 
     def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
-        """Several completed tables, whose gaps are filled with draws that differ from table to table, for Rubin's rules.
+        """Several completed tables whose gaps are filled with different draws, for Rubin's rules.
 
         Args:
             X: The table, `(n, columns)`.

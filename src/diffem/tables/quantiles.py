@@ -5,10 +5,11 @@ A value v with F₋ = P(x < v) and F = P(x ≤ v) among the observed values has 
     r(v) = Φ⁻¹((F₋ + F)/2)          a value that few rows share,
     r(v) = E[r | F₋ < Φ(r) ≤ F]     an atom: a value that many rows share (zeros, small counts, grades),
 
-which resolves the bulk of a skewed column, but hardly tells large values apart. The standardised value u(v), compressed beyond `LINEAR` standard
-deviations, does. The column is encoded as z(v) = (r(v) + u(v))/2, standardised, and interpolated linearly between observed values. The inverse
-maps the whole interval of an atom to its value, interpolates elsewhere, and never leaves the range of the observed values: imputed counts are
-not negative, and shares stay between 0 and 1.
+which resolves the bulk of a skewed column, but hardly tells large values apart. The standardised value u(v), compressed
+beyond `LINEAR` standard deviations, does. The column is encoded as z(v) = (r(v) + u(v))/2, standardised, and
+interpolated linearly between observed values. The inverse maps the whole interval of an atom to its value, interpolates
+elsewhere, and never leaves the range of the observed values: imputed counts are not negative, and shares stay between 0
+and 1.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ def _normal_density(z: np.ndarray) -> np.ndarray:
 
 
 def _compressed(x: np.ndarray, values: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """x `(m,)` in standard deviations from the mean of values `(k,)` with shares `(k,)`, logarithmic beyond `LINEAR` of them."""
+    """x `(m,)` standardised by values `(k,)` with shares `(k,)`, logarithmic beyond `LINEAR` standard deviations."""
     mean = share @ values
     u = (x - mean) / max(float(np.sqrt(share @ (values - mean) ** 2)), 1e-300)
     return np.clip(u, -LINEAR, LINEAR) + np.sign(u) * np.log1p(np.maximum(np.abs(u) - LINEAR, 0))
 
 
 def _spread(atom: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The places of all atoms and of at most `KNOTS` other values, equally far apart in probability, both ends included."""
+    """The places of all atoms and of at most `KNOTS` other values, equally far apart in probability, with both ends."""
     wanted = np.searchsorted(high, np.linspace(0, 1, KNOTS))
     return np.unique(np.concatenate([[0], np.flatnonzero(atom), wanted.clip(max=len(high) - 1), [len(high) - 1]]))
 

@@ -1,4 +1,4 @@
-"""The report of an imputation: one HTML page with what was missing, how well hidden values are predicted, and the imputed distributions."""
+"""The report of an imputation: one HTML page."""
 
 from __future__ import annotations
 
@@ -60,14 +60,16 @@ def warnings_of(found: list[ColumnAssessment]) -> list[str]:
         names = ", ".join(f"{column.name} (AUC {column.gap_auc:.2f})" for column in depending[:8])
         more = f" and {len(depending) - 8} more" if len(depending) > 8 else ""
         texts.append(
-            f"The gaps are not completely at random: other columns predict where values are missing in {names}{more}. The imputations use the other "
-            "columns and take this into account. They are biased if gaps also depend on the missing values themselves, which no data can show."
+            f"The gaps are not completely at random: other columns predict where values are missing in {names}{more}. "
+            "The imputations use the other columns and take this into account. They are biased if gaps also depend on "
+            "the missing values themselves, which no data can show."
         )
     for column in found:
         if column.coverage90 is not None and column.hidden >= MANY and not LOW <= column.coverage90 <= HIGH:
             width = "narrow" if column.coverage90 < LOW else "wide"
             texts.append(
-                f"The uncertainty of {column.name} is too {width}: {column.coverage90:.0%} of {column.hidden} hidden values lie in their 90 % intervals."
+                f"The uncertainty of {column.name} is too {width}: {column.coverage90:.0%} of {column.hidden} hidden "
+                "values lie in their 90 % intervals."
             )
         if column.missing > 0.8:
             texts.append(f"{column.missing:.0%} of {column.name} is missing: its imputations rest on few values.")

@@ -1,4 +1,4 @@
-"""How well draws predict values that are known: the continuous ranked probability score, and the coverage of intervals."""
+"""How well draws predict known values: the continuous ranked probability score, and the coverage of intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 def crps(draws: np.ndarray, x: np.ndarray) -> float:
     """The continuous ranked probability score of draws `(k, n)` for x `(n,)`, without bias from the number of draws.
 
-    The mean over i of E|draw − x| − ½ E|draw − another draw|, in the units of x; the absolute error if all draws are equal.
+    The mean over i of E|draw − x| − ½ E|draw − another draw|, in the units of x; the absolute error if all draws are
+    equal.
     """
     k = len(draws)
     weights = 2 * np.arange(k) - k + 1
@@ -17,10 +18,10 @@ def crps(draws: np.ndarray, x: np.ndarray) -> float:
 
 
 def coverage(draws: np.ndarray, x: np.ndarray, level: float = 0.9) -> float:
-    """The share of values x `(n,)` in the central part of draws `(k, n)`, by ranks: `level` for right draws, for any k and with ties.
+    """The share of values x `(n,)` in the central part of draws `(k, n)`, by ranks: `level` if they are right.
 
-    The rank of x among k draws is uniform on 0 … k, and counts by the share of [rank, rank + 1]/(k + 1) that lies in the central part. Of
-    draws that equal x, every number may count as below it.
+    It is exact for any k and with ties. The rank of x among k draws is uniform on 0 … k, and counts by the share of
+    [rank, rank + 1]/(k + 1) that lies in the central part. Of draws that equal x, every number may count as below it.
     """
     k = len(draws)
     edges = np.clip(np.arange(k + 2) / (k + 1), (1 - level) / 2, (1 + level) / 2)

@@ -1,7 +1,7 @@
 """An imputer for series: gaps and irregular times of several channels, filled by draws given what lies around them.
 
-A series is cut into overlapping windows (`windows.py`), whose joint distribution over channels and times is learned by the EM of `diffem.fit` with a
-network that convolves along time.
+A series is cut into overlapping windows (`windows.py`), whose joint distribution over channels and times is learned by
+the EM of `diffem.fit` with a network that convolves along time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BLOCK = 0.25  # longest gap that is made in additional windows, relative to the 
 class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Fill the gaps of series of numbers, `(times, channels)`.
 
-    X is a data frame whose index holds the times, numbers or dates, or an array with one row per unit of time; or a list of such series, which
-    are taken as independent examples of the same kind. What comes back has the same rows. To impute at further times, add rows of
-    NaN there. Values that are there are never changed.
+    X is a data frame whose index holds the times, numbers or dates, or an array with one row per unit of time; or a
+    list of such series, which are taken as independent examples of the same kind. What comes back has the same rows. To
+    impute at further times, add rows of NaN there. Values that are there are never changed.
 
     Args:
         window: Times in a window; gaps much longer than that are filled as if nothing was known around them.
@@ -164,7 +164,7 @@ def _filled(frame: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
 
 
 def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Windows `(n, channels, length)` to learn from, and others to compare laps with: of every tenth of many series, or from their ends."""
+    """Windows `(n, channels, length)` to learn from, and others, of every tenth series or the ends, to compare laps."""
     stride = max(1, length // COVERED)
     if len(grids) >= 10:
         kept, held = [grid for k, grid in enumerate(grids) if k % 10], grids[::10]
@@ -198,7 +198,7 @@ def block_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndar
 
 
 def with_more_blocks(windows: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """Windows `(n, channels, length)`, and copies of half of them with further gaps, in blocks, if gaps are too rare to learn from."""
+    """Windows `(n, channels, length)`, and copies of half of them with further gaps, in blocks, if gaps are rare."""
     if np.isnan(windows).mean() >= RARE:
         return windows
     copies = windows[random.permutation(len(windows))[: max(1, len(windows) // 2)]]

@@ -1,7 +1,7 @@
 """A series as windows on a regular grid of times, and windows as a series again.
 
-Times that are not equally far apart are placed on the nearest point of a grid. A gap is a point without a value; a point that several rows
-share holds their mean.
+Times that are not equally far apart are placed on the nearest point of a grid. A gap is a point without a value; a
+point that several rows share holds their mean.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Grid:
         points = int(places[-1]) + 1
         if points * z.shape[1] > LARGEST:
             raise InputError(
-                f"a grid from the first to the last time every {every:g} has {points} points; the times are too irregular, split the series"
+                f"a grid from the first to the last time every {every:g} has {points} points; "
+                "the times are too irregular, split the series"
             )
         sums, counts = np.zeros((points, z.shape[1])), np.zeros((points, z.shape[1]))
         np.add.at(sums, places, np.nan_to_num(z))
@@ -71,7 +72,7 @@ class Grid:
         return cls(means.T.astype(np.float32), places)
 
     def windows(self, length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-        """Windows `(m, channels, length)` that cover the grid, and their first points `(m,)`; beyond the end nothing is known."""
+        """Windows `(m, channels, length)` that cover the grid, NaN beyond its end, and their first points `(m,)`."""
         channels, points = self.values.shape
         firsts = np.arange(0, max(1, points - length + stride), stride)
         firsts = np.unique(np.minimum(firsts, max(0, points - length)))
@@ -80,7 +81,7 @@ class Grid:
         return np.stack([padded[:, first : first + length] for first in firsts]), firsts
 
     def joined(self, windows: np.ndarray, firsts: np.ndarray) -> np.ndarray:
-        """The grid `(..., points, channels)` of windows `(..., m, channels, length)`: each point from the window whose middle is nearest."""
+        """The grid `(..., points, channels)` of windows `(..., m, channels, length)`: each point from the nearest."""
         points, length = self.values.shape[1], windows.shape[-1]
         middles = firsts + (length - 1) / 2
         nearest = np.abs(np.arange(points)[:, None] - middles).argmin(1)
