@@ -20,9 +20,9 @@ import torch
 import diffem
 from diffem.data import Observations
 from diffem.errors import RunWarning
-from diffem.priors import DiffusionPrior, Prior
+from diffem.priors import DiffusionPrior, GaussianPrior, Prior
 
-from .scores import crps
+from .scores import coverage, crps
 
 Gaps = Callable[[tuple[int, ...], np.random.RandomState], np.ndarray]  # shape → which values are missing, of that shape
 
@@ -34,6 +34,7 @@ RARE = 0.1  # share of missing values below which the gaps of a column are too r
 HIDDEN = 0.3  # share of the values that is hidden, in additional rows and to compare laps
 CANDIDATES = (0.0, 0.25, 0.5, 0.75, 1.0)  # parts of a run after which its prior is compared with the others
 LEAST_HELD_OUT, MOST_HELD_OUT = 10, 256  # rows to compare laps with
+SPREADS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5)  # factors of the standard deviations of a Gaussian
 SCORED = 8  # draws behind such a comparison
 
 
@@ -155,14 +156,32 @@ def held_out_scores(
     snapped: Callable[[np.ndarray], np.ndarray],
     gaps: Gaps,
 ) -> dict[tuple[int, ...], float]:
-    """The CRPS of predictions of hidden values of z `(n, ...)`, by each prior and by draws of each two in turn."""
+    """The CRPS of predictions of hidden values of z `(n, ...)`, by each prior and by draws of each two in turn.
+
+    A Gaussian prior in the list is replaced by one that is as wide as its errors on z (`widened`).
+    """
     z = np.concatenate([z] * max(1, MOST_HELD_OUT // len(z)))  # few rows with several patterns
     random = np.random.RandomState(seed % (1 << 32))
     hidden = ~np.isnan(z) & gaps(z.shape, random)
     shown = np.where(hidden, np.nan, z).astype(np.float32)
+    for k, prior in enumerate(priors):
+        if isinstance(prior, GaussianPrior):
+            priors[k] = widened(prior, draw([prior], shown, SCORED, steps=16, seed=seed)[:, hidden], z[hidden])
     draws = [snapped(draw([prior], shown, SCORED, steps=16, seed=seed))[:, hidden] for prior in priors]
     sets = [(k,) for k in range(len(priors))] + list(combinations(range(len(priors)), 2))
     return {chosen: crps(np.concatenate([draws[k] for k in chosen]), z[hidden]) for chosen in sets}
+
+
+def widened(prior: GaussianPrior, draws: np.ndarray, x: np.ndarray) -> GaussianPrior:
+    """The prior with samples spread by the first of `SPREADS` with which draws `(k, n)` cover 90 % of x `(n,)`.
+
+    A covariance fitted to few rows is too sure of what it predicts. A larger one, with the noise of values as before,
+    has nearly the same posterior means and wider posteriors.
+    """
+    mean = draws.mean(0)
+    factor = next((s for s in SPREADS if coverage(mean + s * (draws - mean), x) >= 0.9), SPREADS[-1])
+    cov = prior.covariance().scaled(factor)
+    return GaussianPrior(prior.mean, cov, sigma_min=prior.sigma_min, sigma_max=prior.sigma_max)
 
 
 def scattered_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
