@@ -52,7 +52,7 @@ def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, 
     small = rows < 1000
     batch = 128 if rows < 2000 else 256 if rows < 8000 else 512
     if steps is None:
-        steps = int(np.clip((EPOCHS / 2 if small else EPOCHS) * rows / (batch * laps), 80, 1200))
+        steps = int(np.clip((EPOCHS / 2 if small else EPOCHS) * rows / (batch * laps), 80, 1000))
     return {
         "name": "tables",
         "data": {"source": "given"},
