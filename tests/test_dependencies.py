@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # names of imports that differ from the names of packages
-PACKAGES = {"PIL": "pillow", "yaml": "pyyaml"}
+PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 # imported if present, and installed by other packages: torch on Linux, and notebooks
 NOT_DECLARED = {"triton", "ipywidgets"}
 # extras for people who work on the library, not for those who use it
