@@ -84,9 +84,9 @@ REFUSED = [
     ("posterior {home}/prior.safetensors {home}/other.safetensors " + DRAWS, r"must contain observations of x with shape \(4,\).*got \(3, 3\)"),
     # laps
     ("sample {home}/run --lap 1 " + QUICK, "lap 1 is not finished; finished laps are 0 to 0"),
-    ("sample {home}/run --lap -1 " + QUICK, "lap -1 is not there"),
-    ("export {home}/run --lap 5 -o {home}/e", "lap 5 is not there"),
-    ("evaluate {home}/run --lap 5 " + EVALUATE, "lap 5 is not there"),
+    ("sample {home}/run --lap -1 " + QUICK, "lap -1 is not finished"),
+    ("export {home}/run --lap 5 -o {home}/e", "lap 5 is not finished"),
+    ("evaluate {home}/run --lap 5 " + EVALUATE, "lap 5 is not finished"),
     ("sample {home}/prior.safetensors --lap 7 -o {home}/x.npy " + QUICK, "the file of one prior: it has no lap 7"),
     ("posterior {home}/prior.safetensors {home}/obs.safetensors --lap 7 " + DRAWS, "it has no lap 7"),
     # where results go, before they are computed
