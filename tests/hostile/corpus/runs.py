@@ -14,7 +14,7 @@ from .registry import Bomb, hole, hostile
 
 
 def outside(folder: Path) -> Path:
-    """A folder beside the run, with a prior in it that the run has no business with."""
+    """A folder beside the run, with a prior that does not belong to the run."""
     return write_run(folder / "outside")
 
 
