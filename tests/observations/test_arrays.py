@@ -109,7 +109,7 @@ def test_masks_matrices_and_kernels_may_be_arrays():
         (lambda: Observations(np.ones((2, 2)) * 1j, sigma=1.0), "name the operator"),
         (lambda: Observations(TABLE, np.isfinite(TABLE), sigma=1.0), r"operator, got ndarray.*operators.Mask\(mask\)"),
         (lambda: Observations(Observations(TABLE, sigma=1.0), sigma=1.0), "Observations already"),
-        (lambda: Observations(TABLE, sigma="small"), "sigma must be a tensor.*got str"),
+        (lambda: Observations(TABLE, sigma="small"), "sigma must be a number, an array or 'learn', got"),
         (lambda: Observations(TABLE, sigma=1j), "sigma must be real"),
         (lambda: Observations(TABLE, sigma=[0.1, 0.1]), r"4 of them, got shape \(2,\)"),
         (lambda: Observations(TABLE, sigma=[0.1, 0.0, 0.1]), r"positive and finite, got \[0.0\]"),

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..core.processes import ALONE, Processes
 from ..core.randomness import Stream
+from ..observations.lazy import StoredObservations
+from ..runs.draws import DrawStore
 from ..runs.lap_draws import StoredDraws
 from .augment import Augment
 from .noise_law import NoiseLaw
@@ -26,6 +28,7 @@ class Examples:
         processes: This process; each process takes its part `[first, last)` of every batch.
         conditioned: The fraction of the examples that receive the operator of an observation.
         observations: The number of observations to take these operators from.
+        repeats: (draws,). How often an epoch uses each draw. Default: once.
     """
 
     def __init__(
@@ -38,15 +41,20 @@ class Examples:
         processes: Processes = ALONE,
         conditioned: float = 0.0,
         observations: int = 0,
+        repeats: Tensor | None = None,
     ) -> None:
         self.conditioned, self.observations = conditioned, observations
         self.draws, self.batch, self.law, self.augment, self.stream = draws, batch, law, augment, stream
         self.first, self.last = (batch * r // processes.count for r in (processes.rank, processes.rank + 1))
         self._orders: dict[int, Tensor] = {}
+        # the draws of an epoch, each as often as its weight
+        self.epoch = (
+            None if repeats is None else torch.arange(len(draws)).repeat_interleave(repeats.cpu()).to(draws.device)
+        )
 
     def rows(self, position: Tensor) -> Tensor:
         """Return the draw at each position of an endless sequence of shuffled epochs."""
-        n = len(self.draws)
+        n = len(self.draws) if self.epoch is None else len(self.epoch)
         epoch = position // n
         first, last = int(position[0]) // n, int(position[-1]) // n
         self._orders = {
@@ -54,7 +62,8 @@ class Examples:
             for e in range(first, last + 1)
         }
         orders = torch.stack([self._orders[e] for e in range(first, last + 1)])
-        return orders[epoch - first, position % n]
+        rows = orders[epoch - first, position % n]
+        return rows if self.epoch is None else self.epoch[rows]
 
     def block(self, start: int, count: int) -> tuple[Tensor, ...]:
         """Return the examples of the steps start … start+count−1.
@@ -92,3 +101,16 @@ class Examples:
         """Return the augmented draws of one step, `(B, *event)`; read: the draws, if `block` read them from disk."""
         x = read[0] if isinstance(self.draws, StoredDraws) else self.draws[rows]
         return self.augment(x, u)
+
+
+def draw_repeats(obs: StoredObservations, store: DrawStore, draws: int) -> Tensor | None:
+    """How often an epoch uses each of `draws` draws, `(draws,)`; None if the observations have no weights.
+
+    Args:
+        obs: The training observations.
+        store: Their draws.
+    """
+    if obs[:1].read().repeats is None:
+        return None
+    repeats = torch.cat([part.repeats for part in obs.parts() if part.repeats is not None])
+    return repeats[store.owners(draws // len(obs))]

@@ -15,6 +15,7 @@ from ..runs.shown import write_losses
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .conditioning import Instruments
 from .context import RunContext
+from .examples import draw_repeats
 from .maximization import MeasuredWith, maximization
 from .measured_loss import usable_share
 from .start import denoiser_to_train, is_other_network
@@ -38,6 +39,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
         assert isinstance(prior, DiffusionPrior)
         return prior.to(context.device)
     training = _Training(context, lap, before)
+    training.prior.noise = context.noise.update(before, context.start, store)
     record = training.run(store)
     results = training.results(record)
     if context.processes.is_first:
@@ -98,6 +100,7 @@ class _Training:
             lap=context.laps_before + self.lap,
             measured=self.weight,
             measured_with=measured_with,
+            repeats=draw_repeats(context.obs.train, store, len(draws)),
             precision=context.recipe.precision,
             resume=read_checkpoint(self.checkpoint_file, origin),
             checkpoint=checkpoint,

@@ -48,6 +48,7 @@ def maximization(
     lap: int,
     measured: float | None = None,
     measured_with: MeasuredWith | None = None,
+    repeats: Tensor | None = None,
     precision: str = "float32",
     resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
     checkpoint: Checkpoint | None = None,
@@ -94,7 +95,7 @@ def maximization(
     trainer = Trainer(prior, options, steps, precision, processes, loss, lambda: interruption.asked, instruments)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     shown = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
-    examples = Examples(draws, options.batch, law, augment, stream, processes, *shown)
+    examples = Examples(draws, options.batch, law, augment, stream, processes, *shown, repeats)
     done, record = 0, TrainingRecord()
     if begin is not None:
         trainer.restore(begin)

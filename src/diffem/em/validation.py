@@ -10,6 +10,7 @@ from ..core.errors import InputError
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
 from ..observations import Observations
+from ..observations.levels import level_count
 from ..operators import Identity
 from ..posterior import METHODS
 from ..priors import Prior
@@ -37,6 +38,11 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     if obs.empty()[split(len(obs), recipe.watch.held_out)[0]].all():
         raise InputError("none of the observations to train on measures anything: there is nothing to learn from")
     if recipe.e_step.clean:
+        if level_count(obs):
+            raise InputError(
+                "e_step.clean takes samples without noise, and sigma='learn' observations with noise of unknown level: "
+                "leave out one of the two"
+            )
         _require_clean(obs)
     if start is not None and start.mean.dtype != torch.float32:
         raise InputError(

@@ -17,6 +17,7 @@ from .solvers import (
     direct,
     gmres,
 )
+from .unknown import UnknownNoise
 
 __all__ = [
     "COVARIANCES",
@@ -31,6 +32,7 @@ __all__ = [
     "Solver",
     "Status",
     "System",
+    "UnknownNoise",
     "as_covariance",
     "axpy",
     "bicgstab",

@@ -10,12 +10,14 @@ from torch import Tensor
 from ..core.errors import InputError
 from .covariance import Covariance, Diagonal, Isotropic, LowRank
 from .dense import DenseCovariance
+from .unknown import UnknownNoise
 
 COVARIANCES: dict[str, type[Covariance]] = {
     "isotropic": Isotropic,
     "diagonal": Diagonal,
     "low_rank": LowRank,
     "dense": DenseCovariance,
+    "unknown": UnknownNoise,
 }
 
 

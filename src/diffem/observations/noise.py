@@ -1,4 +1,4 @@
-"""The covariance of the noise from its standard deviations: one, one per observation, or one per measured value."""
+"""The covariance of the noise, from a covariance, from standard deviations, or with levels that are unknown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,59 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..linalg import Covariance, Diagonal, Isotropic
+from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, UnknownNoise
 from .arrays import as_tensor
+
+
+def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor) -> Covariance:
+    """Make the covariance of the noise of observations y `(n, *measurement)`; see `Observations`.
+
+    Raises:
+        InputError: If the arguments contradict each other or do not fit y.
+    """
+    if (sigma is None) == (cov is None):
+        raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
+    if isinstance(sigma, str):
+        cov = unknown_noise(sigma, groups, y)
+    elif groups is not None:
+        raise InputError("groups name the values that share an unknown noise level: they go with sigma='learn'")
+    elif sigma is not None:
+        cov = independent_noise(sigma, y)
+    if not isinstance(cov, Covariance):
+        raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
+    cov = cov.bind(y.ndim - 1)
+    if cov.batch is not None and cov.batch != len(y):
+        raise InputError(f"y holds {len(y)} observations, the noise covariance {cov.batch}")
+    if isinstance(cov, UnknownNoise):
+        if cov.is_per_value and cov.groups.shape != y.shape[1:]:
+            raise InputError(
+                f"groups of shape {tuple(cov.groups.shape)} do not fit a measurement of shape {tuple(y.shape[1:])}"
+            )
+        return cov
+    try:
+        cov.matvec(y[:1]) if cov.batch is None else cov[:1].matvec(y[:1])
+    except RuntimeError as error:
+        raise InputError(f"the noise covariance {cov} does not fit y of shape {tuple(y.shape)}: {error}") from None
+    return represented(cov, y)
+
+
+def represented(cov: Covariance, y: Tensor) -> Covariance:
+    """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
+    small = torch.finfo(y.dtype).tiny
+    lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
+    cov = cov.to(y)
+    if not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
+        raise InputError(
+            f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "
+            f"({small:.1e}): "
+            "give y in float64, in larger units, or with the noise it has"
+        )
+    if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
+        raise InputError(
+            "the noise covariance must be positive definite: in some direction it has no variance "
+            f"(in {y.dtype}), which would make that combination of the measured values exact"
+        )
+    return cov
 
 
 def independent_noise(sigma: Any, y: Tensor) -> Covariance:
@@ -42,3 +93,39 @@ def independent_noise(sigma: Any, y: Tensor) -> Covariance:
     if padded[0] == 1:
         return Diagonal(variances[0].expand(y.shape[1:]).contiguous())
     return Diagonal(variances.expand(y.shape).contiguous())
+
+
+def unknown_noise(word: str, groups: Any, y: Tensor) -> UnknownNoise:
+    """Noise whose levels `fit` estimates, one per group.
+
+    Args:
+        word: "learn".
+        groups: Labels `(n,)`, one per observation; labels that broadcast to one measurement; "columns", one level per
+            index of the last axis; or None, one level for all.
+        y: The observations, `(n, *measurement)`.
+
+    Raises:
+        InputError: If sigma is another word, or the labels have another shape or are not whole numbers.
+    """
+    if word != "learn":
+        raise InputError(f"sigma must be a number, an array or 'learn', got {word!r}")
+    if groups is None:
+        return UnknownNoise(torch.zeros((), dtype=torch.int64, device=y.device))
+    if isinstance(groups, str):
+        if groups != "columns":
+            raise InputError(f"groups must be labels or 'columns', got {groups!r}")
+        groups = torch.arange(y.shape[-1], device=y.device)
+        return UnknownNoise(groups.expand(y.shape[1:]).contiguous(), per_value=True)
+    labels = torch.as_tensor(groups).to(y.device)
+    if labels.is_complex() or not bool((labels == labels.double().floor()).all()):
+        raise InputError(f"groups must be whole numbers, the label of each group, got {labels.dtype}")
+    used, labels = labels.unique(return_inverse=True)
+    if labels.shape == (len(y),):
+        return UnknownNoise(labels, len(used))
+    padded = (1,) * (y.ndim - 1 - labels.ndim) + tuple(labels.shape)
+    if labels.ndim >= y.ndim or any(s not in (1, size) for s, size in zip(padded, y.shape[1:], strict=True)):
+        raise InputError(
+            f"groups must hold one label per observation, ({len(y)},), or labels that broadcast to a measurement "
+            f"{tuple(y.shape[1:])}, got shape {tuple(labels.shape)}"
+        )
+    return UnknownNoise(labels.reshape(padded).expand(y.shape[1:]).contiguous(), len(used), per_value=True)

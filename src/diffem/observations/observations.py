@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..core.shapes import raised, require_batch, require_precision
 from ..files import memory
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
-from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic
+from ..linalg import Covariance, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..operators import Identity, Mask, Operator
 from ..operators.saved import (
@@ -30,7 +30,7 @@ from ..operators.saved import (
 )
 from ..operators.spectrum import Spectrum
 from .arrays import as_tensor, implied_operator, tried
-from .noise import independent_noise
+from .noise import noise_covariance, represented
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
@@ -48,14 +48,18 @@ class Observations:
         A: An operator with shared parameters, or with parameters for n observations. None: NaN marks unmeasured
             entries.
         sigma: Standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to
-            `(*measurement)` (the columns of a table) or to y (`noise.py`).
+            `(*measurement)` (the columns of a table) or to y (`noise.py`). `"learn"`: unknown, and
+            estimated by `fit`.
         cov: Covariance of the noise, instead of `sigma`.
+        groups: Labels of the values that share an unknown noise level: `(n,)`, broadcastable to `(*measurement)`, or
+            `"columns"` for one level per index of the last axis. Default: one level for all.
         adaptive: Whether operators depend on the object, for instance if later measurements were chosen by earlier
             results. Posteriors and EM remain valid, but the loss on measured values (`train.measured`) does not, so it
             is not used.
     """
 
     adaptive: bool = False
+    repeats: Tensor | None = None  # (n,) how often an epoch of training uses the draws of each observation; None: once
 
     @in_own_modes
     def __init__(
@@ -65,6 +69,7 @@ class Observations:
         sigma: Any = None,
         *,
         cov: Covariance | None = None,
+        groups: Any = None,
         adaptive: bool = False,
     ) -> None:
         if not isinstance(adaptive, bool):
@@ -100,7 +105,7 @@ class Observations:
             raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
         self.y = clean.detach()
         self.A = A.resolve_axes(x)
-        self.cov = self._covariance(sigma, cov)
+        self.cov = noise_covariance(sigma, cov, groups, self.y)
 
     @classmethod
     def clean(cls, x: Any, sigma: float | None = None) -> Observations:
@@ -115,24 +120,10 @@ class Observations:
             sigma = 1e-3 * (float(x.double().std(correction=0)) or 1.0)
         return cls(x, Identity(), sigma=sigma)
 
-    def _covariance(self, sigma: Any, cov: Covariance | None) -> Covariance:
-        if (sigma is None) == (cov is None):
-            raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
-        if sigma is not None:
-            cov = independent_noise(sigma, self.y)
-        assert cov is not None
-        if not isinstance(cov, Covariance):
-            raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
-        cov = cov.bind(self.y.ndim - 1)
-        if cov.batch is not None and cov.batch != len(self):
-            raise InputError(f"y holds {len(self)} observations, the noise covariance {cov.batch}")
-        try:
-            cov.matvec(self.y[:1]) if cov.batch is None else cov[:1].matvec(self.y[:1])
-        except RuntimeError as error:
-            raise InputError(
-                f"the noise covariance {cov} does not fit y of shape {tuple(self.y.shape)}: {error}"
-            ) from None
-        return _represented(cov, self.y)
+    @staticmethod
+    def concatenate(sets: Sequence[Observations], weights: Sequence[int] | None = None) -> Observations:
+        """Join observations of different kinds, for example clean samples, masks and blurs; see `combined.py`."""
+        return COMBINERS[-1](sets, weights)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -144,6 +135,8 @@ class Observations:
         if len(new.y) == 0:
             raise InputError(f"no observations left: {index} of {len(self)}")
         new.A, new.cov = self.A[index], self.cov[index]
+        if self.repeats is not None:
+            new.repeats = self.repeats[index if isinstance(index, slice) else index.to(self.repeats.device)]
         return new
 
     def to(self, *args: Any, **kwargs: Any) -> Observations:
@@ -151,7 +144,7 @@ class Observations:
         new.y, new.A, new.cov = self.y.to(*args, **kwargs), self.A.to(*args, **kwargs), self.cov.to(*args, **kwargs)
         if new.y.dtype != self.y.dtype:
             require_precision(new.y.dtype, "y")
-            new.cov = _represented(self.cov, new.y)
+            new.cov = represented(self.cov, new.y)
         return new
 
     def scaled(self, factor: float) -> Observations:
@@ -253,19 +246,22 @@ class Observations:
         structure: dict[str, Any] = {"format": FORMAT, "A": describe_operator(self.A, "A", tensors), "cov": cov}
         if self.adaptive:
             structure["adaptive"] = True
-        tensors |= parts
+        tensors |= parts | ({} if self.repeats is None else {"repeats": self.repeats})
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_tensors(Path(path), tensors, structure)
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name: y, the parameters of the operators, the noise, and a marker if adaptive."""
         tensors = {"y": self.y} | ({"adaptive": torch.ones((), dtype=torch.bool)} if self.adaptive else {})
+        if self.repeats is not None:
+            tensors["repeats"] = self.repeats
         gather_tensors(self.A, "A", tensors)
         return tensors | {f"cov.{name}": tensor for name, tensor in self.cov._tensors.items()}
 
     def per_observation(self) -> set[str]:
         """The names among `tensors` that hold one entry per observation."""
-        return {"y", *per_observation(self.A, "A"), *(f"cov.{name}" for name in self.cov.per_observation())}
+        own = {"y"} if self.repeats is None else {"y", "repeats"}
+        return {*own, *per_observation(self.A, "A"), *(f"cov.{name}" for name in self.cov.per_observation())}
 
     def structure(self) -> dict[str, Any]:
         """Kinds and settings of operator and noise as JSON values: what the tensors do not contain."""
@@ -293,30 +289,21 @@ class Observations:
             y, A = require_batch(tensors["y"], "y"), rebuild_operator(structure["A"], "A", tensors)
             require_affordable(A, y)
             cov = rebuild_covariance(structure["cov"], tensors)
-            return cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
+            obs = cls(y, A, cov=cov, adaptive=structure.get("adaptive", False))
+            obs.repeats = require_repeats(tensors, len(obs))
+            return obs
         except Exception as error:  # any error from an untrusted description is an error of the file
             raise InputError(
                 f"{path} is not an observations file of this library, or is damaged: {explain(error)}"
             ) from error
 
 
-def _represented(cov: Covariance, y: Tensor) -> Covariance:
-    """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
-    small = torch.finfo(y.dtype).tiny
-    lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
-    cov = cov.to(y)
-    if not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
-        raise InputError(
-            f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "
-            f"({small:.1e}): "
-            "give y in float64, in larger units, or with the noise it has"
-        )
-    if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
-        raise InputError(
-            "the noise covariance must be positive definite: in some direction it has no variance "
-            f"(in {y.dtype}), which would make that combination of the measured values exact"
-        )
-    return cov
+def require_repeats(tensors: dict[str, Tensor], n: int) -> Tensor | None:
+    """The weights of n observations in a file, `(n,)`, or None. Raises InputError if they are not positive counts."""
+    repeats = tensors.get("repeats")
+    if repeats is not None and (repeats.dtype != torch.int64 or repeats.shape != (n,) or not (repeats > 0).all()):
+        raise InputError(f"repeats must be {n} positive whole numbers")
+    return repeats
 
 
 def require_affordable(A: Operator, y: Tensor) -> None:
@@ -346,4 +333,5 @@ def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
 
 # `load` calls these before it reads the whole file; None means that the function does not apply. `__init__.py` adds
 # `open_large`
+COMBINERS: list[Callable[[Sequence[Observations], Sequence[int] | None], Observations]] = []  # `concatenate`
 OPENERS: list[Callable[[Path], Observations | None]] = []

@@ -20,7 +20,7 @@ from ..operators import Operator
 from ..operators.saved import rebuild_operator
 from .batches import scanned_together
 from .lazy import StoredObservations
-from .observations import FORMAT, Observations, require_affordable
+from .observations import FORMAT, Observations, require_affordable, require_repeats
 
 
 def open_large(path: Path) -> StoredObservations | None:
@@ -97,4 +97,6 @@ class FileShelf:
     def _observations(self, tensors: dict[str, Tensor]) -> Observations:
         A = rebuild_operator(self._structure["A"], "A", tensors)
         cov = rebuild_covariance(self._structure["cov"], tensors)
-        return Observations(tensors["y"], A, cov=cov, adaptive=self.adaptive)
+        obs = Observations(tensors["y"], A, cov=cov, adaptive=self.adaptive)
+        obs.repeats = require_repeats(tensors, len(obs))
+        return obs

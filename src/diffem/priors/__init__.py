@@ -1,10 +1,23 @@
 """Priors: denoisers that can be sampled and conditioned."""
 
 from .base import Prior
+from .calibration import Calibration, calibrate
 from .diffusion import DiffusionPrior
 from .fit import fit_gaussian
 from .gaussian import GaussianPrior
+from .levels import NoiseLevels
 from .mixture import MixturePrior
 from .rounds import FitHistory, FitState
 
-__all__ = ["DiffusionPrior", "FitHistory", "FitState", "GaussianPrior", "MixturePrior", "Prior", "fit_gaussian"]
+__all__ = [
+    "Calibration",
+    "DiffusionPrior",
+    "FitHistory",
+    "FitState",
+    "GaussianPrior",
+    "MixturePrior",
+    "NoiseLevels",
+    "Prior",
+    "calibrate",
+    "fit_gaussian",
+]

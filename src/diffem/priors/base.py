@@ -24,6 +24,7 @@ from ..core.shapes import noise_level, require_batch, require_event, require_pre
 from ..linalg import Covariance
 from ..observations import Observations
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
+from .levels import NoiseLevels, with_known_noise
 from .methods import METHODS, Conditioned
 
 logger = logging.getLogger("diffem")
@@ -38,9 +39,11 @@ class Prior(nn.Module):
             so that data multiplied by c give results multiplied by c.
         sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
             by default.
+        noise: The noise levels of the observations, if they were estimated together with the prior.
     """
 
     is_exact: ClassVar[bool] = False  # whether `sample` and `posterior(obs).sample` draw in closed form by default
+    noise: NoiseLevels | None = None
 
     mean: Tensor
     scale: float
@@ -168,6 +171,7 @@ def condition(prior: Prior, obs: Observations, method: str | None = None, **opti
     """Condition `prior` on `obs` by a method, or by the best one that applies; see `Prior.posterior`."""
     if not isinstance(obs, Observations):
         raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
+    obs = with_known_noise(obs, prior.noise)
     if method is None:
         method, why = prior.choose_method(obs) if not options else ("mmps", "its options were given")
         logger.info("posterior method %r: %s", method, why)

@@ -20,6 +20,7 @@ from .base import Prior
 from .diffusion import DiffusionPrior
 from .family import Family
 from .gaussian import GaussianPrior
+from .levels import NoiseLevels
 
 FORMAT = "diffem-prior-2"
 READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks take unscaled samples
@@ -35,6 +36,8 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
         "scale": prior.scale,
         **notes,
     }
+    if prior.noise is not None:
+        description["noise"] = prior.noise.note()
     tensors = {"mean": prior.mean}
     if isinstance(prior, DiffusionPrior):
         if prior.settings is None:
@@ -81,6 +84,14 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
 
 
 def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
+    """Rebuild a prior from its description, with its estimated noise levels if it has any."""
+    prior = _rebuild_prior(description, tensors)
+    if "noise" in description:
+        prior.noise = NoiseLevels.read(description["noise"])
+    return prior
+
+
+def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     sigma_min, sigma_max = (float(sigma) for sigma in description["sigma"])
     scale = float(description["scale"]) if description["format"] == FORMAT else 1.0
     for name in ("lap", "laps_before"):

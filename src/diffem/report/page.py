@@ -88,7 +88,7 @@ def write_report(
         held_out=recipe.watch.held_out,
         warnings=[(m["lap"], w) for m in metrics for w in m.get("warnings", [])],
         settings=recipe.to_yaml(),
-        encoding=encoding(obs, load(path, 0), range),
+        encoding=encoding(obs, load(path, last), range),
         total=sum(m.get("seconds", 0.0) for m in metrics),
     )
     target = run.path / "report.html"

@@ -9,6 +9,7 @@ from ..observations import Observations
 from ..observations.batches import scanned_together
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
+from ..priors.levels import with_known_noise
 
 DESCRIBED = 256  # largest number of observations from which the description is computed
 
@@ -75,7 +76,8 @@ def encoding(obs: Observations | None, prior: Prior, range: tuple[float, float] 
     if obs is not None and len(obs):
         try:
             some = obs[: min(len(obs), DESCRIBED, scanned_together(obs))]
-            rows.append(("an observation y", observation_in_words(some)))
+            text = observation_in_words(with_known_noise(some, prior.noise))
+            rows.append(("an observation y", text + (" (estimated)" if prior.noise is not None else "")))
         except InputError:  # the file of the observations is gone; the other rows do not need it
             pass
     s = prior.scale

@@ -111,6 +111,12 @@ METRICS = (
         ideal=1.0,
         curve=True,
     ),
+    Metric(
+        "noise_sigma",
+        "standard deviation of the noise, if it is estimated; with several levels their geometric mean",
+        "noise level",
+        curve=True,
+    ),
     Metric("kept", "draws kept from the previous lap", "kept", "{:.2%}", of_draws=True),
     Metric("guards", "curvature guards per evaluation", "guards", "{:.2%}", of_draws=True),
     Metric("loss", "denoising loss at the end of the M-step", "loss", "{:.4f}"),

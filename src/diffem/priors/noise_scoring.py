@@ -1,0 +1,118 @@
+r"""The noise level of maximum likelihood together with a Gaussian prior, for operators whose rows overlap.
+
+If the rows of A are not orthonormal (several observations of the same combination, dense matrices, blurs), isotropic
+noise and an isotropic part of Σ look different in y, and the likelihood of (μ, Σ, σ) has a maximum in σ. Rounds of
+`fit_gaussian` alternate with Fisher scoring of log σ_g², with K = AΣAᵀ + Σ_y and a = K⁻¹(y − Aμ):
+
+    step_g = Σ_j∈g (a_j² − [K⁻¹]_jj) / (σ_g² Σ_j,l∈g [K⁻¹]_jl²).
+
+The levels start low: scoring rises from there in a few steps, while from above the first rounds would explain y by
+    noise alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..linalg import UnknownNoise
+from ..observations import Observations
+from ..observations.levels import with_levels
+from .gaussian import GaussianPrior
+from .levels import NoiseLevels
+from .marginal import choose, measured_values, observation_laws
+
+STEPS = 40
+LOW = 1e-4  # first variance of the noise relative to the mean square of y
+FIRST_ROUNDS, ROUNDS, LAST_ROUNDS = 24, 6, 48  # of the Gaussian fit: at first, between steps, and to compare two levels
+SETTLED = 2e-3  # change of log σ² below which the level is accepted
+DETERMINED = 5.0  # nats by which half the level must fit worse
+VALUES = 1024  # measured values per observation, at most
+
+Fit = Callable[[Observations, GaussianPrior | None, int], GaussianPrior]
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Log-likelihood, and the first derivative and the Fisher information of log σ² for each group, `(G,)`."""
+
+    log_likelihood: float
+    score: Tensor
+    information: Tensor
+
+
+def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[GaussianPrior, NoiseLevels]:
+    """Estimate the noise levels of observations made with `sigma="learn"`.
+
+    Args:
+        obs: The observations.
+        fit: Fits a Gaussian with full covariance to observations with known noise, from a given one, in at most so many
+            rounds.
+        share: The number of observations over that of `obs`, if these are a part.
+    """
+    groups, count = _groups(obs)
+    log_variance = (LOW * _mean_squares(obs, groups, count)).log()
+    prior, before = None, torch.zeros(count, dtype=torch.float64)
+    for k in range(STEPS):
+        known = with_levels(obs, (log_variance / 2).exp())
+        prior = fit(known, prior, ROUNDS if k else FIRST_ROUNDS)
+        found = _scores(prior, known, groups, count)
+        step = found.score / found.information.clamp(min=1e-12)
+        # Σ answers with a delay: steps that shrink by a constant factor are summed up at once
+        ratio = torch.where(before != 0, step / before, 0).clamp(0, 0.75)
+        before = step
+        log_variance = log_variance + (step / (1 - ratio)).clamp(-1, 1)
+        if bool((step.abs() < SETTLED).all()):
+            break
+    assert prior is not None
+    sigma = (log_variance / 2).exp()
+
+    def fitted(sigma: Tensor) -> _Scores:
+        known = with_levels(obs, sigma)
+        return _scores(fit(known, prior, LAST_ROUNDS), known, groups, count)
+
+    best, half = fitted(sigma), fitted(sigma / 2)
+    determined = share * (best.log_likelihood - half.log_likelihood) > DETERMINED
+    error = 0.5 * (share * best.information).clamp(min=1e-12).rsqrt()
+    return prior, NoiseLevels.of(sigma, error, determined)
+
+
+def _groups(obs: Observations) -> tuple[Tensor, int]:
+    """The group number of every value, `(n, *measurement)`, and the number of groups."""
+    cov = obs.cov
+    assert isinstance(cov, UnknownNoise)
+    return cov.group_of_values(obs.y).expand_as(obs.y), cov.count
+
+
+def _mean_squares(obs: Observations, groups: Tensor, count: int) -> Tensor:
+    """The mean square of the measured values of each group, `(G,)`."""
+    inside = measured_values(obs).flatten()
+    y, group = obs.y.double().flatten()[inside], groups.flatten()[inside]
+    total = torch.zeros(count, dtype=torch.float64, device=y.device)
+    numbers = total.index_add(0, group, torch.ones_like(y))
+    return (total.index_add(0, group, y.square()) / numbers.clamp(min=1)).clamp(min=1e-30)
+
+
+def _scores(prior: GaussianPrior, obs: Observations, groups: Tensor, count: int) -> _Scores:
+    log_likelihood = 0.0
+    score, information = (torch.zeros(count, dtype=torch.float64, device=obs.y.device) for _ in range(2))
+    chosen = choose(measured_values(obs), VALUES)
+    for rows, law in observation_laws(prior, obs, chosen):
+        here = groups[rows].flatten(1).gather(1, chosen.index[rows])
+        noise = law.noise.diagonal(dim1=-2, dim2=-1)
+        chol = torch.linalg.cholesky(law.covariance())
+        inverse = torch.cholesky_inverse(chol)
+        solved = (inverse @ law.residual.unsqueeze(-1)).squeeze(-1)
+        logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum()
+        values = float(law.inside.sum()) * math.log(2 * math.pi)
+        log_likelihood -= 0.5 * float((law.residual * solved).sum() + logdet + values)
+        first = 0.5 * noise * (solved.square() - inverse.diagonal(dim1=-2, dim2=-1))
+        score.index_add_(0, here.flatten(), torch.where(law.inside, first, 0).flatten())
+        both = (here[:, :, None] == here[:, None, :]) & law.inside[:, :, None] & law.inside[:, None, :]
+        second = 0.5 * noise * (torch.where(both, inverse.square(), 0) * noise[:, None, :]).sum(-1)
+        information.index_add_(0, here.flatten(), second.flatten())
+    return _Scores(log_likelihood, score, information)

@@ -1,0 +1,96 @@
+"""Noise levels that a run estimates: from the start, through the laps, resumed, and in what the run reports."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import diffem
+from diffem import InputError, Observations, operators
+from diffem.cli.commands import app
+from diffem.priors.levels import NoiseLevels
+from diffem.report.page import write_report
+from tests.em.small import RECIPE
+
+LEARNS = {**RECIPE, "gaussian": {"rounds": 16}, "e_step": {**RECIPE["e_step"], "fresh": 1.0}}
+
+
+def observations(sigma: float = 0.1, n: int = 400, **options: object) -> Observations:
+    """A circle in two of eight values, its double angle in a third, and five constant values; 70 % are measured."""
+    generator = torch.Generator().manual_seed(3)
+    angle = 6.3 * torch.rand(n, generator=generator)
+    x = torch.stack([angle.cos(), angle.sin(), (2 * angle).cos(), *torch.full((5, n), 0.5)], 1)
+    mask = torch.rand(n, 8, generator=generator) < 0.7
+    mask[:, 0] = True
+    return Observations(
+        x + sigma * torch.randn(n, 8, generator=generator), operators.Mask(mask), sigma="learn", **options
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return diffem.fit(observations(), LEARNS, tmp_path_factory.mktemp("noise") / "run", progress=False, report=False)
+
+
+def test_a_run_estimates_the_noise_level_with_an_interval(run):
+    # 1,300 measured values are constant: the standard error of their standard deviation is 2 %
+    for lap in run.laps:
+        assert lap["noise_sigma"] == pytest.approx(0.1, rel=0.06)
+        assert lap["noise_low"][0] < lap["noise_levels"][0] < lap["noise_high"][0]
+    assert run.laps[0]["noise_determined"]
+    assert any("the noise level is 0.0" in note for note in run.laps[-1]["notes"])
+
+
+def test_the_prior_carries_the_level_and_conditions_with_it(run):
+    prior = run.prior
+    assert prior.noise.sigma == tuple(run.laps[-1]["noise_levels"])
+    unknown = observations()[:4]
+    known = Observations(unknown.y, unknown.A, sigma=prior.noise.sigma[0])
+    drawn = (prior.posterior(obs, method="mmps").sample(steps=4, progress=False) for obs in (unknown, known))
+    assert torch.equal(*drawn)
+
+
+def test_an_export_keeps_the_level(run, tmp_path):
+    result = CliRunner().invoke(app, ["export", str(run.path), "-o", str(tmp_path / "export")])
+    assert result.exit_code == 0
+    assert diffem.load(tmp_path / "export").noise == run.prior.noise
+
+
+def test_a_resumed_run_ends_with_the_same_bits(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    for name in ("prior.safetensors", "metrics.json"):
+        (copy / "laps/002" / name).unlink()
+    again = diffem.fit(observations(), LEARNS, copy, progress=False, report=False)
+    assert again.laps[-1]["noise_levels"] == run.laps[-1]["noise_levels"]
+    weights, resumed = (r.prior.state_dict() for r in (run, again))
+    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+
+
+def test_the_report_shows_the_path_of_the_level(run):
+    text = write_report(run.path, observations()).read_text()
+    assert "noise level" in text
+    assert "(estimated)" in text
+
+
+def test_clean_samples_have_no_noise_to_learn(tmp_path):
+    with pytest.raises(InputError, match="leave out one of the two"):
+        diffem.fit(observations(), {**LEARNS, "e_step": {"clean": True}}, tmp_path / "run", progress=False)
+
+
+def test_a_prior_learned_with_known_noise_cannot_condition_on_unknown_noise():
+    prior = diffem.priors.GaussianPrior(torch.zeros(8), torch.eye(8))
+    with pytest.raises(InputError, match="give sigma as a number"):
+        prior.posterior(observations())
+
+
+def test_levels_in_a_damaged_file_are_refused():
+    for note in (
+        {"sigma": [0.1], "error": []},
+        {"sigma": [-1.0], "error": [0.1], "is_determined": True},
+        3,
+    ):
+        with pytest.raises(InputError, match="noise levels"):
+            NoiseLevels.read(note)
