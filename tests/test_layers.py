@@ -32,7 +32,7 @@ PACKAGES = {
     "posterior methods.",
     "posterior": "Posterior methods: a prior and observations make another denoiser.",
     "metrics": "Measures with and without clean data.",
-    "runs": "Recipes, the registry of data sources, a run's folder, draws on disk.",
+    "runs": "Recipes, the registry of data sources, run folders, draws on disk.",
     "em": "The loop: expectation, maximization, checks of the model, the verdict, evaluation, exported priors.",
     "report": "Pictures, the HTML page, loggers.",
     "api": "`diffem.fit`, which calls the loop and the report.",

@@ -1,4 +1,4 @@
-"""The tables benchmark: masks have the wanted share and mechanism, ranks count complete cases, categories survive encoding."""
+"""The tables benchmark: fraction and mechanism of masks, ranks over complete cases, encoding of categories."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from benchmarks.tables.methods import OneHot
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_masks_have_the_wanted_share_and_leave_a_value_in_every_row(mechanism):
+def test_masks_have_the_given_fraction_and_leave_a_value_in_every_row(mechanism):
     values = np.random.default_rng(0).standard_normal((4000, 10))
     gone = missing(values, mechanism, 0.3, 0)
     assert not gone.all(1).any()

@@ -216,7 +216,7 @@ class TestBadInput:
         assert {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".lock"} == before
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "thesis.tex").write_text("precious")
-        self.refused("not empty and not a run", "fit", "digits", "-o", tmp_path / "full")
+        self.refused("not empty and contains no run", "fit", "digits", "-o", tmp_path / "full")
         assert (tmp_path / "full" / "thesis.tex").read_text() == "precious"
         self.refused("no recipe.yaml", "sample", tmp_path / "full")
         self.refused("no recipe.yaml", "report", tmp_path / "nowhere")

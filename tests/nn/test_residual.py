@@ -1,4 +1,4 @@
-"""The residual perceptron begins as a linear map, and ignores what is not shown."""
+"""The residual perceptron is initially a linear map, and ignores conditioning inputs that are not given."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_its_blocks_begin_as_the_identity():
         assert torch.equal(block(features, embedding), features)
 
 
-def test_what_was_measured_has_no_effect_at_first_and_none_if_not_given():
+def test_conditioning_inputs_have_no_effect_at_first_and_none_if_not_given():
     network = ResidualMLP((2, 3), (16,), shown=12)
     x, level, shown = torch.randn(4, 2, 3), torch.randn(4), torch.randn(4, 2, 6)
     assert network(x, level).shape == x.shape
