@@ -160,7 +160,7 @@ def test_bad_input_ends_every_process_with_the_same_message(tmp_path):
     (tmp_path / "run" / "other").touch()
     for code, output in ends(launch(tmp_path / "run", 2)):
         assert code == 2, output
-        assert "is not empty and not a run" in output
+        assert "is not empty and contains no run" in output
 
 
 def test_alone(monkeypatch):

@@ -127,6 +127,6 @@ def _(folder):
     return recipe(folder, start="/dev/zero")
 
 
-@hostile("recipe, no folder", "a name that climbs out of its folder", "hold no slashes")
+@hostile("recipe, no folder", "a name that climbs out of its folder", "contain no slashes")
 def _(folder):
     return recipe(folder, name="../../../escaped")
