@@ -1,10 +1,16 @@
 """Blurred images and the loss on measured values: `python -m benchmarks.blurs --data FOLDER [--only determined]`.
 
-3,000 MNIST images at 14×14 in [-2, 2], each blurred by an anisotropic Gaussian kernel of its own (5×5, circular, widths 0.5 to 1.5 pixels)
-with a noise level of its own (0.05 to 0.3), an MLP of 3 × 384 and three laps. Three weights of the loss: `determined`, the share 0.8 of
-`train.measured` as it is; `gain`, the same share weighed by the square of the gain of A, as it once was; `none`, the share 0, which is EM. Per lap the
-mean squared error of a draw and of the mean of 8 draws on observations of the run, the coverage of their 90 % intervals, and seconds;
-lap 0 is the Gaussian start. FOLDER holds `train-images-idx3-ubyte`.
+The data are 3,000 MNIST images at 14×14 in [-2, 2]. Each is blurred by its own anisotropic Gaussian kernel (5×5,
+circular, widths 0.5 to 1.5 pixels) with its own noise level (0.05 to 0.3). The network is an MLP of 3 × 384, trained
+for three laps. Three losses are compared:
+
+- `determined`: weight 0.8 for `train.measured`, as the library computes it;
+- `gain`: the same weight, multiplied by the square of the gain of A, as in earlier versions;
+- `none`: weight 0, which is EM.
+
+Each row contains, for one lap, the mean squared error of a draw and of the mean of 8 draws on observations of the run,
+the coverage of their 90 % intervals, and seconds. Lap 0 is the Gaussian start. FOLDER contains
+`train-images-idx3-ubyte`.
 """
 
 from __future__ import annotations
@@ -53,7 +59,7 @@ def images(folder: Path, count: int) -> Tensor:
 
 
 def kernels(count: int, generator: torch.Generator) -> Tensor:
-    """Gaussians with two widths and an angle of their own, `(count, 5, 5)`, of sum 1."""
+    """Gaussian kernels `(count, 5, 5)` of sum 1, each with its own two widths and angle."""
     width = 0.5 + torch.rand(count, 2, 1, 1, generator=generator)
     angle = math.pi * torch.rand(count, 1, 1, generator=generator)
     row, column = torch.meshgrid(*(torch.arange(-2.0, 3.0),) * 2, indexing="ij")
@@ -64,7 +70,7 @@ def kernels(count: int, generator: torch.Generator) -> Tensor:
 
 
 def problem(folder: Path, count: int = IMAGES, seed: int = 0) -> tuple[Tensor, Observations]:
-    """The images, and their blurred and noisy observations."""
+    """The images and their blurred, noisy observations."""
     generator, x = torch.Generator().manual_seed(seed), images(folder, count)
     A = operators.Blur(kernels(count, generator))
     sigma = 0.05 + 0.25 * torch.rand(count, generator=generator)
@@ -72,7 +78,7 @@ def problem(folder: Path, count: int = IMAGES, seed: int = 0) -> tuple[Tensor, O
 
 
 class GainSquared:
-    """AᵀA in place of D."""
+    """The weight AᵀA in place of D."""
 
     resident = True
 
@@ -94,7 +100,7 @@ def errors(prior: Any, recipe: Recipe, obs: Observations, x: Tensor) -> dict[str
 
 
 def measure(weight: str, folder: Path) -> list[dict[str, Any]]:
-    """One run; a row per lap."""
+    """Measure one run; returns one row per lap."""
     x, obs = problem(folder)
     recipe = load_recipe(RECIPE, {"train.measured": WEIGHTS[weight]})
     some = split(len(obs), recipe.watch.held_out)[0][:EVALUATED]

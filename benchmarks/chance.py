@@ -1,9 +1,10 @@
-"""By how much a lap may exceed the best one before it when nothing is wrong: `python -m benchmarks.chance [--runs 32]`.
+"""How much a lap can exceed the best earlier lap by chance: `python -m benchmarks.chance [--runs 32]`.
 
-Draws from the exact posteriors of the manifold's observations, made anew lap after lap, all of them or as many as the recipe renews: the
-divergences that `benchmarks/manifold.py` measures then differ by chance alone. Laps count from `--settled` on, where a run that learns has come
-down to what chance leaves. Exact draws lie on the curve, where moving one set of points onto another is a matter of
-sorting: W₂² between places along the curve stands for the Sinkhorn divergence here, and takes milliseconds instead of a GPU.
+In each lap, draws are made from the exact posteriors of the manifold's observations: all of them, or the fraction that
+the recipe renews. The divergences that `benchmarks/manifold.py` measures then differ by chance alone. Only laps from
+`--settled` on count, because a real run has converged to the level of chance by then. Exact draws lie on the curve,
+where optimal transport between two sets of points is sorting. W₂² between positions along the curve replaces the
+Sinkhorn divergence here, and takes milliseconds without a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from diffem.runs.recipe import load_recipe, parse_change
 from .curve import LINE, even_truth, exact_places, lengths_of, moved, on_curve, worst_rise
 from .record import RESULTS, record
 
-POOL = 64  # exact draws kept for each observation; a lap takes one of them
+POOL = 64  # exact draws computed for each observation; a lap uses one of them
 MEASURES = ("draws", "pooled", "even")
 
 
@@ -44,7 +45,7 @@ def main(words: list[str] | None = None) -> None:
     random = on_curve(truth(points, seed, dimension), seed)[1]
 
     def measured(places: Tensor) -> list[float]:
-        along = even[places.flatten()]  # one draw of all after the other, as a run keeps them
+        along = even[places.flatten()]  # the first draw of every observation, then the second, as in a run's files
         return [moved(along[:points], random), moved(along, random), moved(along, even)]
 
     def run(number: int, renewed: bool) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""Faults at random instants, counted by what became of the run: `python -m benchmarks.chaos [--faults 300] [--workers 2] [--seed 0]`."""
+"""Outcomes of faults at random times: `python -m benchmarks.chaos [--faults 300] [--workers 2] [--seed 0]`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         rows = chaos(arguments.faults, arguments.seed, arguments.workers, Path(folder))
-    for row in rows:  # "silently wrong: what"
+    for row in rows:  # the outcome may continue, as in "silently wrong: FILES"
         row["outcome"] = row["outcome"].partition(":")[0]
     outcomes = Counter(row["outcome"] for row in rows)
     figures = {

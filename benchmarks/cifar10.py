@@ -1,9 +1,9 @@
-"""The paper's second experiment: `python -m benchmarks.cifar10 [--recipe cifar10-fast] [--set laps=6 …] [--assets DIR]`.
+"""The paper's second experiment: `python -m benchmarks.cifar10 [--recipe NAME] [--set laps=6 …] [--assets DIR]`.
 
-Runs (or continues) the recipe on real CIFAR-10, its pixels deleted, and measures what learning never sees: after every E-step the error
-of the draws on the deleted pixels; at chosen laps FID and KID of prior samples, and of the pooled draws of the last lap. Only the run
-itself counts as GPU time; measuring is apart. `--assets` (DIFFEM_ASSETS when absent): a folder with `cifar10/` and
-`fid/inception-2015-12-05.pt`.
+Runs (or resumes) the recipe on CIFAR-10 with deleted pixels and computes measures that need the complete images. After
+every E-step it measures the error of the draws on the deleted pixels. At selected laps it measures FID and KID of prior
+samples, and of all draws of the last lap. Only the run counts as GPU time; evaluation is excluded. `--assets` is a
+folder with `cifar10/` and `fid/inception-2015-12-05.pt`; default: the environment variable DIFFEM_ASSETS.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "wa
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--recipe", default="cifar10-fast")
-    parser.add_argument("--name", help="of the result; the recipe's when absent")
+    parser.add_argument("--name", help="name of the result; default: that of the recipe")
     parser.add_argument("--out", type=Path, default=Path("runs/cifar10"))
     parser.add_argument("--set", nargs="*", default=[])
     parser.add_argument("--assets", type=Path, default=Path(os.environ.get("DIFFEM_ASSETS", "assets")))
-    parser.add_argument("--fid-laps", nargs="*", type=int, help="laps whose prior is sampled; the last one when absent")
+    parser.add_argument("--fid-laps", nargs="*", type=int, help="laps whose prior is sampled; default: the last")
     parser.add_argument("--samples", type=int, default=50_000)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--sampler", default="ddpm2")
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--minutes", type=float, help="stop after this time, as `diffem fit --minutes` does")
-    parser.add_argument("--measure", action="store_true", help="only measure the laps that are there")
-    parser.add_argument("--run-only", action="store_true", help="measure nothing but the errors of the draws")
+    parser.add_argument("--measure", action="store_true", help="measure only the laps that exist, without running")
+    parser.add_argument("--run-only", action="store_true", help="measure only the errors of the draws")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -94,7 +94,8 @@ def main() -> None:
     store = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard)
     pooled = image_quality(cifar10.to_uint8(store.all()), reference, extractor)
     figures = {
-        f"fid_{arguments.samples // 1000}k": rows[-1]["fid"],  # lower with more samples, so these are part of its name
+        # FID falls with the number of samples, so the number is part of the key
+        f"fid_{arguments.samples // 1000}k": rows[-1]["fid"],
         "kid": rows[-1]["kid"],
         "fid_draws": float(pooled["fid"]),
         "samples": arguments.samples,
@@ -127,7 +128,7 @@ def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
 
 
 class _Measured:
-    """Listens to a run: prints every lap, and after each E-step measures its draws on the deleted pixels."""
+    """A listener that prints every lap and measures the draws of each E-step on the deleted pixels."""
 
     def __init__(self, folder: RunDir, problem: Any, recipe: Any) -> None:
         from diffem.em.watch import split
@@ -136,7 +137,7 @@ class _Measured:
         index, _ = split(len(problem.obs), recipe.watch.held_out)
         self.count = len(index)
         self.obs, self.truth = problem.obs[index], problem.reference[index]
-        # kept beside the run, for a benchmark that was interrupted
+        # saved beside the run, so that an interrupted benchmark can resume
         self.file = folder.path / "errors.json"
         kept = read_json(self.file) if self.file.is_file() else {}
         self.errors: dict[int, dict[str, float]] = {int(k): {"mse_deleted": v[0]} for k, v in kept.items()}

@@ -1,8 +1,8 @@
-"""What corrections at small noise do to draws: `python -m benchmarks.corrections [--observations 1024] [--train 16384]`.
+"""The effect of corrector steps at low noise: `python -m benchmarks.corrections [--observations 1024] [--train 16384]`.
 
-A network is trained on points of the manifold's curve themselves, so that nothing but the sampler stands between its draws and the
-curve; then x ~ q(x | y, A) is drawn for observations of the recipe `manifold` with the predictor–corrector, correcting at all noise levels or
-above 0.1 only. A perfect draw lies on the curve.
+A network is trained on points of the manifold's curve, so that the distance of its draws from the curve is due to the
+sampler alone. Then x ~ q(x | y, A) is drawn for observations of the recipe `manifold` with the predictor–corrector,
+with corrections at all noise levels or only above 0.1. An exact draw lies on the curve.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What EM makes of a covariance that is guessed: `python -m benchmarks.covariances [--seeds 0 1 2]`.
+"""EM with approximations of the covariance V[x | x_t]: `python -m benchmarks.covariances [--seeds 0 1 2]`.
 
-The recipe `digits` with V[x | x_t] by Tweedie's formula (`mmps`) and with what others put in its place: (Σ_x⁻¹ + Σ_t⁻¹)⁻¹, (I + Σ_t⁻¹)⁻¹ and
-Σ_t. Everything else is the recipe's: laps, steps, training, screening of draws.
+Runs the recipe `digits` with V[x | x_t] by Tweedie's formula (`mmps`) and with the approximations of other methods:
+(Σ_x⁻¹ + Σ_t⁻¹)⁻¹, (I + Σ_t⁻¹)⁻¹ and Σ_t. Laps, steps, training and screening are those of the recipe.
 """
 
 from __future__ import annotations

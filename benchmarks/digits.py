@@ -1,7 +1,8 @@
-"""The demonstration, measured against the digits it never saw: `python -m benchmarks.digits [--seeds 0 1 2]`.
+"""The recipe `digits`, compared with the complete digits: `python -m benchmarks.digits [--seeds 0 1 2]`.
 
-Per seed: run the recipe, then the mean squared error on the missing pixels of one posterior draw and of the mean of 16, beside the
-Gaussian prior's. The figures are those of the recipe's own seed; the other seeds are rows.
+For each seed, runs the recipe and measures the mean squared error on the missing pixels of one posterior draw and of
+the mean of 16 draws, for the learned prior and for the Gaussian prior. The figures are those of the recipe's own seed;
+all seeds are rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .record import record
 
 
 def measure(seed: int, folder: Path, changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """changes: of the recipe, as `--set` takes them."""
+    """Run and measure one seed; changes: changes of recipe keys, in the form of `--set`."""
     run = diffem.fit(None, "digits", folder, seed, changes=changes)
     recipe = RunDir(folder).recipe()
     problem = recipe.problem()
@@ -38,7 +39,7 @@ def measure(seed: int, folder: Path, changes: dict[str, Any] | None = None) -> d
     for k in range(1, recipe.laps + 1):
         draws = np.concatenate([np.load(f)[0] for f in sorted((folder / f"laps/{k:03d}/draws").glob("*.npy"))])
         laps.append(mse_unmeasured(torch.from_numpy(draws), truth[index], obs[index]))
-    laps.append(mse_unmeasured(final[0], truth, obs))  # what the last prior draws
+    laps.append(mse_unmeasured(final[0], truth, obs))  # draws from the last prior
     return {
         "seed": seed,
         "mse_draw": laps[-1],
@@ -48,7 +49,8 @@ def measure(seed: int, folder: Path, changes: dict[str, Any] | None = None) -> d
         "coverage90": coverage(final, truth),
         "worst_rise": max(b / min(laps[: i + 1]) - 1 for i, b in enumerate(laps[1:])),
         "mse_per_lap": laps,
-        "seconds": sum(lap["seconds"] for lap in run.laps),  # as each lap wrote it: right for resumed runs too
+        # seconds recorded in each lap, so they are correct for resumed runs too
+        "seconds": sum(lap["seconds"] for lap in run.laps),
     }
 
 

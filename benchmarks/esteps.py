@@ -1,9 +1,10 @@
-"""Both E-steps on two small problems: `python -m benchmarks.esteps [--only digits curve] [--out runs/esteps]`.
+"""Both methods of the E-step on two small problems: `python -m benchmarks.esteps [--only digits curve] [--out FOLDER]`.
 
-- digits: the recipe `digits` with `mmps` as it is, and with `conditional` in the same number of laps and in more, shorter ones. Error on missing pixels
-  of one draw and of the mean of 16, and the seconds of E and of M.
-- curve: the recipe `manifold-quick`, whose particles are guided by `mmps`, against four laps of it followed by four with `conditional`, with
-  networks of two widths. Mean squared distance of the draws from the curve that the points lie on.
+- digits: the recipe `digits` with `mmps`, its default, and with `conditional` in the same number of laps and in more,
+  shorter laps. Rows contain the error on missing pixels of one draw and of the mean of 16, and the seconds of E-steps
+  and M-steps.
+- curve: the recipe `manifold-quick`, which uses TDS with `mmps`, compared with four laps of it followed by four with
+  `conditional`, with networks of two widths. Rows contain the mean squared distance of the draws from the true curve.
 """
 
 from __future__ import annotations

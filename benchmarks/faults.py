@@ -1,10 +1,12 @@
-"""Faults at random instants, and what becomes of the run (`benchmarks.chaos` counts them).
+"""Inject faults at random times and classify the outcome of the run (`benchmarks.chaos` counts the outcomes).
 
-A small run is disturbed again and again: killed, asked to stop, one of two processes killed or ended by its own error
-(`benchmarks.rank_faults`), the disk full, memory short in E or in M, a file truncated, a bit flipped; a file replaced by that of another
-lap, seed or run, samples or draws for the report removed, the data file moved or changed (`benchmarks.file_faults`). Each time the same
-command is given again, until the run ends. It must end with every weight, draw, sample and loss bit-identical to the undisturbed run, or be
-refused with a message that names what is wrong; anything else is counted as lost (no way to go on) or silently wrong.
+A small run is disturbed repeatedly. The faults are: the process is killed or gets a stop signal; one of two processes
+is killed or fails with an error (`benchmarks.rank_faults`); the disk is full; the E-step or the M-step runs out of
+memory; a file is truncated or one of its bits is flipped; a file is replaced by that of another lap, seed or run;
+samples or draws for the report are removed; the data file is moved or changed (`benchmarks.file_faults`). After each
+fault the same command is repeated until the run ends. Every weight, draw, sample and loss must then be bit-identical to
+the undisturbed run, or the command must fail with a message that names the problem. Any other outcome counts as lost
+(the run cannot be resumed) or silently wrong.
 """
 
 from __future__ import annotations
@@ -62,15 +64,17 @@ def observations(seed: int = 0) -> Observations:
 
 
 def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: str) -> None:
-    """A few seconds of EM in a process of its own, and how it ends."""
+    """Make a run of a few seconds in this process and exit with its status."""
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     os.environ.update(environment, **{rank_faults.HUNG: f"{out}.hung"})
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # may be inherited as ignored, and is one of the faults
+    # a signal may be inherited as ignored, but stop signals are among the faults
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     lay(fault)
     processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
     Path(f"{out}.begun").touch()
-    with undrawn(), Interruption().listening() as interruption:  # most faults would fall into the drawing of the report
+    # otherwise most faults would occur while the report is drawn
+    with undrawn(), Interruption().listening() as interruption:
         us = processes.ALONE
         try:
             us = processes.join()
@@ -92,7 +96,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
 
 
 def lay(fault: dict[str, Any]) -> None:
-    """Faults from inside are laid over the library here, not built into it: the n-th call of something fails."""
+    """Patch the library so that the n-th call of a function fails."""
     calls = 0
 
     def at_call(function: Callable[..., Any], fail: Callable[..., None]) -> Callable[..., Any]:
@@ -109,7 +113,7 @@ def lay(fault: dict[str, Any]) -> None:
         raise torch.OutOfMemoryError("simulated")
 
     def no_space(file: Path, data: bytes) -> None:
-        # half of the temporary file was written when the disk was full
+        # the disk was full after half of the temporary file was written
         file.parent.mkdir(parents=True, exist_ok=True)
         file.with_name(f".{file.name}.0.partial").write_bytes(data[: len(data) // 2])
         raise OSError(errno.ENOSPC, "No space left on device", str(file))
@@ -129,9 +133,10 @@ def lay(fault: dict[str, Any]) -> None:
 
 
 class ReservedPort:
-    """A port of this machine that nobody else gets while this object lives, and that a server of ours can still listen on.
+    """A port of this machine that stays reserved while this object lives, and on which our server can listen.
 
-    A socket bound to it keeps it; Linux lets another that also sets SO_REUSEADDR, as torch's store does, listen there.
+    A bound socket reserves it. Linux allows another socket that also sets SO_REUSEADDR, as torch's store does, to
+    listen there.
     """
 
     def __init__(self) -> None:
@@ -145,7 +150,7 @@ class ReservedPort:
 
 
 class Child:
-    """A process forked from one that has imported everything: starting python anew would take longer than the run."""
+    """A process forked from one that has imported everything, since starting Python takes longer than the run."""
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.faults"])
@@ -157,19 +162,19 @@ class Child:
         environment: dict[str, str] | None = None,
         port: ReservedPort | None = None,
     ) -> None:
-        self.port = port  # reserved for as long as this object lives
+        self.port = port  # the port stays reserved while this object lives
         rank = (environment or {}).get("RANK", "0")
         self.errors = Path(f"{out}.{rank}.errors")
         self.process = self.context.Process(target=run, args=(str(out), fault, environment or {}, str(self.errors)))
         self.process.start()
 
     def wait(self, timeout: float) -> bool:
-        """Whether it ended within so many seconds."""
+        """Whether the process ended within the given number of seconds."""
         self.process.join(timeout)
         return self.process.exitcode is not None
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and what it said."""
+        """The exit code and the output of the process."""
         if not self.wait(300):
             self.process.kill()
             self.process.join()
@@ -180,8 +185,8 @@ class Child:
 
 
 KINDS = (
-    "kill", "stop", "kill-rank", "disk-full", "memory-e", "memory-m", "truncate", "flip", "stop-event", "stop-rank", "rank-error",
-    "swap-lap", "swap-seed", "swap-run", "shown", "data",
+    "kill", "stop", "kill-rank", "disk-full", "memory-e", "memory-m", "truncate", "flip", "stop-event", "stop-rank",
+    "rank-error", "swap-lap", "swap-seed", "swap-run", "shown", "data",
 )  # fmt: skip
 PAIRS = ("kill-rank", "stop-rank", "rank-error")  # faults in one of two processes
 NONE: dict[str, Any] = {"kind": "none"}
@@ -189,7 +194,7 @@ TRIES = 8
 
 
 def inject(kind: str, out: Path, seconds: float, rng: random.Random, donors: dict[str, Path]) -> str:
-    """One fault; what the run said about it, or which file was damaged."""
+    """Inject one fault; returns the message of the run about it, or the name of the damaged file."""
     if kind in ("memory-e", "memory-m", "disk-full"):
         most = {"memory-e": 12, "memory-m": 540, "disk-full": 60}[kind]
         code, errors = Child(out, {"kind": kind, "call": rng.randint(1, most)}).end()
@@ -218,7 +223,7 @@ def inject(kind: str, out: Path, seconds: float, rng: random.Random, donors: dic
 
 
 def _wait_until_begun(out: Path, child: Child) -> None:
-    """Faults are to fall into the run, not before it."""
+    """Wait until the run has started, so that the fault occurs during the run."""
     flag = Path(f"{out}.begun")
     while not flag.exists() and not child.wait(0.005):
         pass
@@ -226,14 +231,14 @@ def _wait_until_begun(out: Path, child: Child) -> None:
 
 
 def ranks(out: Path, faults: dict[int, dict[str, Any]] | None = None, count: int = 2) -> list[Child]:
-    """Several processes on one run; faults: of some of them, by their rank."""
+    """Start several processes of one run; faults: the faults of some of them, by rank."""
     port = ReservedPort()
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.number)}
     return [Child(out, (faults or {}).get(r, NONE), {**shared, "RANK": str(r)}, port) for r in range(count)]
 
 
 def undisturbed(kind: str, out: Path, options: dict[str, Any] = NONE) -> tuple[int, str]:
-    """Run or resume without a fault, on as many processes as this kind of fault is about: sums over two round differently."""
+    """Run or resume without a fault, with as many processes as the fault needs: sums over two round differently."""
     children = ranks(out) if kind in PAIRS else [Child(out, options)]
     ends = [child.end() for child in children]
     Path(f"{out}.begun").unlink(missing_ok=True)
@@ -256,7 +261,7 @@ def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
 
 
 def _one_of_two(kind: str, out: Path, rng: random.Random) -> str:
-    """A signal to one of two processes, on which both stop; or an error in one, which the other names."""
+    """Send a signal to one of two processes, so that both stop; or raise an error in one, which the other must name."""
     actions = rank_faults.SIGNALS if kind == "stop-rank" else rank_faults.ERRORS
     faulty, fault = rank_faults.choose(rng, actions, ranks=2)
     ends = [child.end() for child in ranks(out, {faulty: fault})]
@@ -283,7 +288,7 @@ def go_through(
     donors: dict[str, Path],
     seconds: float,
 ) -> dict[str, Any]:
-    """One run with one fault, resumed until it ends or is refused."""
+    """Make one run with one fault and resume it until it ends or is rejected."""
     rng = random.Random(f"{seed} {number}")
     kind = KINDS[number % len(KINDS)]
     out, reference = folder / f"run{number}", references["pair" if kind in PAIRS else "one"]
@@ -293,7 +298,7 @@ def go_through(
     if said.startswith("UNCLEAR"):
         return {**row, "outcome": "lost", "said": said}
     damaged = said.removeprefix("damaged ") if said.startswith("damaged ") else ""
-    if damaged and (wrong := differs(contents(out)[0], reference)):  # somebody reads before the run goes on
+    if damaged and (wrong := differs(contents(out)[0], reference)):  # the run is read before it resumes
         return {**row, "outcome": f"silently wrong: {wrong[:4]}"}
     options, changed = file_faults.move_data(out, rng) if kind == "data" else (NONE, None)
     if changed is not None:
@@ -343,7 +348,8 @@ def chaos(faults: int, seed: int, workers: int, folder: Path) -> list[dict[str, 
                 print(row, flush=True)
             if len(rows) % 20 == 0:
                 print(
-                    f"{len(rows)} faults, {time.monotonic() - began:.0f} s: {dict(Counter(r['outcome'] for r in rows))}",
+                    f"{len(rows)} faults, {time.monotonic() - began:.0f} s: "
+                    f"{dict(Counter(r['outcome'] for r in rows))}",
                     flush=True,
                 )
     return rows

@@ -1,8 +1,10 @@
-"""Is the FID here the FID of the literature? Real images against real images: `python -m benchmarks.fid_sanity`.
+"""Check the FID against the literature, with real images: `python -m benchmarks.fid_sanity`.
 
-The first 10,000 training images of CIFAR-10 against all 50,000, one half against the other, and train against test; with the time that
-features and distances take. `--assets` is a folder with `cifar10/` and `fid/inception-2015-12-05.pt` (DIFFEM_ASSETS when absent).
-The recorded command names its arguments, so prefer the variable for what gets committed. `--images N` takes only N training and N/5 test images and prints without recording: for a look on a CPU.
+Compares the first 10,000 training images of CIFAR-10 with all 50,000, one half with the other, and the training set
+with the test set, and measures the time of features and distances. `--assets` is a folder with `cifar10/` and
+`fid/inception-2015-12-05.pt`; default: the environment variable DIFFEM_ASSETS. The recorded command contains its
+arguments, so prefer the variable for results that are committed. `--images N` uses only N training and N/5 test images
+and prints the result without recording it, for a quick check on a CPU.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ def measure(folder: Path, extractor_path: Path, device: torch.device, images: in
 
     def timed(x: Tensor) -> tuple[Tensor, float]:
         began = time.monotonic()
-        values = features(x, extractor, batch_size=batch)  # looks at its values before it returns: nothing is pending
+        # the function reads its result before it returns, so no GPU work is pending
+        values = features(x, extractor, batch_size=batch)
         return values, time.monotonic() - began
 
-    timed(train[: batch or 512])  # the first batch chooses algorithms
+    timed(train[: batch or 512])  # warm-up: algorithms are selected at the first batch
     f_test, _ = timed(test)
     f_train, seconds = timed(train)
     n = len(f_train)

@@ -1,16 +1,17 @@
-"""The paper's Figure 2: how far the posterior of x_t is off when V[x | x_t] is approximated. `python -m benchmarks.figure2 [--quick]`.
+"""The paper's Figure 2, errors of approximations of V[x | x_t]: `python -m benchmarks.figure2 [--quick]`.
 
-The prior is 256 equal isotropic Gaussians (standard deviation 1e-2) along a random curve in R³, the operator one random unit
-row, σ_y = 1e-2. For every σ_t, p(x_t | y) and q(x_t | y) ∝ p(x_t) N(y | A x̂, σ_y² + A V Aᵀ) are drawn by importance resampling of
-2²⁰ prior samples, V being 0, Σ_t, (Σ_x⁻¹ + Σ_t⁻¹)⁻¹ or the exact covariance. Three measures, all with entropic optimal transport of
-squared distances, regularisation 1e-3:
+The prior is 256 equal isotropic Gaussians (standard deviation 1e-2) along a random curve in R³. The operator is one
+random unit row, and σ_y = 1e-2. For every σ_t, p(x_t | y) and q(x_t | y) ∝ p(x_t) N(y | A x̂, σ_y² + A V Aᵀ) are
+sampled by importance resampling of 2²⁰ prior samples, where V is 0, Σ_t, (Σ_x⁻¹ + Σ_t⁻¹)⁻¹ or the exact covariance.
+There are three measures, all with entropic optimal transport of squared distances and regularisation 1e-3:
 
-- `divergence`: the Sinkhorn divergence S(u, v), u from p and v from q. Two sets from p are apart by S(u, u'), the `floor`.
+- `divergence`: the Sinkhorn divergence S(u, v), with u from p and v from q. The divergence S(u, u') of two sets from p
+  is the `floor`.
 - `paper`: OT(u, v) − OT(u, u'), as in the paper's code.
-- `coupled`: S(u, v) again, with u and v resampled from the same prior samples so that they share as many points as two such sets can.
-  u still follows p and v still follows q, but where p and q agree nothing is left of the floor.
+- `coupled`: S(u, v), with u and v resampled from the same prior samples so that they share as many points as possible.
+  u still follows p and v still follows q, but the floor vanishes if p and q agree.
 
-In full it takes 16 minutes on an H200 with three workers.
+The full benchmark takes 16 minutes on an H200 with three workers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ CHUNK = 1 << 16
 
 
 class Problem:
-    """A curve, a row and a measurement; everything is a function of the seed."""
+    """A curve, a row and a measured value, all functions of the seed."""
 
     def __init__(self, seed: int, device: str) -> None:
         self.seed = seed
@@ -63,14 +64,14 @@ class Problem:
         return Stream(self.seed, f"figure2 {purpose}").uniform(index, (), dtype=torch.float64)
 
     def samples(self, purpose: str, n: int) -> Tensor:
-        """n draws from the prior, `(n, 3)`."""
+        """n samples of the prior, `(n, 3)`."""
         return self.prior.exact_sample(self.uniform(f"{purpose} component", n), self.normal(f"{purpose} place", n))
 
     def log_likelihoods(self, x_t: Tensor, sigma: float) -> dict[str, Tensor]:
         """log N(y | A x̂, σ_y² + A V Aᵀ) up to a constant, `(n,)`, for every V; `truth`: log p(y | x_t) itself."""
         log_r, shrink = self.prior.responsibilities(x_t, torch.tensor(sigma, dtype=x_t.dtype, device=x_t.device))
         r = log_r.exp()
-        # along the row, component k of p(x | x_t) is N(m_k, v_k): all that y sees of it
+        # along the row, component k of p(x | x_t) is N(m_k, v_k); y depends on nothing else
         m = torch.lerp(self.prior.means @ self.row, (x_t @ self.row).unsqueeze(1), shrink)
         x_hat = (r * m).sum(1)
         cov_x = self.prior.covariance().plus(sigma**2)
@@ -90,14 +91,17 @@ class Problem:
 
 
 def pick(w: Tensor, points: int, u: Tensor) -> Tensor:
-    """Indices `(points,)` by weights w (of any sum), systematically from one uniform number."""
+    """Indices `(points,)` by systematic resampling with weights w (of any sum) from one uniform number."""
     ladder = w.cumsum(0)
     levels = (torch.arange(points, device=w.device, dtype=w.dtype) + u) / points
     return torch.searchsorted(ladder, levels * ladder[-1]).clamp(max=len(w) - 1)
 
 
 def picked_together(w_p: Tensor, w_q: Tensor, points: int, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices from p and from q that agree as often as they can: the common part min(p, q) first, then what is left of each."""
+    """Indices from p and from q that agree as often as possible.
+
+    They are first drawn from the common part min(p, q), then from the rest of each.
+    """
     common = torch.minimum(w_p, w_q)
     shared = min(points, round(points * float(common.sum())))
     same, rest = pick(common, shared, u[0]), points - shared
@@ -128,7 +132,7 @@ def measure(seed: int, sigma: float, arguments: argparse.Namespace) -> list[dict
     rows = []
     for name in COVARIANCES:
         p, q = picked_together(w_2["truth"], w_2[name], points, u[2:5])
-        together, v = x_2[p], x_2[q]  # v shares points with `together`, none with u_1
+        together, v = x_2[p], x_2[q]  # v shares points with `together`, but none with u_1
         cross, self_v = cost(u_1, v), cost(v, None)
         rows.append(
             {
@@ -147,7 +151,7 @@ def measure(seed: int, sigma: float, arguments: argparse.Namespace) -> list[dict
 
 
 def measure_curve(seed: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """All noise levels; those that a run before this one finished are read from `--folder`."""
+    """Measure all noise levels of one curve; levels that an earlier run finished are read from `--folder`."""
     start = time.monotonic()
     rows = []
     for sigma in arguments.sigmas:
@@ -177,7 +181,7 @@ def percentiles(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def picture(rows: list[dict[str, Any]], path: Path) -> None:
-    """Both measures beside each other, medians with the quartiles as bands, the floor dotted."""
+    """Plot both measures side by side: medians, quartiles as bands, and the floor as a dotted line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -230,7 +234,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--sigmas", type=float, nargs="+", default=list(SIGMAS))
     parser.add_argument("--workers", type=int, default=1, help="processes that share the curves")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--folder", type=Path, help="keeps every curve and level, for a run that may be interrupted")
+    parser.add_argument(
+        "--folder", type=Path, help="folder of finished curves and levels, for resuming an interrupted run"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "figure2.png")
     arguments = parser.parse_args(words)

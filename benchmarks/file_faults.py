@@ -1,4 +1,4 @@
-"""Faults of files: truncated, with a flipped bit, whole files of other laps, seeds and runs, samples and draws for the report that are gone, data that moved."""
+"""Faults of files: truncation, a flipped bit, files of other laps, seeds and runs, missing report data, moved data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-# finished runs that files are taken from: the same run (for another lap), the same with another seed, and on other observations
+# ^finished runs that provide files: the same run (for another lap), one with another seed, one on other observations
 DONORS: dict[str, dict[str, Any]] = {"swap-lap": {}, "swap-seed": {"seed": 1}, "swap-run": {"observations": 1}}
 LAPS, SHARDS = (1, 2), 6
 OF_THE_RUN = ("run.json", "recipe.yaml")
@@ -22,7 +22,7 @@ def damage(kind: str, out: Path, rng: random.Random) -> str:
     files = sorted(f for f in out.rglob("*") if f.is_file() and f.stat().st_size and f.name != ".lock")
     if not files:
         return ""
-    # draws first of all, since there are most of them; and any other file of the run
+    # mostly draws, since they are most of the files; sometimes another file of the run
     draws = [f for f in files if f.suffix == ".npy" and f.parent.name == "draws"]
     victim = rng.choice(draws if draws and rng.random() < 0.5 else files)
     data = bytearray(victim.read_bytes())
@@ -35,7 +35,7 @@ def damage(kind: str, out: Path, rng: random.Random) -> str:
 
 
 def keep_checkpoints() -> None:
-    """Let a donor keep the last checkpoint of every training, which a run removes."""
+    """Let a donor keep the last checkpoint of every training, which a normal run removes."""
     from diffem.em import m_step
 
     write = m_step.write_checkpoint
@@ -48,8 +48,8 @@ def keep_checkpoints() -> None:
 
 
 def swap(out: Path, donor: Path, same_run: bool, rng: random.Random) -> str:
-    """Put a file of another run, or of another place in the same run, where it does not belong."""
-    if not out.is_dir() or not (out / "recipe.yaml").exists():  # ended before there was a run
+    """Replace a file by that of another run, or of another lap or shard of the same run."""
+    if not out.is_dir() or not (out / "recipe.yaml").exists():  # the run ended before it created its folder
         return ""
     kind = rng.random()
     if kind < 0.5:
@@ -67,7 +67,7 @@ def swap(out: Path, donor: Path, same_run: bool, rng: random.Random) -> str:
 
 
 def _swap_shard(out: Path, donor: Path, same_run: bool, rng: random.Random) -> str:
-    """Array and report, which agree with each other; in the same run those of another lap or of other observations."""
+    """Replace the array and the report of a shard by a matching pair of another run, lap or range of observations."""
     lap, k = rng.choice(LAPS), rng.randrange(SHARDS)
     source = (lap, k)
     if same_run:
@@ -82,7 +82,7 @@ def _swap_shard(out: Path, donor: Path, same_run: bool, rng: random.Random) -> s
 
 
 def damage_shown(out: Path, rng: random.Random) -> str:
-    """Remove, truncate or flip a bit of `samples.npy` or `posterior.npy` of some lap, or take another lap's."""
+    """Remove `samples.npy` or `posterior.npy` of a lap, truncate it, flip a bit, or replace it by another lap's."""
     files = sorted(out.glob("laps/*/samples.npy")) + sorted(out.glob("laps/*/posterior.npy"))
     if not files:
         return ""
@@ -102,7 +102,7 @@ def damage_shown(out: Path, rng: random.Random) -> str:
 
 
 def on_a_file(out: Path, name: str = "obs", seed: int = 0) -> dict[str, Any]:
-    """Observations in a file beside the run, and the options of a run on them."""
+    """Save observations to a file beside the run; returns the options of a run on them."""
     from .faults import observations
 
     file = Path(f"{out}.{name}.safetensors")
@@ -111,9 +111,13 @@ def on_a_file(out: Path, name: str = "obs", seed: int = 0) -> dict[str, Any]:
 
 
 def move_data(out: Path, rng: random.Random) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Move the run's data file; the options of the run with the new place, and sometimes of one on other data, to be refused."""
+    """Move the run's data file.
+
+    Returns:
+        Options of the run with the new path, and sometimes options with other data, which must be rejected.
+    """
     new = Path(f"{out}.moved.safetensors")
     os.replace(f"{out}.obs.safetensors", new)
-    begun = (out / "recipe.yaml").exists()  # without a recipe there is no run yet that other data could harm
+    begun = (out / "recipe.yaml").exists()  # without a recipe no run exists yet that other data could harm
     wrong = on_a_file(out, "changed", seed=1) if begun and rng.random() < 0.5 else None
     return {"kind": "none", "data": str(new)}, wrong

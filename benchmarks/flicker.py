@@ -1,9 +1,10 @@
-"""Does the suite pass every time? `python -m benchmarks.flicker [--runs 10] [--keep] [--select tests/em ...]`.
+"""Check that the test suite passes every time: `python -m benchmarks.flicker [--runs 10] [--keep] [--select tests/em]`.
 
-The whole suite runs again and again while other processes keep every core busy. A run that is not over within its limit is
-ended and counts as a hang, like a test that exceeds its own time limit (pytest-timeout). Each run is a row with its commit,
-the names of the tests that failed or hung and the mean load of the machine during the run, which tells that the cores were
-busy, also where the other work is not of this benchmark (`--cores 0`). `--keep` adds runs to those of an earlier result.
+The whole suite runs repeatedly while other processes keep every core busy. A run that exceeds its time limit is ended
+and counts as a hang, like a test that exceeds its own time limit (pytest-timeout). Each run is a row with its commit,
+the names of the tests that failed or hung, and the mean load of the machine during the run. The load shows that the
+cores were busy, even if the other work does not come from this benchmark (`--cores 0`). `--keep` adds the runs to those
+of an earlier result.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from xml.etree import ElementTree
 
 from .record import RESULTS, ROOT, commit, earlier, record
 
-# One core of other work; it ends with the process that started it, whatever happens to that.
+# Work for one core. It ends with the process that started it, even if that process is killed.
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1_000_000))"
 FINISHED = re.compile(r"^\[gw\d+\] (?:\[ *\d+%\] )?[A-Z]+ (.+?) *$", re.MULTILINE)
-SAMPLING = 5.0  # seconds between two looks at the load
+SAMPLING = 5.0  # seconds between two measurements of the load
 STARTED = re.compile(r"^(\S+\.py::.+?) *$", re.MULTILINE)
 
 
@@ -45,10 +46,10 @@ def busy(cores: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def run_suite(select: list[str], limit: float, workers: int, options: list[str]) -> dict[str, Any]:
-    """One run of the suite: how long it took, the mean load, how many tests there were, and which failed or hung.
+    """Run the suite once; returns the duration, the mean load, the number of tests, and the tests that failed or hung.
 
     Args:
-        select: What pytest is to run; empty for everything.
+        select: Files or folders of tests. Empty: all tests.
         limit: Seconds after which the run is ended.
         workers: Processes among which pytest-xdist distributes the tests.
         options: Further options of pytest.
@@ -70,7 +71,7 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
         command += [f"--junitxml={report}", f"--basetemp={folder}/tmp", *options, *select]
         began, loads = time.monotonic(), []
         with log.open("wb") as output:
-            # a session of its own, so that its workers and their children can be ended with it
+            # a session of its own, so that all its worker processes can be ended together
             process = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -105,13 +106,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def running(log: str) -> list[str]:
-    """The tests that had started and not finished, by pytest's output."""
+    """The tests that had started and not finished, from pytest's output."""
     finished = set(FINISHED.findall(log))
     return [name for name in STARTED.findall(log) if name not in finished]
 
 
 def read_report(text: str) -> dict[str, Any]:
-    """The number of tests, and the names of those that failed or exceeded their time limit, from pytest's JUnit report."""
+    """The number of tests and the names of those that failed or hung, from pytest's JUnit report."""
     failures, hangs, cases = [], [], list(ElementTree.fromstring(text).iter("testcase"))
     for case in cases:
         for problem in [*case.findall("failure"), *case.findall("error")]:
@@ -127,11 +128,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=40.0, help="limit of one run; it takes 6 on two idle cores")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="cores kept busy by other work")
     parser.add_argument("--workers", type=int, default=2, help="processes the tests are distributed among")
-    parser.add_argument("--select", nargs="*", default=[], help="files or folders of tests; everything when absent")
+    parser.add_argument("--select", nargs="*", default=[], help="files or folders of tests; default: all")
     parser.add_argument("--keep", action="store_true", help="add to the runs of the last result")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # through every `finally`
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # SystemExit runs every `finally` block
     rows = earlier("flicker", arguments.results) if arguments.keep else []
     with busy(arguments.cores):
         for _ in range(arguments.runs):
@@ -147,7 +148,8 @@ def main() -> None:
                 "tests": min(row["tests"] for row in rows),
                 "minutes_of_longest": max(row["seconds"] for row in rows) / 60,
             }
-            path = record("flicker", figures, rows, arguments.results)  # after every run: nothing is lost on the way
+            # recorded after every run, so that an interruption loses nothing
+            path = record("flicker", figures, rows, arguments.results)
     print(figures, path)
     if figures["failures"] or figures["hangs"]:
         raise SystemExit(1)

@@ -1,14 +1,15 @@
-"""How good can the prior get? `python -m benchmarks.floor --assets DIR [--settings beta lognormal] [--race 4.2] [--minutes 25]`.
+"""The best possible prior on CIFAR-10: `python -m benchmarks.floor --assets DIR [--settings beta] [--minutes 25]`.
 
-Trains the network of `cifar10-clean` on whole images with the library's own M-step: EM on incomplete images cannot end with a better prior
-than this. Every setting trains for `--race` million images and is measured there with `--few` samples for each of several moving averages of
-the weights. The setting with the lowest FID then continues alone to the end of the recipe's `train.steps`, whose learning rate falls to zero
-there. At `--at` million images and at the end it is measured again: `--few` samples for each average, `--samples` for the best of them. The
-last weights are also drawn from with the other `--samplers`.
+Trains the network of `cifar10-clean` on complete images with the library's own M-step. EM on incomplete images cannot
+give a better prior than this. Every setting trains for `--race` million images and is then measured with `--few`
+samples for each of several moving averages of the weights. The setting with the lowest FID continues alone to the end
+of the recipe's `train.steps`, at which the learning rate reaches zero. At `--at` million images and at the end it is
+measured again: with `--few` samples for each average, and with `--samples` for the best average. The last weights are
+also sampled with the other `--samplers`.
 
-`--assets` (DIFFEM_ASSETS when absent): a folder with `cifar10/` and `fid/inception-2015-12-05.pt`. Rows are written after every measurement;
-the same command continues from the last measured point in `--out`, and rows of other settings are kept. The best average of every measured
-point is left in `--out` as a prior.
+`--assets` is a folder with `cifar10/` and `fid/inception-2015-12-05.pt`; default: the environment variable
+DIFFEM_ASSETS. Rows are written after every measurement. The same command resumes from the last measured point in
+`--out`, and rows of other settings are kept. The best average of every measured point is saved in `--out` as a prior.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lognormal-wide": {"train.noise.law": "lognormal", "train.noise.std": 1.7},
     "lognormal-dropout": {"train.noise.law": "lognormal", "network.dropout": 0.13},
 }
-KEY = ("setting", "images", "ema", "sampler", "samples")  # what tells one row from another
-SEED = 1  # of the samples that are measured
+KEY = ("setting", "images", "ema", "sampler", "samples")  # the keys that identify a row
+SEED = 1  # seed of the samples that are measured
 
 
 @dataclass
 class Training:
-    """Where the training of one setting stands: steps done, trainer state with the averages, record."""
+    """State of the training of one setting: number of steps, trainer state with the averages, and record."""
 
     recipe: Recipe
     folder: Path
@@ -78,10 +79,10 @@ class Training:
         return self.done >= self.recipe.train.steps
 
     def follow(self, done: int, state: dict[str, Tensor]) -> None:
-        """Move the averages to the weights after `done` steps, a few steps after the last time.
+        """Update the averages with the weights after `done` steps.
 
-        Σ βⁿ⁻ⁱ wᵢ / Σ βⁿ⁻ⁱ over the steps so far, the weights taken to stand still in between: without the random start, which a
-        moving average otherwise keeps a share βⁿ of.
+        They are Σ βⁿ⁻ⁱ wᵢ / Σ βⁿ⁻ⁱ over the steps so far, if the weights are constant between two updates. In contrast,
+        a usual moving average keeps the random initial weights with weight βⁿ.
         """
         weights = [state[f"weight.{k}"] for k in range(sum(name.startswith("weight.") for name in state))]
         for decay in self.decays:
@@ -97,7 +98,7 @@ class Training:
         return [self.averages[f"ema.{decay:g}.{k}"] for k in range(count)]
 
     def train(self, prior: DiffusionPrior, images: Tensor, until: int, deadline: float) -> None:
-        """Until so many images were seen, the end of the recipe's steps, or the deadline."""
+        """Train until the given number of images, the end of the recipe's steps, or the deadline."""
         self.averages = {name: t.to(images.device) for name, t in self.averages.items()}
         interruption = Interruption()
 
@@ -126,7 +127,7 @@ class Training:
             self.done, self.state = (
                 options.steps,
                 {},
-            )  # the averages lack the last few steps, whose rate is next to zero
+            )  # the averages lack the last few steps, whose learning rate is almost zero
 
     def save(self) -> None:
         tensors = (self.state or {}) | self.averages
@@ -134,7 +135,7 @@ class Training:
 
 
 def make_prior(recipe: Recipe, mean: Tensor) -> DiffusionPrior:
-    """An untrained network as a prior; the seed addresses its weights."""
+    """An untrained network as a prior; its weights are a function of the seed."""
     with torch.random.fork_rng([]):
         torch.manual_seed(Stream(recipe.seed, "network").integer())
         network = make_network(recipe.network.kind, cifar10.EVENT, recipe.network.options("kind"))
@@ -149,7 +150,7 @@ def make_prior(recipe: Recipe, mean: Tensor) -> DiffusionPrior:
 
 @dataclass
 class Judge:
-    """Draws from a prior with given weights and compares the draws with the training images."""
+    """Samples a prior with given weights and compares the samples with the training images."""
 
     prior: DiffusionPrior
     extractor: Extractor
@@ -172,7 +173,7 @@ class Judge:
 
 
 class Floor:
-    """The benchmark: trainings, measurements, and the rows they leave."""
+    """The benchmark: trainings, measurements, and their rows."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -193,7 +194,7 @@ class Floor:
         self.pixels = pixels
 
     def prior(self, recipe: Recipe) -> DiffusionPrior:
-        """An untrained prior: one object for all settings with the same network, since compiling takes a minute."""
+        """An untrained prior: one object for all settings with the same network, since compilation takes a minute."""
         key = recipe.network.model_dump_json()
         fresh = make_prior(recipe, self.images.mean(0))
         if key in self.networks:
@@ -232,7 +233,7 @@ class Floor:
         return row
 
     def measure(self, setting: str, samples: int) -> None:
-        """A few samples for each average, then the best one with all of them if they are more."""
+        """Measure a few samples for each average, then the best average with all samples if these are more."""
         arguments, training = self.arguments, self.trainings[setting]
         sampler, few, found = arguments.samplers[0], arguments.few, {}
 
@@ -257,7 +258,7 @@ class Floor:
                 self.add(setting, ema, other, *draw(ema, few, SEED, other))
 
     def go(self, setting: str, points: list[int], samples: int) -> bool:
-        """Train a setting and measure it when it has seen as many images as each point says; False if the time is over before."""
+        """Train a setting and measure it at each given number of images; returns False if the time is over before."""
         training = self.trainings[setting]
         for point in points:
             if training.images < point:

@@ -1,8 +1,8 @@
-"""Fewer laps by trusting measurements: `python -m benchmarks.forgetting [--shares 0 0.5 0.8 1] [--out runs/forgetting]`.
+"""Fewer laps with the loss on measured values: `python -m benchmarks.forgetting [--shares 0 0.5 0.8 1] [--out FOLDER]`.
 
-The recipes `digits` and `manifold-quick`, the latter drawn without particles, for values of `train.measured`, the share of the loss on measured
-values alone; 0 is EM. Per lap what the observations do not tell: the error of the draws on the missing pixels, and how many draws lie off
-the curve.
+Runs the recipes `digits` and `manifold-quick` (the latter without particles) for several values of `train.measured`,
+the weight of the loss on measured values; 0 is EM. For each lap, the benchmark measures what the observations do not
+determine: the error of the draws on the missing pixels, and the fraction of draws off the curve.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "e_step.iterations": 2,
     },
 }
-OFF = 0.1  # a draw further away from the curve than this is off it
+OFF = 0.1  # a draw further from the curve than this is off the curve
 
 
 def off_curve(x: torch.Tensor, seed: int) -> float:

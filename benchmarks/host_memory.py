@@ -1,8 +1,9 @@
-"""Host memory of a whole run by the number of observations: `python -m benchmarks.host_memory [--observations 2000 50000]`.
+"""Host memory of a whole run by number of observations: `python -m benchmarks.host_memory [--observations 2000 50000]`.
 
-Images of 32×32, half of their pixels missing, in a file of `Observations.save`. `diffem.fit` (the Gaussian start, two laps), the report and
-the export each run in a process of their own. The peak is that of the resident set, pages of mapped files and libraries included; it is
-noted and reset after every stage. The result is named `memory`.
+The data are images of 32×32 with half of the pixels missing, in a file written by `Observations.save`. `diffem.fit`
+(the Gaussian start and two laps), the report and the export each run in a process of their own. The peak is that of the
+resident set, which includes pages of mapped files and libraries. It is recorded and reset after every stage. The name
+of the result is `memory`.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ def write_observations(n: int, folder: str) -> None:
 
 
 def run_recipe(n: int, folder: str) -> None:
-    """The whole run; writes what each stage took."""
+    """Make the whole run and write the peak of each stage."""
     torch.set_num_threads(1)
     stages = {"expectation": "E", "maximization": "M"}
     began, peaks = time.monotonic(), Peaks()
     recipe = RECIPE | {"data": {"source": "file", "path": f"{folder}/obs.safetensors"}}
 
     def say(event: str, data: dict[str, Any]) -> None:
-        if event == "start":  # the file is read and checked, the run is opened
+        if event == "start":  # the file was read and checked, and the run folder was opened
             peaks.note("load")
         elif event == "lap":
             peaks.note("watch" if data["lap"] else "start")
@@ -106,7 +107,7 @@ def _write(folder: str, name: str, found: dict[str, float]) -> None:
 
 
 def measured(n: int, folder: Path) -> dict[str, Any]:
-    """Peaks by stage for n observations; every part in a new process."""
+    """Peaks by stage for n observations; every part runs in a new process."""
     context = multiprocessing.get_context("spawn")
     parts: list[Callable[[int, str], None]] = [write_observations, run_recipe, write_page, write_export]
     for part in parts:

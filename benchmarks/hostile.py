@@ -1,7 +1,8 @@
-"""Every hostile input of the suite's corpus, given to its command and measured: `python -m benchmarks.hostile`.
+"""Give every malicious or malformed input of the test corpus to its command: `python -m benchmarks.hostile`.
 
-A row per input: exit code, seconds and memory beyond the import, and the message. `not_refused` counts those that were not met with exit
-code 2 and a message that names file and cause, within 5 s and 500 MB, without executing or writing anything.
+A row contains, for one input, the exit code, the seconds and memory beyond the import, and the message. `not_refused`
+counts the inputs that were not rejected with exit code 2 and a message that names the file and the cause, within 5 s
+and 500 MB, without executing or writing anything.
 """
 
 from __future__ import annotations

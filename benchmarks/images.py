@@ -1,12 +1,15 @@
-"""The paper's Appendix E on CIFAR-10 test images: `python -m benchmarks.images --prior runs/cifar10-clean [--steps 10 100] [--quick]`.
+"""The paper's Appendix E on CIFAR-10 test images: `python -m benchmarks.images --prior RUN [--steps 10 100] [--quick]`.
 
-Four inverse problems, scaled from 256×256 to 32×32: a 16×16 box is missing, nine tenths of the pixels are missing, motion blur with a kernel of 9×9,
-×4 bicubic super-resolution. The prior is a run of the recipe `cifar10-clean`, which has not seen these images. All methods draw with the same
-sampler (DDPM, as published), steps and random numbers, several draws per image. Beside LPIPS, PSNR and SSIM of single draws (clamped to
-the range of pixels) stand what the paper lacks: residual χ², coverage of 90 % intervals and CRPS. Means over images, with standard errors.
+There are four inverse problems, scaled from 256×256 to 32×32: a missing box of 16×16, nine tenths of the pixels
+missing, motion blur with a kernel of 9×9, and ×4 bicubic super-resolution. The prior is a run of the recipe
+`cifar10-clean`, which was not trained on these images. All methods use the same sampler (DDPM, as published), steps and
+random numbers, with several draws per image. The measures are LPIPS, PSNR and SSIM of single draws (clamped to the
+range of pixels), and three that the paper does not report: residual χ², coverage of 90 % intervals, and CRPS. Rows
+contain means over images with standard errors.
 
-`--assets` (DIFFEM_ASSETS when absent): a folder with `cifar10/` and `lpips/alexnet.ckpt`. Results are written after every problem; `--keep` keeps
-those of an earlier run that are not measured now.
+`--assets` is a folder with `cifar10/` and `lpips/alexnet.ckpt`; default: the environment variable DIFFEM_ASSETS.
+`--quick` is a short test. Results are written after every problem. `--keep` keeps the rows of an earlier result that
+are not measured now.
 """
 
 from __future__ import annotations
@@ -35,15 +38,15 @@ from diffem.priors import DiffusionPrior
 
 from .record import RESULTS, ROOT, earlier, record
 
-WIDTH = 2.0  # the paper's noise levels are for pixels on [−1, 1], ours lie on [−2, 2]
+WIDTH = 2.0  # the paper's noise levels are for pixels in [−1, 1], ours are in [−2, 2]
 SIZE, BOX, MISSING, KERNEL, FACTOR = 32, 16, 0.9, 9, 4
 NAMES = ("dps", "pigdm", "tmpd", "diffpir", "mmps1", "mmps3", "mmps5")
-SAMPLER, SHOWN, MAIN = "ddpm", 2, 100  # images in the picture per problem; the number of steps that is shown
-BATCH, FAILED = 1024, 100.0  # draws at a time; a draw with values beyond this is no image any more
+SAMPLER, SHOWN, MAIN = "ddpm", 2, 100  # images in the figure per problem; number of steps that the figure shows
+BATCH, FAILED = 1024, 100.0  # draws at a time; a draw with larger values counts as failed
 
 
 def box(index: Tensor, seed: int) -> operators.Operator:
-    """All but a square of 16×16 at a random place."""
+    """Everything except a square of 16×16 at a random position is measured."""
     corner = (Stream(seed, "images box").uniform(index, (2,)) * (SIZE - BOX + 1)).long()
     place = torch.arange(SIZE)
     rows, columns = ((place >= c) & (place < c + BOX) for c in (corner[:, :1], corner[:, 1:]))
@@ -51,7 +54,7 @@ def box(index: Tensor, seed: int) -> operators.Operator:
 
 
 def random(index: Tensor, seed: int) -> operators.Operator:
-    """One pixel in ten, all channels together."""
+    """One pixel in ten is measured, in all channels."""
     return operators.Mask(Stream(seed, "images random").uniform(index, (1, SIZE, SIZE)) >= MISSING)
 
 
@@ -64,7 +67,7 @@ def super_resolution(index: Tensor, seed: int) -> operators.Operator:
 
 
 def motion_kernels(index: Tensor, seed: int, points: int = 128) -> Tensor:
-    """`(n, 9, 9)`: the time a point spends at each pixel on a path of constant speed whose heading wanders."""
+    """Motion kernels `(n, 9, 9)`: the time a point of constant speed and varying direction spends at each pixel."""
     stream = Stream(seed, "images motion")
     turn, start = stream.normal(index, (points,)), stream.uniform(index, (2,), step=1)
     heading = 2 * math.pi * start[:, :1] + 0.15 * turn.cumsum(1)
@@ -72,13 +75,13 @@ def motion_kernels(index: Tensor, seed: int, points: int = 128) -> Tensor:
     low, high = path.amin(1, keepdim=True), path.amax(1, keepdim=True)
     reach = (KERNEL - 1) * (0.5 + 0.5 * start[:, 1:, None])  # pixels along the longer side
     path = (path - (low + high) / 2) * reach / (high - low).amax(2, keepdim=True) + (KERNEL - 1) / 2
-    # every point is shared among the four pixels around it
+    # every point is distributed over the four pixels around it
     grid = torch.arange(KERNEL, dtype=path.dtype)
     rows, columns = ((1 - (path[..., k, None] - grid).abs()).clamp(min=0) for k in (0, 1))
     return torch.einsum("nph,npw->nhw", rows, columns) / points
 
 
-# name -> (noise level in the paper, operators for images at some addresses)
+# name → (noise level in the paper, function that makes operators from image addresses)
 TASKS: dict[str, tuple[float, Callable[[Tensor, int], operators.Operator]]] = {
     "box": (1.0, box),
     "random": (0.01, random),
@@ -88,7 +91,7 @@ TASKS: dict[str, tuple[float, Callable[[Tensor, int], operators.Operator]]] = {
 
 
 def methods(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """What every method is called with: the published settings unless the command says otherwise, the same for all problems."""
+    """Options of every method: the published settings unless the command changes them, the same for all problems."""
     all_of_them: dict[str, dict[str, Any]] = {
         "dps": {"method": "dps", "zeta": arguments.zeta},
         "pigdm": {"method": "pigdm"},
@@ -101,7 +104,7 @@ def methods(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def problem(task: str, truth: Tensor, seed: int) -> Observations:
-    """Noisy measurements of images `(n, 3, 32, 32)`; mask, kernel and noise of image i are functions of (seed, task, i)."""
+    """Noisy observations of images `(n, 3, 32, 32)`; mask, kernel and noise of image i depend on (seed, task, i)."""
     level, make = TASKS[task]
     index, sigma = torch.arange(len(truth)), WIDTH * level
     A = make(index, seed)
@@ -112,9 +115,9 @@ def problem(task: str, truth: Tensor, seed: int) -> Observations:
 
 
 def measures(x: Tensor, truth: Tensor, obs: Observations, lpips: LPIPS) -> dict[str, Tensor]:
-    """Per image, `(n,)`, those of single draws averaged over the draws. x: `(draws, n, 3, 32, 32)`."""
-    failed = ~(x.abs() <= FAILED).flatten(2).all(2)  # NaN too
-    x = torch.where(failed[..., None, None, None], 0, x)  # grey, and counted
+    """Measures per image, `(n,)`; those of single draws are averaged over the draws. x: `(draws, n, 3, 32, 32)`."""
+    failed = ~(x.abs() <= FAILED).flatten(2).all(2)  # true for NaN too
+    x = torch.where(failed[..., None, None, None], 0, x)  # failed draws become grey and are counted
     low, high = cifar10.RANGE
     shown, span = x.clamp(low, high), high - low
 
@@ -122,13 +125,14 @@ def measures(x: Tensor, truth: Tensor, obs: Observations, lpips: LPIPS) -> dict[
         return torch.stack([measure(draw, truth) for draw in shown]).mean(0)
 
     def perceived(v: Tensor, t: Tensor, times: int) -> Tensor:
-        # in float64: a GPU rounds convolutions in float32 to ten bits
+        # float64, because a GPU rounds float32 convolutions to ten bits
         a, b = (w.double().repeat_interleave(times, -1).repeat_interleave(times, -2) for w in (v, t))
         return lpips(a, b, cifar10.RANGE)
 
     return {
         "lpips": of_draws(lambda v, t: perceived(v, t, 1)),
-        "lpips_64": of_draws(lambda v, t: perceived(v, t, 2)),  # enlarged to the patches LPIPS was trained on
+        # enlarged to the size of the patches LPIPS was trained on
+        "lpips_64": of_draws(lambda v, t: perceived(v, t, 2)),
         "psnr": of_draws(lambda v, t: psnr(v, t, span)),
         "psnr_mean": psnr(x.mean(0).clamp(low, high), truth, span),
         "ssim": of_draws(lambda v, t: ssim(v, t, span)),
@@ -141,7 +145,7 @@ def measures(x: Tensor, truth: Tensor, obs: Observations, lpips: LPIPS) -> dict[
 
 @dataclass
 class Bench:
-    """The prior and the images, on the device; `row` measures one method on one problem."""
+    """The prior and the images on the device; `row` measures one method on one problem."""
 
     prior: DiffusionPrior
     truth: Tensor
@@ -177,9 +181,10 @@ class Bench:
 
 
 def first_or_tied(rows: list[dict[str, Any]], key: str = "lpips", name: str = "mmps3") -> dict[str, float]:
-    """On how many problems a method is the best or within one standard error of the best, by number of steps.
+    """By number of steps, the number of problems on which a method is within one standard error of the best.
 
-    Among all methods, and (`_others`) among those that are not MMPS with another number of iterations.
+    The comparison is among all methods, and (`_others`) among those that are not MMPS with another number of
+    iterations.
     """
     out: dict[str, float] = {}
     for task, steps in dict.fromkeys((row["task"], row["steps"]) for row in rows):
@@ -195,7 +200,11 @@ def first_or_tied(rows: list[dict[str, Any]], key: str = "lpips", name: str = "m
 
 
 def picture(columns: dict[str, dict[str, Tensor]], path: Path) -> None:
-    """Truth, measurement and a draw of every method, a few images per problem; columns: task → title → `(images, 3, H, W)`."""
+    """Plot truth, observation and a draw of every method for a few images per problem.
+
+    Args:
+        columns: Task → title → images `(images, 3, H, W)`.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -226,7 +235,7 @@ def picture(columns: dict[str, dict[str, Tensor]], path: Path) -> None:
 
 
 def measurement(obs: Observations) -> Tensor:
-    """What was measured as images to look at, NaN where nothing was."""
+    """The measured values as images; NaN marks missing pixels."""
     measured = obs.measured
     return obs.y if measured is None else torch.where(measured, obs.y, torch.nan)
 
@@ -236,7 +245,7 @@ def place(row: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def write(rows: list[dict[str, Any]], prior: str, folder: Path, name: str = "images") -> Path:
-    """Every row, by steps, problem and method, and their figures."""
+    """Write all rows, sorted by steps, problem and method, and their figures."""
     rows = sorted(rows, key=place)
     keys = ("lpips", "psnr", "ssim", "chi2", "coverage90", "crps")
     figures = {f"{key}_{row['task']}_{row['method']}_{row['steps']}": row[key] for row in rows for key in keys}
@@ -263,7 +272,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--lam", type=float, default=8.0, help="of DiffPIR")
     parser.add_argument("--solver", default="cg", help="of MMPS")
     parser.add_argument(
-        "--precision", default="bf16", choices=["float32", "tf32", "bf16"], help="of the network on a GPU"
+        "--precision", default="bf16", choices=["float32", "tf32", "bf16"], help="precision of the network on a GPU"
     )
     parser.add_argument("--batch", type=int, help="draws at a time")
     parser.add_argument("--seed", type=int, default=0)
@@ -285,7 +294,7 @@ def main(words: list[str] | None = None) -> None:
     if torch.device(arguments.device).type == "cuda":
         prior.accelerate(arguments.batch, precision=arguments.precision)
         began = time.monotonic()
-        for obs in problems.values():  # what is compiled is compiled before anything is timed
+        for obs in problems.values():  # compile before anything is timed
             for options in methods(arguments).values():
                 bench.draw(obs, options, 1)
         torch.cuda.synchronize()

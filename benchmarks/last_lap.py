@@ -1,8 +1,8 @@
-"""What the loss on measured values costs a prior that is sampled: `python -m benchmarks.last_lap --run runs/manifold [--workers 2]`.
+"""The effect of the loss on measured values on prior samples: `python -m benchmarks.last_lap --run RUN [--workers 2]`.
 
-Trains the last lap of a finished manifold run again, from the weights before it and on its draws, with the recipe's `train.measured` and without,
-with the random numbers of as many laps as `--streams` says, and compares samples of the priors along the whole curve. 65,536 points of the truth itself
-stand beside them.
+Repeats the training of the last lap of a finished manifold run, from the weights before it and on its draws, with and
+without the recipe's `train.measured`, with `--streams` different sets of random numbers. It compares samples of the
+priors along the whole curve with 65,536 points of the truth.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--streams", type=int, default=2)
-    parser.add_argument("--train", type=int, help="steps; the recipe's when absent")
+    parser.add_argument("--train", type=int, help="training steps; default: those of the recipe")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--steps", type=int, default=256, help="of sampling")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the trainings, on a CPU")

@@ -1,17 +1,19 @@
 """The paper's first experiment: `python -m benchmarks.manifold [--laps 32] [--recipe manifold] [--out runs/manifold]`.
 
-Runs (or continues) the recipe, then measures laps by the Sinkhorn divergence (squared distance, regularisation 1e-3). Only E and M count as
-computing; measuring is apart. Three ways:
+Runs (or resumes) the recipe, then measures laps by the Sinkhorn divergence (squared distance, regularisation 1e-3).
+Only E-steps and M-steps count as computing time; evaluation is excluded. The divergence is measured in three ways:
 
-- `draws`, as the paper does: 16,384 draws of a lap, or samples of its prior every fourth lap, against as many random points of the truth.
-- `pooled`: all draws of a lap against the same points. There is chance in these points, the same in every lap.
-- `even`: all draws against evenly spaced points of the truth, which have no chance in them.
+- `draws`, as in the paper: 16,384 draws of a lap, or prior samples every fourth lap, against 16,384 random points of
+  the truth.
+- `pooled`: all draws of a lap against the same random points. These points have a sampling error, which is the same in
+  every lap.
+- `even`: all draws against evenly spaced points of the truth, which have no sampling error.
 
-By how much draws that are perfect would differ from lap to lap: `benchmarks/chance.py`. Four more have no floor: how far the draws lie from
-the curve, how many lie on another branch of it than the points behind their observations, how they lie along it (W₂ of their places on the
-curve, to those of the true points), and sliced W₂ to the same points. Samples of the prior, four times as many, are compared with the whole curve
-by their places on it. What perfect draws give, drawn from the exact posterior along the curve, stands beside all of them. The result is
-written anew after every lap that is measured.
+`benchmarks/chance.py` measures how much these values vary between laps for exact posterior draws. Four more measures
+are zero for exact draws of the true points: the distance of the draws from the curve, the fraction on another branch
+than the true points, W₂ to the true points along the curve, and sliced W₂ to the true points. Prior samples, four times
+as many, are compared with the whole curve by their positions along it. For comparison, all measures are also computed
+for exact posterior draws along the curve. The result is written after every measured lap.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ from diffem.runs.rundir import RunDir
 from .curve import REG, Against, along_truth, even_truth, exact_draws, without_floor, worst_rise
 from .record import RESULTS, ROOT, record
 
-FLOORS = 3  # pairs of sets of the truth whose distance is measured
-EVEN = 1 << 12  # points that masses are moved to: a blur of √REG needs no more (512 and 4,096 agree to a thousandth)
-# Times as many samples of the prior are compared along the curve: 16,384 leave much to chance.
+FLOORS = 3  # pairs of sets of the truth whose divergence is measured
+# number of evenly spaced points; a blur of √REG needs no more (512 and 4,096 agree to a thousandth)
+EVEN = 1 << 12
+# Factor for the number of prior samples that are compared along the curve; 16,384 samples have a large sampling error.
 PRIOR = FLOORS + 1
 RISES = {
     "sinkhorn_draws": "worst_rise",
@@ -50,7 +53,7 @@ RISES = {
 
 
 class Divergences:
-    """Of all draws of a lap, `(n, d)`, in three ways."""
+    """The three divergences of all draws `(n, d)` of a lap."""
 
     def __init__(self, random: Tensor, even: Tensor) -> None:
         self.random, self.even = Against(random), Against(even)
@@ -63,7 +66,7 @@ class Divergences:
 
 
 def figures_of(rows: list[dict[str, float]]) -> dict[str, float]:
-    """What the laps measured so far come to."""
+    """The figures of the laps measured so far."""
     laps = rows[1:]
     priors = [row["sinkhorn_prior"] for row in rows if "sinkhorn_prior" in row]
     figures: dict[str, float] = {"sinkhorn_start": priors[0], "sinkhorn_prior": priors[-1], "laps": len(laps)}

@@ -1,9 +1,10 @@
-"""25 Gaussians whose posterior is known exactly: `python -m benchmarks.mixture [--quick] [--dimensions 8 80 800]`.
+"""A mixture of 25 Gaussians with an exact posterior: `python -m benchmarks.mixture [--quick] [--dimensions 8 80 800]`.
 
-The prior: means (−8i, −8j), i, j ∈ {−2 … 2}, repeated d/2 times, unit covariances, weights ∝ squared standard normals. The
-observation: m values of one fresh x through a Gaussian matrix whose singular values are replaced by sorted uniform numbers, noise σ_y
-a uniform number times the largest of them. Every method draws from the posterior of the same problems; the figure is the sliced
-W₁ distance to exact draws, beside the floor: that of a second set of exact draws.
+The prior has means (−8i, −8j), i, j ∈ {−2 … 2}, repeated d/2 times, unit covariances, and weights ∝ squared standard
+normals. The observation has m values of a new x through a Gaussian matrix whose singular values are replaced by sorted
+uniform numbers. The noise level σ_y is a uniform number times the largest singular value. Every method draws from the
+posterior of the same problems. The figure is the sliced W₁ distance to exact draws. The floor is the distance between
+two sets of exact draws.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from .workers import shared_out
 SIGMA_MAX = {8: 1e2, 80: 1e3, 800: 5e3}  # must exceed the norm of the data
 Entry: TypeAlias = tuple[str, str]  # method, sampler
 FULL = {"method": "mmps", "solver": "direct"}
-# Hyper-parameters are the published ones, which are the library's defaults: DPS ζ' = 0.5, DiffPIR λ = 8; the others have none.
+# Hyper-parameters are the published ones, which are the library's defaults: DPS ζ' = 0.5, DiffPIR λ = 8. The other
+# methods have none.
 METHODS: dict[str, dict[str, Any]] = {
     "exact": {"method": "exact"},
     "mmps, full solve": FULL,
@@ -65,7 +67,11 @@ def problem(dimension: int, measured: int, seed: int, device: str = "cpu") -> tu
 
 
 def entries(arguments: argparse.Namespace) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
-    """(method, sampler, options of the method, options of the sampler): all methods by the default sampler; all samplers if asked."""
+    """Combinations to measure: all methods with the default sampler, and on request all samplers.
+
+    Returns:
+        Tuples (method, sampler, options of the method, options of the sampler).
+    """
     methods = [(name, DEFAULT_SAMPLER, options, {}) for name, options in METHODS.items()]
     others = [name for name in SAMPLERS if name not in (DEFAULT_SAMPLER, "tds")]
     swept = ("exact", "mmps, full solve") if arguments.samplers else ()
@@ -79,7 +85,7 @@ def distance(x: Tensor, exact: Tensor) -> float:
 
 
 def summary(values: list[float]) -> dict[str, Any]:
-    """Mean and half a 95 % interval of the mean over seeds."""
+    """Mean over seeds, and half the width of its 95 % interval."""
     mean = sum(values) / len(values)
     variance = sum((v - mean) ** 2 for v in values) / max(1, len(values) - 1)
     return {
@@ -91,11 +97,11 @@ def summary(values: list[float]) -> dict[str, Any]:
 
 
 def measure(dimension: int, measured: int, seed: int, arguments: argparse.Namespace) -> dict[Entry, dict[str, float]]:
-    """One problem: the distance of every method's draws, the time they took, their effective number of particles."""
+    """Measure one problem: for every method the distance of its draws, the time, and the effective sample size."""
     prior, obs = problem(dimension, measured, seed, arguments.device)
     posterior = prior.posterior(obs, method="exact")
     assert isinstance(posterior, Exact)
-    # sets of their own for every problem: shared random numbers would make one unlucky set everybody's
+    # separate exact sets for every problem: shared random numbers would correlate the errors of all problems
     exact, again = (posterior.exact_sample(arguments.samples, seed=2 * seed + k)[:, 0] for k in (0, 1))
     found: dict[Entry, dict[str, float]] = {("floor", ""): {"w1": distance(again, exact), "seconds": 0.0}}
     for name, sampler, options, sampler_options in entries(arguments):
@@ -148,13 +154,13 @@ def main(words: list[str] | None = None) -> None:
         "--samplers", action="store_true", help="also every sampler, with the exact denoiser and with mmps"
     )
     parser.add_argument("--batch", type=int, help="trajectories at a time")
-    parser.add_argument("--only", nargs="+", choices=["floor", *METHODS], help="these methods alone, and the floor")
+    parser.add_argument("--only", nargs="+", choices=["floor", *METHODS], help="only these methods, and the floor")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="keep the last result's rows that are not measured now, or were on more problems",
+        help="keep rows of the last result that are not measured now or used more problems",
     )
     arguments = parser.parse_args(words)
     if arguments.quick:
@@ -174,7 +180,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def together(rows: list[dict[str, Any]], before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows measured now with those of before that are of other entries, or of more problems."""
+    """Merge the rows measured now with earlier rows of other entries or of more problems."""
     found = {_place(row): row for row in before}
     for row in rows:
         if (old := found.get(_place(row))) is None or old["seeds"] <= row["seeds"]:

@@ -1,8 +1,8 @@
-"""A run on k-space, measured on slices it never saw: `python -m benchmarks.mri runs/mri-fast [--name mri-fast] [--slices 64]`.
+"""Evaluate a run on k-space with held-out slices: `python -m benchmarks.mri RUN [--name mri-fast] [--slices 64]`.
 
-Per acceleration: PSNR and SSIM of the mean of 8 draws, of single draws, of the zero-filled image and of the Gaussian prior's posterior mean,
-residual χ² per measured value and coverage of 90 % intervals. Writes `results/NAME.json`; the figures go to RUN/mri, and with `--pictures`
-also to another folder.
+For each acceleration, it measures PSNR and SSIM of the mean of 8 draws, of single draws, of the zero-filled image and
+of the Gaussian prior's posterior mean, the residual χ² per measured value, and the coverage of 90 % intervals. It
+writes `results/NAME.json`. The pictures are saved in RUN/mri, and with `--pictures` also in another folder.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from diffem.runs.rundir import RunDir
 
 from .record import RESULTS, record
 
-# design: the figures every result of this family has, at the acceleration the prior was learned from
+# keys of every result of this family, at the acceleration that the prior was learned from
 KEYS = (
-    "psnr_mean", "psnr_draw", "psnr_zero", "psnr_gaussian", "ssim_mean", "ssim_draw", "ssim_zero", "ssim_gaussian", "chi2", "coverage90",
-    "error_to_std", "rejected",
+    "psnr_mean", "psnr_draw", "psnr_zero", "psnr_gaussian", "ssim_mean", "ssim_draw", "ssim_zero", "ssim_gaussian",
+    "chi2", "coverage90", "error_to_std", "rejected",
 )  # fmt: skip
 
 
 def figures(run: Path, rows: list[dict[str, Any]], before: float = 0.0) -> dict[str, float]:
-    """before: minutes of the run that this one continues."""
+    """The figures of a result; before: minutes of the run that this one continues."""
     folder = RunDir(run)
     laps = folder.metrics()
     out: dict[str, float] = {}
@@ -36,7 +36,7 @@ def figures(run: Path, rows: list[dict[str, Any]], before: float = 0.0) -> dict[
         if "accel" in row:
             out |= {f"{key}_r{row['accel']:g}": row[key] for key in KEYS if key in row}
     return out | {
-        # as each lap wrote it: fit, E, M and watching, right for resumed runs too
+        # as recorded in each lap (start, E-step, M-step, evaluation), so it is correct for resumed runs too
         "gpu_minutes": before + sum(lap["seconds"] for lap in laps) / 60,
         "slices": laps[0]["observations"],
         "laps": laps[0].get("laps_before", 0) + len(laps) - 1,

@@ -1,8 +1,9 @@
-"""Running out of GPU memory, with real and with simulated errors: `python -m benchmarks.oom [--observations 49152]`.
+"""GPU out-of-memory handling, with real and simulated errors: `python -m benchmarks.oom [--observations 49152]`.
 
-One lap of a U-Net over images of 32×32, three times: with micro-batches and training batches far beyond the device; with micro-batches that fit,
-undisturbed; and the same with out-of-memory errors raised in E and in M. Every run must end; draws must be those of the calm run.
-Without compilation (TORCHDYNAMO_DISABLE=1), or every size tried is compiled.
+Runs one lap of a U-Net on images of 32×32, three times: with micro-batches and training batches far too large for the
+device; with micro-batches that fit, as the reference run; and the same with out-of-memory errors raised in the E-step
+and in the M-step. Every run must end, and its draws must be those of the reference run. Set TORCHDYNAMO_DISABLE=1,
+otherwise every batch size is compiled.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def start() -> priors.DiffusionPrior:
 
 
 def one_lap(obs: Observations, out: Path, batch: int, device: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """A lap from an untrained network; what it took, and its draws."""
+    """Make one lap from an untrained network; returns its row and its draws."""
     shutil.rmtree(out, ignore_errors=True)
     told: list[int] = []
     recipe = {
@@ -51,7 +52,9 @@ def one_lap(obs: Observations, out: Path, batch: int, device: str, changes: dict
         "data": {"source": "given"},
         "laps": 1,
         "network": {"kind": "unet", **NETWORK},
-        "e_step": {"steps": 1, "iterations": 1, "shard": len(obs), "batch": batch, "bound": 1e9, "chi2": 1e9, "redraws": 0},
+        "e_step": {
+            "steps": 1, "iterations": 1, "shard": len(obs), "batch": batch, "bound": 1e9, "chi2": 1e9, "redraws": 0
+        },
         "train": {"steps": 4, "batch": batch, "lr": 1e-4},
         "watch": {"held_out": 0, "samples": 16, "draws": 2},
     }  # fmt: skip
@@ -73,7 +76,7 @@ def one_lap(obs: Observations, out: Path, batch: int, device: str, changes: dict
 
 
 def failing(function: Callable[..., Any], times: int) -> Callable[..., Any]:
-    """The function, out of memory the first few times."""
+    """Wrap a function so that its first few calls raise an out-of-memory error."""
     left = [times]
 
     def called(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What became of a run that was disturbed: everything the library reads of it, beside the undisturbed run's."""
+"""The outcome of a disturbed run: everything the library reads from it, compared with the undisturbed run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
 from diffem.runs.shown import AXES, read_losses, read_shown
 
-LAPS, TRAINED, SHARD = 2, 120, 20  # of the run of `benchmarks.faults`
+LAPS, TRAINED, SHARD = 2, 120, 20  # settings of the run of `benchmarks.faults`
 
 
 def contents(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Every weight, draw, sample and loss of a run as the library reads them, and the messages about what it refuses to read."""
+    """Every weight, draw, sample and loss that the library reads from a run, and the errors about rejected files."""
     run = RunDir(path)
     out: dict[str, np.ndarray] = {}
     refused = []
@@ -56,12 +56,12 @@ def _losses(run: RunDir, lap: int) -> dict[str, np.ndarray]:
 
 
 def differs(found: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> list[str]:
-    """What was read that is not what the undisturbed run has there."""
+    """Names of values that differ from those of the undisturbed run."""
     return [name for name in found if name not in reference or not np.array_equal(found[name], reference[name])]
 
 
 def compare(path: Path, reference: dict[str, np.ndarray], damaged: str) -> str:
-    """What became of a run that ended: a damaged file that nothing needed any more must still be refused by whoever reads it."""
+    """Classify a run that ended. Even a damaged file that the run no longer needed must be rejected by its reader."""
     found, refused = contents(path)
     if wrong := differs(found, reference):
         return f"silently wrong: {', '.join(wrong[:4])}"

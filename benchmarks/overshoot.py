@@ -1,12 +1,13 @@
-r"""What a lap makes of an error along the data, exactly: `python -m benchmarks.overshoot [--quick]`.
+r"""How one lap changes an error along the data, computed exactly: `python -m benchmarks.overshoot [--quick]`.
 
-Data that lie along a line or a surface leave a denoiser free to be wrong in one way: it may push along the data, and draws whose observation
-does not say well where on the data they lie give way. A draw that was pushed makes up for it across the data, to explain its y all the same; a
-loss through A sees that part, mistakes it for a displacement along the data of the other sign, and teaches the opposite push.
+If the data lie along a line or a surface, a denoiser can push draws along the data. Draws that y localises poorly along
+the data shift with it. A shifted draw must still explain its y, so it also moves across the data. A loss through A sees
+that part, interprets it as a displacement along the data of the opposite sign, and trains the opposite push.
 
-All of that is linear for a Gaussian, long in one direction and thin in the others, so it can be computed without a network or a sample. With
-x ~ N(0, Σ), C = Σ(Σ + σ²)⁻¹ and a denoiser d(x_t) = C x_t + c_σ that errs by c_σ, the mean e_A of the draws given A is what the sampler makes
-of no noise, with x̂ = (I − K A)(C x_t + c_σ), and training by W = (1 − m) I + m AᵀA/g, whose mean is I, leaves c_σ' = E_A[W (I − C) e_A].
+For a Gaussian that is long in one direction and thin in the others, all of this is linear and can be computed without a
+network or a sample. Let x ~ N(0, Σ), C = Σ(Σ + σ²)⁻¹, and let the denoiser d(x_t) = C x_t + c_σ have the error c_σ. The
+mean e_A of the draws given A is the output of the sampler without noise, with x̂ = (I − K A)(C x_t + c_σ). Training
+with W = (1 − m) I + m AᵀA/g, whose mean is I, gives c_σ' = E_A[W (I − C) e_A].
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from diffem.samplers import Sampler, get_sampler, schedule
 from .record import record
 
 SIGMA_MIN, SIGMA_MAX = 1e-3, 10.0
-REACH = 0.3  # the first denoiser pushes at noise levels below this, the same distance times σ² at all of them
+# the first denoiser pushes at noise levels below this, by a distance proportional to σ²
+REACH = 0.3
 LAPS = 6
 
 
 @dataclass
 class Data:
-    """Gaussian data of covariance `(N, N)` whose first direction is the long one, seen through operators `(n, M, N)`."""
+    """Gaussian data of covariance `(N, N)`, whose first direction is the long one, with operators `(n, M, N)`."""
 
     name: str
     cov: Tensor
@@ -39,16 +41,16 @@ class Data:
 
 
 def line(n: int = 256) -> Data:
-    """What the curve of `manifold` is nearby: a line of width 0.02 in five dimensions, two random directions measured."""
+    """A local model of the curve of `manifold`: a line of width 0.02 in R⁵, two random directions measured."""
     rows = torch.randn(n, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     cov = torch.diag(torch.tensor([1.0, *[0.02] * 4], dtype=torch.float64).square())
     return Data("two directions of five", cov, rows / rows.norm(dim=-1, keepdim=True), 1e-2)
 
 
 def pixels(kept: int, n: int = 256, size: int = 16) -> Data:
-    """A signal of `size` values whose spectrum falls like that of images, of which `kept` are measured; in the basis of its spectrum."""
+    """A signal in its spectral basis: its spectrum is like that of images, and `kept` of `size` values are measured."""
     k = torch.arange(size, dtype=torch.float64)
-    basis = torch.cos(math.pi * k[:, None] * (k + 0.5) / size)  # frequency × place
+    basis = torch.cos(math.pi * k[:, None] * (k + 0.5) / size)  # frequency × position
     basis = basis / basis.norm(dim=1, keepdim=True)
     generator = torch.Generator().manual_seed(0)
     chosen = torch.stack([torch.randperm(size, generator=generator)[:kept] for _ in range(n)])
@@ -56,7 +58,7 @@ def pixels(kept: int, n: int = 256, size: int = 16) -> Data:
 
 
 def determined(data: Data) -> Tensor:
-    """W of `diffem/em/determined.py`, with s the scale of the data, `(n, N, N)`."""
+    """W of `diffem/em/determined.py`, `(n, N, N)`, with the scale s of the data."""
     A, variance = data.A, data.cov.diagonal().mean()
     noise = data.sigma_y**2 * torch.eye(A.shape[1], dtype=torch.float64)
     D = variance * A.mT @ torch.linalg.solve(noise + variance * A @ A.mT, A)
@@ -67,9 +69,11 @@ def determined(data: Data) -> Tensor:
 
 
 def pushes(data: Data, share: float, fresh: float, sampler: Sampler, steps: int) -> list[float]:
-    """How far along the long direction the draws are off on average, lap after lap.
+    """Mean displacement of the draws along the long direction, lap by lap.
 
-    share: of the loss on measured values. fresh: of the draws made anew in a lap.
+    Args:
+        share: Weight of the loss on measured values.
+        fresh: Fraction of the draws that are renewed in a lap.
     """
     A, eye = data.A, torch.eye(data.cov.shape[0], dtype=torch.float64)
     sigmas = schedule(steps, SIGMA_MIN, SIGMA_MAX)

@@ -1,13 +1,16 @@
-"""The recipes for one's own data, as they come: `python -m benchmarks.own_data --data FOLDER [--only table]`.
+"""The recipes for the user's own data, without changes: `python -m benchmarks.own_data --data FOLDER [--only table]`.
 
-- pixels: 2,000 FashionMNIST images at 14×14 in [0, 1], 60 % of the pixels missing, a noise level of its own for each (0.05 to 0.2), `small-images`.
-- blurs: 3,000 MNIST images at 14×14 in [-2, 2], each with a blur and a noise level of its own (`benchmarks.blurs`), `small-images`.
-- table: scikit-learn's breast-cancer table, standardised, 30 % of the values missing, noise 0.03, `table`.
+- pixels: 2,000 FashionMNIST images at 14×14 in [0, 1], 60 % of the pixels missing, each with its own noise level (0.05
+  to 0.2); recipe `small-images`.
+- blurs: 3,000 MNIST images at 14×14 in [-2, 2], each with its own blur and noise level (`benchmarks.blurs`); recipe
+  `small-images`.
+- table: scikit-learn's breast-cancer table, standardised, 30 % of the values missing, noise level 0.03; recipe `table`.
 
-Per lap the error of the mean of 8 draws (root mean square and mean absolute) and of one draw (mean square) on what was not measured, or on whole
-images if they are blurred, and the coverage of 90 % intervals; lap 0 is the Gaussian start. Draws take the steps of the recipe's E-step if it is
-`conditional`, 64 with mmps. Seconds are those of the whole call of `fit`.
-FOLDER holds `fashion-mnist/` and `mnist/`, each with `train-images-idx3-ubyte`.
+Each row contains, for one lap, the error of the mean of 8 draws (root mean square and mean absolute) and of one draw
+(mean square) on the missing values, or on whole images if they are blurred, and the coverage of 90 % intervals. Lap 0
+is the Gaussian start. Draws take the number of steps of the recipe's E-step if it is `conditional`, and 64 steps with
+mmps. Seconds are those of the whole call of `fit`. FOLDER contains `fashion-mnist/` and `mnist/`, each with
+`train-images-idx3-ubyte`.
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ from . import blurs
 from .record import earlier, record
 
 DRAWS, EVALUATED = 8, 256
-STEPS = 64  # of a draw with mmps: what `posterior.sample` takes unless told
-Problem = tuple[Tensor, Observations, Tensor]  # x, observations, and where errors count, all (n, *event)
+STEPS = 64  # steps of a draw with mmps, the default of `posterior.sample`
+# x, observations, and a mask of the values whose errors count, all (n, *event)
+Problem = tuple[Tensor, Observations, Tensor]
 
 
 def pixels(folder: Path) -> Problem:
@@ -84,7 +88,7 @@ def errors(prior: Any, e_step: Any, obs: Observations, x: Tensor, counted: Tenso
 
 
 def measure(case: str, folder: Path) -> list[dict[str, Any]]:
-    """A row per lap."""
+    """Measure one run; returns one row per lap."""
     make, recipe = CASES[case]
     x, obs, counted = make(folder)
     rows = []

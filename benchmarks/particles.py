@@ -1,11 +1,11 @@
-"""What EM makes of draws that are weighed: `python -m benchmarks.particles [--laps 12] [--workers 2]`.
+"""EM with weighted draws: `python -m benchmarks.particles [--laps 12] [--workers 2]`.
 
-The recipe `manifold-quick`, its E-step with samplers that take about the same number of evaluations per draw: `ddpm2` and the
-predictor–corrector follow `mmps` as it is; `tds` moves eight particles per draw and pays back by weights what `mmps` gets wrong; and `tds`
-with four draws picked from each set of particles, at the price of one. Per lap,
-against the true points behind the observations: how far the draws are from the curve, how they lie along it, and how many lie elsewhere
-on it. Draws from the exact posterior on the true curve stand beside them, and what the samplers do when nothing has to be learned:
-with a narrow tube around the true curve as prior, whose denoiser is known.
+Runs the recipe `manifold-quick` with different samplers in the E-step, which take about the same number of evaluations
+per draw. `ddpm2` and the predictor–corrector use `mmps` without correction. `tds` moves eight particles per draw and
+corrects the error of `mmps` by weights. A second variant of `tds` picks four draws from each set of particles, at the
+cost of one. For each lap, the draws are compared with the true points: their distance from the curve, W₂ along the
+curve, and the fraction on another branch. Two references are computed too: exact posterior draws on the true curve, and
+the samplers with a known prior, a narrow tube around the true curve, so that nothing has to be learned.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from .curve import even_truth, exact_draws, without_floor
 from .record import record
 from .workers import shared_out
 
-COMPONENTS, TUBE = 512, 0.012  # Gaussians along the true curve, about as wide as what is learned of it
+COMPONENTS, TUBE = 512, 0.012  # Gaussians along the true curve, about as wide as the learned prior
 
-GUIDED = {"e_step.solver": "cg", "e_step.iterations": 2}  # two measured values: conjugate gradients end after two
+# two measured values, so conjugate gradients converge in two iterations
+GUIDED = {"e_step.solver": "cg", "e_step.iterations": 2}
 CASES: dict[str, dict[str, Any]] = {
-    # name → changes of the recipe; all take about as many evaluations per observation
+    # name → changes of the recipe; all take about the same number of evaluations per observation
     "ddpm2": {**GUIDED, "e_step.sampler": "ddpm2", "e_step.sampler_options": {}, "e_step.steps": 512},
     "pc": {
         **GUIDED,
@@ -103,7 +104,7 @@ def with_the_true_prior(sampler: str, count: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--laps", type=int, default=12)
-    parser.add_argument("--observations", type=int, default=4096, help="drawn for with the true prior")
+    parser.add_argument("--observations", type=int, default=4096, help="number of observations for the true prior")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--samplers", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--out", type=Path, default=Path("runs/particles"))

@@ -1,8 +1,8 @@
-"""Importing deepinv, azula and diffusers where their torchvision was built for another torch.
+"""Import deepinv, azula and diffusers even if their torchvision was built for another version of torch.
 
-deepinv, and diffusers where it finds one, import torchvision, whose compiled operators load only beside the torch they were built for.
-None of them is used here, but torchvision registers shapes for two of them on import, and that fails when they do not exist. Declaring
-these two is enough.
+deepinv and diffusers import torchvision (diffusers only if it is installed), whose compiled operators load only with
+the torch version they were built for. None of these operators is used here. But torchvision registers shapes for two of
+them on import, which fails if they do not exist. Declaring these two operators is enough.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 import torch
 
 OPERATORS = ("nms", "qnms")
-_declared: list[torch.library.Library] = []  # a library lives as long as its object
+_declared: list[torch.library.Library] = []  # the library exists as long as this object
 
 
 def torchvision_imports() -> None:
-    """Make `import torchvision` work, if torchvision is there at all."""
+    """Make `import torchvision` work, if torchvision is installed."""
     if importlib.util.find_spec("torchvision") is None or "torchvision" in sys.modules:
         return
     try:

@@ -1,8 +1,8 @@
 """Errors and signals at chosen events of a run, in one of its processes.
 
-An event is the n-th call of a function that every phase goes through: a round of the Gaussian start, E, a training step, the
-measures after a lap. There the process raises an error of its own (a full disk, no memory) or sends itself a signal, so the fault falls
-into the same place however fast the machine is.
+An event is the n-th call of a function that every phase calls: a round of the Gaussian start, the E-step, a training
+step, the measures after a lap. At this call the process raises an error (a full disk, out of memory) or sends itself a
+signal. The fault therefore occurs at the same point of the run on machines of any speed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from diffem.priors.fit_full import Selected
 PHASES: dict[str, tuple[Any, str, int]] = {
     "join": (torch.distributed, "init_process_group", 1),
     "start": (Selected, "expect", 8),
-    "E": (loop, "expect", 2),  # not `draw_shard`: which process draws how many shards is a matter of luck
+    "E": (loop, "expect", 2),  # not `draw_shard`: the number of shards that each process draws is random
     "M": (Trainer, "_loss", 600),
     "watch": (lap_end, "watch", 3),
     "wait": (Processes, "_wait", 3),
 }
-HUNG = "DIFFEM_HUNG"  # environment variable: a file that appears when a process hangs
-FIRST_ONLY = ("start", "watch")  # phases of the first process, while the others wait or draw
+HUNG = "DIFFEM_HUNG"  # environment variable with the path of a file that is created when a process hangs
+FIRST_ONLY = ("start", "watch")  # phases of the first process, during which the others wait or draw
 
 
 def no_space() -> None:
@@ -65,7 +65,7 @@ def hang() -> None:
 
 
 def terminate_once_hung() -> None:
-    """Not before another process hangs: one that is still at work would stop by itself."""
+    """Terminate once another process hangs; a process that is still working would stop by itself."""
     while not Path(os.environ[HUNG]).exists():
         time.sleep(0.01)
     terminate()
@@ -84,7 +84,7 @@ def event(phase: str, call: int, action: str) -> dict[str, Any]:
 
 
 def lay(phase: str, call: int, action: str) -> None:
-    """Patch this process: at the n-th call of a phase's function the action happens first."""
+    """Patch this process: the action happens before the n-th call of a phase's function."""
     owner, name, _ = PHASES[phase]
     function, calls = getattr(owner, name), 0
 
@@ -99,10 +99,10 @@ def lay(phase: str, call: int, action: str) -> None:
 
 
 def choose(rng: random.Random, actions: tuple[str, ...], ranks: int = 1) -> tuple[int, dict[str, Any]]:
-    """A random fault, and the process it happens in."""
+    """Choose a random fault and the process in which it happens."""
     phase, action = rng.choice(["start", "E", "M", "watch"]), rng.choice(actions)
     if action == "no_memory" and (ranks == 1 or phase != "M"):
-        action = "no_space"  # alone, and outside M, a run recovers from missing memory by smaller batches
+        action = "no_space"  # a single process outside the M-step recovers from missing memory with smaller batches
     rank = 0 if phase in FIRST_ONLY else rng.randrange(ranks)
     call = rng.randint(1, PHASES[phase][2])
     return rank, event(phase, call, action)

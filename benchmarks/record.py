@@ -1,4 +1,4 @@
-"""Writing a benchmark's figures where README and docs find them: `benchmarks/results/NAME.json`."""
+"""Write the figures of a benchmark to `benchmarks/results/NAME.json`, from which README and docs take their numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit measured; `+` marks uncommitted changes, and DIFFEM_COMMIT names it where there is no repository."""
+    """The measured commit. `+` marks uncommitted changes; without a repository, DIFFEM_COMMIT names it."""
     if "DIFFEM_COMMIT" in os.environ:
         return os.environ["DIFFEM_COMMIT"]
 
@@ -54,7 +54,7 @@ def record(name: str, figures: dict[str, float], rows: list[dict[str, Any]], fol
 
 
 def earlier(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """Rows of the last result of that name; each says where it came from."""
+    """The rows of the last result of that name, each with its source."""
     path = folder / f"{name}.json"
     if not path.is_file():
         return []

@@ -1,8 +1,8 @@
-"""The bias of every sampler on Gaussians, exactly: `python -m benchmarks.samplers`.
+"""The exact bias of every sampler on Gaussians: `python -m benchmarks.samplers`.
 
-With a Gaussian prior and exact E[x | x_t, y], a draw is linear in its random numbers, x_0 = c + Σ b_i z_i. Setting one of them to
-1 and the others to 0, batch row by batch row, gives every b_i, hence the mean and standard deviation the sampler returns without
-any Monte-Carlo error.
+With a Gaussian prior and exact E[x | x_t, y], a draw is linear in its random numbers, x_0 = c + Σ b_i z_i. Row i of a
+batch sets z_i to 1 and the others to 0. This gives every b_i, and therefore the mean and standard deviation of the
+sampler without Monte-Carlo error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS = (16, 18, 32, 64, 128, 256, 512, 1024)
 
 
 class UnitNoise:
-    """Row i of the batch gets 1 at address i; the last row gets nothing."""
+    """Random numbers whose row i of the batch is 1 at address i and 0 elsewhere; the last row is 0."""
 
     def normal(
         self, index: Tensor, shape: tuple[int, ...], *, step: int = 0, draw: Tensor | None = None, dtype: torch.dtype
@@ -47,7 +47,8 @@ def main() -> None:
     exact_mean, exact_std = variance * y / sigma_y**2, variance**0.5
 
     rows, figures = [], {}
-    for name in (name for name in SAMPLERS if not get_sampler(name).needs_likelihood):  # without weights tds is ddpm
+    # without weights, tds equals ddpm
+    for name in (name for name in SAMPLERS if not get_sampler(name).needs_likelihood):
         for steps in STEPS:
             _, prior_std = moments(prior, name, steps)
             n = 2 + steps * get_sampler(name).noises_per_step
@@ -63,7 +64,8 @@ def main() -> None:
             }
             rows.append(row)
             print(
-                f"{name:6} {steps:5} prior std {row['prior_std']:+.2%}  posterior mean {row['posterior_mean']:+.2%} of a std, std {row['posterior_std']:+.2%}"
+                f"{name:6} {steps:5} prior std {row['prior_std']:+.2%}  posterior mean "
+                f"{row['posterior_mean']:+.2%} of a std, std {row['posterior_std']:+.2%}"
             )
             if steps == 256:
                 figures[f"prior_std_{name}_256"] = row["prior_std"]

@@ -1,8 +1,9 @@
-"""What a run costs beside computing: `python -m benchmarks.scaling [--processes 2] [--observations 1000 100000]`.
+"""The overhead of a run: `python -m benchmarks.scaling [--processes 2] [--observations 1000 100000]`.
 
-Processes: a run of several on this machine, with one thread each; the seconds each of them spent waiting for the others, summing
-gradients (which waits too) and writing files, as a share of the run, its start included, which one process makes while the others wait.
-Memory: the E-step over few and over many observations that lie on disk; the most memory it held, beyond what the process held before.
+Processes: a run of several processes on this machine with one thread each. It measures the seconds that each process
+spent waiting for the others, summing gradients (which includes waiting) and writing files, as a fraction of the whole
+run. The run includes its start, which one process computes while the others wait. Memory: the E-step for few and for
+many observations on disk. It measures the peak memory beyond that of the process before the E-step.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ RECIPE: dict[str, Any] = {
 
 
 def images() -> Observations:
-    """Smooth random fields, half of their pixels missing."""
+    """Smooth random fields with half of their pixels missing."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.randn(SIZE, EVENT[0], 4, 4, generator=generator)
     x = torch.nn.functional.interpolate(coarse, EVENT[1:], mode="bicubic")
@@ -68,7 +69,7 @@ def timed(seconds: Counter[str], name: str, function: Callable[..., Any]) -> Cal
 
 
 def one_of_several(rank: int, count: int, port: int, out: str) -> None:
-    """A process of a run, its waiting and writing timed from outside."""
+    """One process of a run, whose waiting and writing is timed by patched functions."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -105,7 +106,7 @@ def outside_compute(count: int, folder: Path) -> list[dict[str, Any]]:
 
 
 class Mapped:
-    """A shelf of masked vectors in a file: rows are read when they are asked for."""
+    """Masked vectors in a file, whose rows are read on demand."""
 
     x_shape = (64,)
 
@@ -116,13 +117,13 @@ class Mapped:
         return self.n
 
     def read(self, rows: torch.Tensor) -> Observations:
-        # mapped anew each time: pages of a file that stays mapped count as this process's memory
+        # mapped at each read, because the pages of a file that stays mapped count as memory of the process
         y = torch.from_numpy(np.memmap(self.path, np.float32, "r", shape=(self.n, *self.x_shape))[rows.numpy()])
         return Observations(y, operators.Mask(~y.isnan()), sigma=0.1)
 
 
 def memory_of(n: int, folder: str, out: str) -> None:
-    """The E-step over n observations on disk, in a process of its own; writes the MiB it took."""
+    """The E-step for n observations on disk, in a process of its own; writes its additional memory in MiB."""
     torch.set_num_threads(1)
     path, generator = Path(folder) / "y.bin", torch.Generator().manual_seed(0)
     with path.open("wb") as file:
@@ -138,7 +139,7 @@ def memory_of(n: int, folder: str, out: str) -> None:
     before = _resident()
 
     def say(event: str, data: dict[str, Any]) -> None:
-        if event == "expectation":  # the M-step, which follows, holds all draws
+        if event == "expectation":  # the M-step, which follows, keeps all draws in memory
             Path(out).write_text(json.dumps({"observations": n, "mib": _peak() - before, "seconds": data["e_seconds"]}))
             os._exit(0)
 
@@ -150,7 +151,7 @@ def _status(name: str) -> float:
 
 
 def _resident() -> float:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from now on
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     return _status("VmRSS")
 
 

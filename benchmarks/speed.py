@@ -1,9 +1,10 @@
-"""Speed of E and M beside the bare network: `python -m benchmarks.speed [--recipe cifar10] [--batch 512]`.
+"""Speed of E-step and M-step relative to the bare network: `python -m benchmarks.speed [--recipe cifar10] [--batch N]`.
 
-Bare: the compiled network alone, forward + k vector–Jacobian products (none for a conditional recipe), and a training step of network, loss,
-backward, fused Adam. Ours: the same counts through a posterior draw (conditioning, conjugate gradients or the pivot, sampler, addressed noise)
-and through `maximization` (shuffling, noise levels, noise, operators of other observations, clipping, averaged weights). Measured side by
-side in one process.
+Bare: the compiled network alone, with one forward pass and k vector–Jacobian products (none for a conditional recipe);
+and a training step of network, loss, backward pass and fused Adam. Ours: the same number of evaluations in a posterior
+draw (conditioning, conjugate gradients or the pivot, sampler, addressed noise), and in `maximization` (shuffling, noise
+levels, noise, operators of other observations, clipping, averaged weights). Both are measured alternately in one
+process.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .record import RESULTS, record
 
 
 def rate(work: Callable[[], None], images: int, seconds: float) -> float:
-    """Images per second of `work`, repeated for about so many seconds after one warm-up call."""
+    """Images per second of `work`, repeated for about `seconds` after one warm-up call."""
     work()
     torch.cuda.synchronize()
     start, repeats = time.monotonic(), 0
@@ -66,7 +67,7 @@ def main() -> None:
     figures["automatic_batch"] = prior.batch_for(1 << 20)
     prior.accelerate(batch, precision="bf16")
 
-    # E: T steps and the last denoising make T + 1 evaluations
+    # E-step: T steps and the last denoising are T + 1 evaluations
     x, log_sigma = torch.randn(batch, *shape, device="cuda"), torch.zeros(batch, device="cuda")
     w, shown = torch.randn_like(x), (torch.rand(batch, 4, 32, 32, device="cuda"),) if instruments is not None else ()
 
@@ -118,7 +119,7 @@ def main() -> None:
         maximization(prior, draws, options, steps=32, **run)
         count = int(figures["bare_images_per_s"] * arguments.seconds / batch)
         times = []
-        for steps_m in (count // 4, count + count // 4):  # the difference leaves out what is paid once per lap
+        for steps_m in (count // 4, count + count // 4):  # the difference excludes costs that occur once per lap
             torch.cuda.synchronize()
             start = time.monotonic()
             maximization(prior, draws, options, steps=steps_m, **run)

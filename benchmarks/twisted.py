@@ -1,10 +1,12 @@
 """What limits weighted draws: `python -m benchmarks.twisted [--seeds 4] [--problems 6]`.
 
-Two questions about `tds`, on mixtures whose posterior is known exactly:
+Two experiments with `tds`, on mixtures whose posterior is known exactly:
 
-- *Steps or particles?* Three clusters in the plane, one measured value that two of them explain. Beside the sliced W₁ distance to exact draws,
-  the share of draws in the upper cluster, which has a standard error: it shows a bias that the distance can hardly resolve.
-- *Unequal noise.* Six clusters in R⁸ and six values whose noise differs by a factor of 100, with solvers that converge and that do not.
+- *Steps or particles?* Three clusters in the plane, and one measured value that two of them explain. The measures are
+  the sliced W₁ distance to exact draws and the fraction of draws in the upper cluster. The fraction has a standard
+  error and shows a bias that the distance can hardly resolve.
+- *Unequal noise.* Six clusters in R⁸ and six measured values whose noise levels differ by a factor of 100, with solvers
+  that converge and solvers that do not.
 
 The floor is the distance between two sets of exact draws.
 """
@@ -27,9 +29,9 @@ from diffem.posterior import Exact
 from .record import RESULTS, record
 
 DOUBLE = torch.float64
-SETS = 8  # sets of exact draws that distances are averaged over
+SETS = 8  # sets of exact draws over which distances are averaged
 UPPER = -1.2  # second coordinate above which a draw belongs to the upper cluster
-SHARE_DRAWS = 400_000  # exact draws that the exact share is taken from: a standard error of 0.0008
+SHARE_DRAWS = 400_000  # number of exact draws for the exact fraction, with a standard error of 0.0008
 # (steps, particles, order)
 PLANE = [
     *[(steps, 16, 1) for steps in (32, 64, 128, 256, 512, 1024)],
@@ -46,7 +48,7 @@ UNEQUAL = [(name, particles) for name in SOLVERS for particles in (4, 16, 64) if
 
 
 def plane() -> tuple[priors.MixturePrior, Observations]:
-    """Three clusters, and one value that says little about which of two a point belongs to."""
+    """Three clusters, and one value that hardly distinguishes two of them."""
     means = torch.tensor([[1.6, 0.35], [0.18, -1.2], [0.09, -2.7]], dtype=DOUBLE)
     weights, stds = torch.tensor([0.25, 0.38, 0.37], dtype=DOUBLE), torch.tensor([0.51, 0.27, 0.44], dtype=DOUBLE)
     A = operators.Dense(torch.tensor([[-0.86, 0.3]], dtype=DOUBLE))
@@ -56,7 +58,10 @@ def plane() -> tuple[priors.MixturePrior, Observations]:
 def unequal_noise(
     seed: int, size: int = 8, measured: int = 6
 ) -> tuple[priors.MixturePrior, Observations, Observations]:
-    """Six clusters in R⁸, six values with noise from 0.1 to 10; and the same values divided by their noise, for the exact posterior."""
+    """Six clusters in R⁸ and six values with noise levels from 0.1 to 10.
+
+    The values divided by their noise levels are returned too, for the exact posterior.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -72,14 +77,14 @@ def unequal_noise(
 
 
 def exact_draws(prior: priors.MixturePrior, obs: Observations, count: int, seed: int) -> Tensor:
-    """`(count, *event)` from the posterior of one observation."""
+    """Exact draws `(count, *event)` from the posterior of one observation."""
     posterior = prior.posterior(obs, method="exact")
     assert isinstance(posterior, Exact)
     return posterior.exact_sample(count, seed=seed)[:, 0]
 
 
 def floors(exact: tuple[Tensor, ...]) -> Tensor:
-    """The mean distance of each set of exact draws to the others, `(sets,)`."""
+    """The mean distance of each set of exact draws to the other sets, `(sets,)`."""
     between = torch.tensor([[sliced_wasserstein(a, b) for b in exact] for a in exact], dtype=DOUBLE)
     return between.sum(1) / (len(exact) - 1)
 
@@ -139,7 +144,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=4, help="sets of draws per setting in the plane")
     parser.add_argument("--problems", type=int, default=6, help="with unequal noise")
-    parser.add_argument("--draws", type=int, nargs=2, default=[1000, 250], help="in a set, in the plane and in R⁸")
+    parser.add_argument("--draws", type=int, nargs=2, default=[1000, 250], help="draws per set, in the plane and in R⁸")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args(words)
     unequal = measure_unequal(arguments.problems, arguments.draws[1])

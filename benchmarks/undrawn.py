@@ -1,6 +1,6 @@
-"""Reports without their drawings: matplotlib would take most of the time of a small run.
+"""Reports without pictures, because matplotlib would take most of the time of a small run.
 
-Figures have no axes, and every PNG of matplotlib is a single white pixel. Everything else of a report is as usual.
+Figures have no axes, and every PNG of matplotlib is a single white pixel. The rest of a report is unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _savefig(figure: Any, target: io.BytesIO, **options: Any) -> None:
 
 @contextmanager
 def undrawn() -> Iterator[None]:
-    """Let matplotlib draw nothing in this process."""
+    """Make matplotlib draw nothing in this process."""
     from matplotlib.figure import Figure
 
     with mock.patch.object(Figure, "subplots", _subplots), mock.patch.object(Figure, "savefig", _savefig):
@@ -69,7 +69,7 @@ def undrawn() -> Iterator[None]:
 
 @contextmanager
 def reports_undrawn() -> Iterator[None]:
-    """Let reports draw nothing; other pictures are drawn as usual."""
+    """Make reports draw nothing; other pictures are drawn as usual."""
     from diffem.report import page
 
     write_report = page.write_report

@@ -35,7 +35,7 @@ def gaussian_spread(scale: float) -> float:
 
 
 def mixture_spread(scale: float) -> float:
-    """The same for a mixture of two Gaussians, both measured half-way between them."""
+    """The same ratio for a mixture of two Gaussians, if both are equally likely given y."""
     means = scale * torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     prior = priors.MixturePrior(torch.ones(2).double(), means, scale * torch.full((2,), 0.3).double())
     A = operators.Dense(torch.tensor([[0.0, 1.0]], dtype=torch.float64))
@@ -46,7 +46,7 @@ def mixture_spread(scale: float) -> float:
 
 
 def start_below_truth(scale: float) -> float:
-    """Nats, over all observations, by which the fitted Gaussian lies below the true one (negative: above)."""
+    """Total log-likelihood of the true Gaussian minus that of the fitted one, in nats, over all observations."""
     generator = torch.Generator().manual_seed(1)
     root = torch.randn(SIZE, SIZE, dtype=torch.float64, generator=generator) / math.sqrt(SIZE)
     x = torch.randn(OBSERVATIONS, SIZE, dtype=torch.float64, generator=generator) @ root.T

@@ -1,14 +1,14 @@
-"""How often right and wrong models are flagged: `python -m benchmarks.watch [--repeats 50] [--kinds dense blur]`.
+"""Detection rates of the checks of the model: `python -m benchmarks.watch [--repeats 50] [--kinds dense blur]`.
 
-Four kinds of small data: masks over 8 numbers, dense operators (5 combinations of 8 numbers), blurs (signals of 12, a
-kernel of its own for each), one combination of 8 numbers per observation. x is Gaussian, so that the exact likelihood
-is known. Five cases of each: the model as it is; the noise stated at twice and at half its level; operators in
-another order; operators shifted by one entry against y.
+There are four kinds of small data: masks over 8 numbers, dense operators (5 combinations of 8 numbers), blurs (signals
+of 12 numbers, each with its own kernel), and one combination of 8 numbers per observation. x is Gaussian, so that the
+exact likelihood is known. Each kind has five cases: the correct model; the noise level stated at twice and at half its
+true value; operators in another order; operators shifted by one entry against y.
 
-With the right model a whole run is made, the start and two laps of a small network, and any warning is a false alarm.
-With a wrong one the check at the start is made, and any warning counts; `named` counts those that name the right
-cause. `exact` is the rate that the test of the exact likelihood ratio reaches: it knows the law of x and which
-mistake to look for, and flags the right model in 5 % of cases.
+With the correct model a whole run is made, the Gaussian start and two laps of a small network, and any warning is a
+false alarm. With a wrong model only the check at the start is made, and any warning counts; `named` counts the warnings
+that name the right cause. `exact` is the detection rate of the exact likelihood-ratio test, which is given the
+distribution of x and the mistake to look for, and rejects the correct model in 5 % of cases.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from diffem.runs.recipe import Recipe, load_recipe
 from .record import record
 
 OBSERVATIONS, SIGMA, DOUBLE = 576, 0.3, torch.float64
-MIXED = 16  # operators of other observations in the likelihood of a shuffled one
+MIXED = 16  # operators of other observations in the likelihood of a shuffled observation
 FAULTS = ("right", "noise_x2", "noise_half", "shuffled", "shifted")
 NAMED = {
     "noise_x2": ("too large",),
@@ -58,7 +58,7 @@ RECIPE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Data:
-    """Observations y `(n, *measurement)` through A with noise SIGMA, and the law of x."""
+    """Observations y `(n, *measurement)` through A with noise level SIGMA, and the distribution of x."""
 
     y: Tensor
     A: operators.Operator
@@ -97,7 +97,7 @@ KINDS: dict[str, Callable[[int, torch.Generator], tuple[int, operators.Operator]
 
 
 def make(kind: str, seed: int) -> Data:
-    """Neighbouring entries of x are correlated; its mean and its scale differ from entry to entry."""
+    """Neighbouring entries of x are correlated; mean and scale differ between entries."""
     generator = torch.Generator().manual_seed(seed)
     size, A = KINDS[kind](OBSERVATIONS, generator)
     mean, scale = torch.randn(2, size, generator=generator, dtype=DOUBLE)
@@ -108,7 +108,7 @@ def make(kind: str, seed: int) -> Data:
     prior = priors.GaussianPrior(mean.reshape(shape) / 2, cov)
     y = A(prior.exact_sample(torch.randn(OBSERVATIONS, *shape, generator=generator, dtype=DOUBLE)))
     y = y + SIGMA * torch.randn(y.shape, generator=generator, dtype=DOUBLE)
-    return Data(Observations(y, A, sigma=SIGMA).y, A, prior)  # 0 where nothing was measured
+    return Data(Observations(y, A, sigma=SIGMA).y, A, prior)  # 0 for unmeasured entries
 
 
 def spoil(data: Data, fault: str, seed: int) -> Data:
@@ -133,9 +133,9 @@ def flagged(data: Data, recipe: Recipe, whole: bool) -> list[str]:
 
 
 def likelihood_ratio(data: Data, fault: str) -> float:
-    """log p(y | this mistake was made) − log p(y | none was), under the true law of x.
+    """log p(y | this mistake was made) − log p(y | no mistake), under the true distribution of x.
 
-    The mistake is made when y is stated with A and a noise level: for a wrong level, the truth is the other one.
+    The mistake is in the stated A or noise level, so for a wrong noise level the true level is the other one.
     """
     stated = data.obs
     right = log_evidence(data.prior, stated)
@@ -158,7 +158,7 @@ def likelihood_ratio(data: Data, fault: str) -> float:
 
 
 def exact_rate(kind: str, fault: str, repeats: int) -> float:
-    """How often the exact likelihood ratio exceeds what it exceeds in 5 % of cases of the right model (a normal law of it)."""
+    """Detection rate of the exact likelihood ratio at 5 % false alarms; its distribution is approximated as normal."""
     right = torch.tensor([likelihood_ratio(make(kind, seed), fault) for seed in range(repeats)], dtype=DOUBLE)
     wrong = torch.tensor(
         [likelihood_ratio(spoil(make(kind, seed), fault, seed), fault) for seed in range(repeats)], dtype=DOUBLE
@@ -193,7 +193,7 @@ def main() -> None:
 
 
 def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The share of right runs flagged, of all; and of wrong ones the smaller share of dense and blurred data."""
+    """The fraction of correct runs with a warning; for wrong models, the smaller fraction of dense and blurred data."""
 
     def of(fault: str, kinds: tuple[str, ...]) -> list[float]:
         return [row["flagged"] for row in rows if row["fault"] == fault and row["data"] in kinds]

@@ -1,4 +1,4 @@
-"""Tasks shared by processes on a CPU, each with its part of the threads."""
+"""Distribute tasks over processes on a CPU, each with its part of the threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Made = TypeVar("Made")
 
 
 def shared_out(function: Callable[..., Made], tasks: list[tuple[Any, ...]], workers: int) -> list[Made]:
-    """`function` of every task, in order; one worker is this process."""
+    """Apply `function` to every task; returns the results in order. A single worker is this process."""
     if workers < 2:
         return [function(*task) for task in tasks]
     threads = max(1, torch.get_num_threads() // workers)

@@ -1,4 +1,4 @@
-"""The Chromium of this machine, if it has one, for tests that look at pages as people do."""
+"""The Chromium of this machine, if one is installed, for tests of web pages."""
 
 import shutil
 

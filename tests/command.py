@@ -12,7 +12,7 @@ from diffem.cli.commands import main
 
 
 def diffem(*arguments: object) -> SimpleNamespace:
-    """`diffem ARGUMENTS`: `returncode`, `stdout` and `stderr`, as `subprocess.run` would give them."""
+    """Run `diffem ARGUMENTS`; returns `returncode`, `stdout` and `stderr`, like `subprocess.run`."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     argv = ["diffem", *map(str, arguments)]
     with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -1,6 +1,6 @@
-"""Fixtures shared by the suite. `--device` runs the batteries on another device where there is one.
+"""Fixtures shared by the suite. `--device` runs the batteries on another device.
 
-Nothing a test computes depends on the number of cores, on the tests before it or on the worker it runs in.
+No result of a test depends on the number of cores, on the tests before it or on the worker it runs in.
 """
 
 import os
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-# One thread, here and in the processes that tests start: sums have the same order on every machine.
+# One thread, here and in the processes that tests start, so that sums have the same order on every machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 
@@ -26,10 +26,11 @@ def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device for the operator, solver and posterior batteries")
 
 
-SLOW_TIMEOUT = 1800  # seconds; like the limit of the others in pyproject.toml it only ends and names a test that hangs
+# seconds; like the limit of the other tests in pyproject.toml, it only ends and names a test that hangs
+SLOW_TIMEOUT = 1800
 
 
-# Files with the longest tests: begun first, so that no worker is left with one of them at the end.
+# Files with the longest tests, which are started first, so that no worker runs one of them alone at the end.
 LONGEST = (
     "test_chaos.py",
     "test_corpus.py",
@@ -60,7 +61,7 @@ def seed_all(seed: int) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef, request):
-    """A fixture of a module or session is made when its first test happens to run: it gets a seed of its own."""
+    """Seed a fixture of a module or session separately, because it is created by whichever test runs first."""
     if fixturedef.scope != "function":
         seed_all(zlib.crc32(fixturedef.argname.encode()))
     return (yield)

@@ -1,4 +1,4 @@
-"""Dense algebra the suite compares against, written apart from the library and in float64."""
+"""Dense algebra for comparisons, written independently of the library and in float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ def matrix_of(A, x_shape: tuple[int, ...], n: int) -> Tensor:
 def gaussian_posterior_mean(mean, cov, x_t, sigma, y, matrix, cov_y) -> Tensor:
     """E[x | x_t, y] for x ~ N(mean, cov), in information form: precisions add.
 
-    mean `(N,)`, cov `(N, N)`, x_t `(n, N)`, sigma number or `(n,)`, y `(n, m)`, matrix `(n, m, N)`, cov_y `(n, m, m)`.
+    Args:
+        mean: (N,). Mean of the prior.
+        cov: (N, N). Covariance of the prior.
+        x_t: (n, N). Noisy samples.
+        sigma: A number or (n,). Diffusion noise level.
+        y: (n, m). Measured values.
+        matrix: (n, m, N). Operators.
+        cov_y: (n, m, m). Covariances of the measurement noise.
     """
     n, size = x_t.shape
     sigma = torch.as_tensor(sigma, dtype=torch.float64).expand(n)

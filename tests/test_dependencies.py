@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# names of imports that differ from the names of packages
-PACKAGES = {"PIL": "pillow", "yaml": "pyyaml"}
-# imported if present, and installed by other packages: torch on Linux, and notebooks
+# imports whose names differ from those of their packages
+PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+# optional imports that other packages install: torch on Linux, and notebooks
 NOT_DECLARED = {"triton", "ipywidgets"}
-# extras for people who work on the library, not for those who use it
+# extras for developers of the library
 DEVELOPMENT = {"dev", "docs"}
 # imported by torch.utils.tensorboard
 INDIRECT = {"tensorboard"}
@@ -42,7 +42,7 @@ def declared() -> tuple[set[str], dict[str, set[str]]]:
     return names(project["dependencies"]), {k: names(v) for k, v in project["optional-dependencies"].items()}
 
 
-def test_what_is_imported_is_declared_and_the_other_way_round():
+def test_imported_packages_are_declared_and_declared_packages_are_imported():
     imported = set().union(*(imported_names(file) for file in (ROOT / "src").rglob("*.py")))
     third_party = imported - sys.stdlib_module_names - {"diffem"} - NOT_DECLARED
     packages = {PACKAGES.get(name, name).lower() for name in third_party}

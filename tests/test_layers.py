@@ -1,4 +1,4 @@
-"""The packages of the library import each other in one direction: from the list below, only what comes earlier."""
+"""The packages of the library import each other in one direction: only packages earlier in the list below."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 
 # Lowest first. A package may import those before it.
-ROOMS = {
-    "core": "Errors, shapes, batched values, addressed random numbers, progress, processes, compilation and CUDA graphs.",
+PACKAGES = {
+    "core": "Errors, shapes, batched values, addressed random numbers, progress, processes, compilation and "
+    "CUDA graphs.",
     "files": "Atomic writes, checked reads of arrays, tensors and YAML, and memory limits.",
     "linalg": "Covariances and batched linear solvers.",
     "operators": "The linear operators A, one family per file, and the bases in which AᵀΣ⁻¹A is diagonal.",
     "observations": "y, A and the noise, in memory or on disk, and what is computed from them alone.",
     "nn": "Networks h(x, log σ).",
     "samplers": "Noise schedules and the samplers that turn a denoiser into draws.",
-    "priors": "Priors as denoisers: Gaussian, mixture, diffusion; the Gaussian fit by EM; the registry of posterior methods.",
+    "priors": "Priors as denoisers: Gaussian, mixture, diffusion; the Gaussian fit by EM; the registry of "
+    "posterior methods.",
     "posterior": "Posterior methods: a prior and observations make another denoiser.",
     "metrics": "Measures with and without clean data.",
-    "runs": "Recipes, the registry of data sources, a run's folder, draws on disk.",
+    "runs": "Recipes, the registry of data sources, run folders, draws on disk.",
     "em": "The loop: expectation, maximization, checks of the model, the verdict, evaluation, exported priors.",
     "report": "Pictures, the HTML page, loggers.",
     "api": "`diffem.fit`, which calls the loop and the report.",
@@ -41,17 +43,19 @@ ROOMS = {
 LEAVES = {
     "datasets": "Digits, CIFAR-10 and the curve in five dimensions, with simulated measurements.",
     "mri": "Accelerated MRI: k-space, coils, fastMRI, reconstructions, and their commands.",
+    "tables": "Imputers for tables and time series with the interface of scikit-learn, and their command.",
     "interop": "Operators and denoisers of deepinv, azula and diffusers.",
 }
-SEPARATE = [{"nn", "samplers"}]  # neither needs the other
-ROOT_MODULES = 5  # at most
-# Where imports inside functions are allowed, and why.
+SEPARATE = [{"nn", "samplers"}]  # neither imports the other
+ROOT_MODULES = 5  # largest number of modules at the root
+# Imports inside functions that are allowed, and the reason.
 DELAYED = {
     "diffem": "`import diffem` does not import pydantic",
     "diffem.cli": "the commands register those of other packages, which import this one",
     "diffem.cli.commands": "`diffem --help` imports only what it prints",
     "diffem.cli.drawing": "the same",
     "diffem.mri.commands": "the same",
+    "diffem.tables.commands": "the same",
     "diffem.metrics.transport": "a kernel whose module imports triton",
 }
 
@@ -77,7 +81,7 @@ def parsed(module: str) -> ast.Module:
 
 
 def imports_of(module: str) -> Iterator[Import]:
-    """Every import of the library's own modules, wherever it is in the file."""
+    """Every import of the library's own modules, anywhere in the file."""
     path = modules()[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     tree = parsed(module)
@@ -100,14 +104,14 @@ def imports() -> list[Import]:
     return [found for module in modules() for found in imports_of(module)]
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     """The package of a module below `diffem`; empty for `diffem` itself and its `__main__`."""
     name = [*module.split("."), ""][1]
     return "" if name == "__main__" else name
 
 
 def test_every_package_has_its_place():
-    assert {room(module) for module in modules()} - {""} == {*ROOMS, *LEAVES}
+    assert {package_of(module) for module in modules()} - {""} == {*PACKAGES, *LEAVES}
 
 
 def test_few_modules_are_at_the_root():
@@ -116,10 +120,10 @@ def test_few_modules_are_at_the_root():
 
 
 def test_imports_go_one_way():
-    order = list(ROOMS)
+    order = list(PACKAGES)
     wrong = []
     for module, imported, _ in imports():
-        here, there = room(module), room(imported)
+        here, there = package_of(module), package_of(imported)
         if here in ("", there):  # `diffem` itself imports what it offers
             continue
         allowed = order if here in LEAVES else order[: order.index(here)]
@@ -135,7 +139,7 @@ def test_no_module_imports_itself_through_others():
     while free := [module for module, needed in graph.items() if not needed & graph.keys()]:
         for module in free:
             del graph[module]
-    # what is left leads into a cycle
+    # the rest leads into a cycle
     assert not graph, {module: sorted(needed & graph.keys()) for module, needed in graph.items()}
 
 
@@ -145,7 +149,7 @@ def test_imports_are_delayed_only_for_a_faster_start():
 
 
 def test_modules_named_in_strings_are_leaves():
-    """A dotted name is imported when it is used: of another package that would hide an import in the wrong direction."""
+    """A dotted name in a string is imported later, so it could hide an import in the wrong direction."""
     wrong = []
     for module in modules():
         for node in ast.walk(parsed(module)):
@@ -155,7 +159,7 @@ def test_modules_named_in_strings_are_leaves():
             if (
                 re.fullmatch(r"diffem(\.\w+)+", name)
                 and name in modules()
-                and room(name) not in (*LEAVES, room(module))
+                and package_of(name) not in (*LEAVES, package_of(module))
             ):
                 wrong.append(f"{module} names {name}")
     assert not wrong, "\n".join(wrong)
@@ -166,13 +170,13 @@ def test_every_data_source_is_found(source):
     named = SOURCES[source]
     if isinstance(named, str):
         module, _, function = named.partition(":")
-        assert room(module) in LEAVES
+        assert package_of(module) in LEAVES
         assert callable(getattr(import_module(module), function))
 
 
 @pytest.mark.parametrize("module", ELSEWHERE)
 def test_every_package_with_commands_is_found(module):
-    assert room(module) in LEAVES
+    assert package_of(module) in LEAVES
     assert callable(import_module(module).register)
 
 
@@ -180,7 +184,7 @@ def test_every_package_with_commands_is_found(module):
 def test_the_pages_list_the_same_packages(page):
     text = (ROOT / page).read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
-    assert rows == [*ROOMS.items(), *LEAVES.items()]
+    assert rows == [*PACKAGES.items(), *LEAVES.items()]
 
 
 def test_the_pages_show_the_same_diagram():

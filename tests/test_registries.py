@@ -1,4 +1,4 @@
-"""Each family of parts has a registry: a part that is defined here and registered works by name, in a recipe where recipes name it."""
+"""Each family of parts has a registry: a part that is defined and registered here works by name, also in a recipe."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -44,7 +44,7 @@ class Flip(Operator):
 
 
 class Reciprocal(Isotropic):
-    """A covariance of its own kind."""
+    """A covariance of a new kind."""
 
 
 class Zero(torch.nn.Module):
@@ -71,7 +71,7 @@ class Halved(SigmaT):
 
 @pytest.fixture
 def used(monkeypatch):
-    """Register one part of each family; the list collects the names of those that were called."""
+    """Register one part of each family; the list collects the names of the parts that were called."""
     calls = []
 
     def noted(name, function):

@@ -1,6 +1,6 @@
-"""Runs without the drawings of their reports, for tests that do not look at them; `tests/report` draws.
+"""Runs without pictures in their reports, for tests that do not check them; `tests/report` draws them.
 
-The fixture covers the fixtures of a module as well; one of the whole session calls `undrawn` itself.
+The fixture also covers fixtures of a module; a fixture of the whole session calls `undrawn` itself.
 """
 
 import pytest

@@ -1,11 +1,14 @@
-r"""What a step costs, ours beside azula's and deepinv's own code: `python -m benchmarks.cost [--quick] [--devices cpu cuda]`.
+r"""The cost of a step, compared with azula and deepinv: `python -m benchmarks.cost [--quick] [--devices cpu cuda]`.
 
-One network, one batch, one operator (a quarter of the pixels, another quarter for each image), one process. A step is a DDPM step from σ_t
-to σ_s with the posterior method's correction. For every method: forward passes and vector–Jacobian products of the network (counted at
-the network itself), time, peak memory; and how far the answers of the libraries are apart. Steps are timed in rounds, one of each per round in
-turning order, and compared within a round; medians of the ratios are reported, since a busy machine slows all of them alike.
+All libraries use one network, one batch and one operator (a quarter of the pixels, a different quarter for each image)
+in one process. A step is a DDPM step from σ_t to σ_s with the correction of the posterior method. For every method, the
+benchmark measures forward passes and vector–Jacobian products of the network (counted at the network), time, peak
+memory, and the difference between the results of the libraries. Steps are timed in rounds, with one step of each
+library per round in rotating order, and compared within a round. Medians of the ratios are reported, since a busy
+machine slows all libraries equally.
 
-Answers of azula are compared in float64, those of deepinv, which computes in float32, in float32; both without the curvature guard, which they do not have,
-and, where a library's norm runs over the whole batch (azula's DPS), at a batch of one. ΠGDM and DPS are given the same weights: azula takes any
-pseudo-inverse and any ζ, deepinv any weight.
+Results of azula are compared in float64, and those of deepinv, which computes in float32, in float32. Both are compared
+without the curvature guard, which they do not have. If the norm of a library runs over the whole batch (azula's DPS),
+the batch size is one. ΠGDM and DPS get the same weights in all libraries: azula accepts any pseudo-inverse and any ζ,
+deepinv any weight.
 """

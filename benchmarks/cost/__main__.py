@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--threads", type=int, default=1, help="on the CPU")
     parser.add_argument("--gpu-batch", type=int, default=256)
-    parser.add_argument("--gpu-recipe", default="cifar10-fast", help="whose network is used on the GPU")
+    parser.add_argument("--gpu-recipe", default="cifar10-fast", help="recipe whose network is used on the GPU")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -1,4 +1,4 @@
-"""What a step asks of the network and of the memory, counted."""
+"""Count the network evaluations of a step and measure its peak memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counts:
 
 
 class _Marked(torch.autograd.Function):
-    """The identity, counting how often it is differentiated through."""
+    """The identity, which counts its backward passes."""
 
     @staticmethod
     def forward(x: Tensor, counts: Counts) -> Tensor:
@@ -39,7 +39,7 @@ class _Marked(torch.autograd.Function):
 
 
 class Counted(nn.Module):
-    """h(x, log σ), counting its forward passes and vector–Jacobian products while `counting`."""
+    """h(x, log σ), which counts its forward passes and vector–Jacobian products while `counting`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Counted(nn.Module):
 
 
 class StorageTracker(TorchDispatchMode):
-    """Bytes of tensors alive on the CPU that were made inside, now and at most."""
+    """Current and peak size in bytes of the CPU tensors that were created inside the context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class StorageTracker(TorchDispatchMode):
 
 
 def peak_mib(step: Step, device: torch.device) -> float:
-    """Memory a step needs beyond what is there before it."""
+    """Peak memory of a step beyond the memory in use before it."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()

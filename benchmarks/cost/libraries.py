@@ -1,4 +1,4 @@
-"""The same step by other people's code."""
+"""The same step with the code of other libraries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def deepinv_steps(problem: Problem) -> dict[str, Step]:
         return run
 
     kappa = float(move)
-    # a tolerance that is never met: the number of iterations is what is compared
+    # a tolerance that is never reached, so that the numbers of iterations are equal
     return {
         f"mmps k={k}": step(
             MomentMatchingDataFidelity(denoiser, cg_max_iter=k, cg_tol=1e-12), kappa * problem.sigma_t**2

@@ -1,4 +1,4 @@
-"""Times in turn, counts, memory, and how far the answers are apart."""
+"""Measure times in rotation, counts, memory, and the differences between results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = {
 
 
 def seconds(step: Step, device: torch.device) -> float:
-    """Time of the device; on the CPU that of the process, which does not run while others do."""
+    """Time of the device; on the CPU the time of the process, which excludes the work of other processes."""
     if device.type == "cpu":
         start = time.process_time()
         step()
@@ -40,7 +40,7 @@ def seconds(step: Step, device: torch.device) -> float:
 
 
 def rounds(steps: dict[str, Step], count: int, device: torch.device) -> dict[str, list[float]]:
-    """`count` rounds of one step each, every round beginning with the next."""
+    """Time `count` rounds of one step each; the first step rotates from round to round."""
     names = list(steps)
     for name in names:
         steps[name]()
@@ -52,7 +52,7 @@ def rounds(steps: dict[str, Step], count: int, device: torch.device) -> dict[str
 
 
 def answers(small: Problem, library: str, method: str) -> float | None:
-    """How far a library's x_s is from ours with the same noise; None for a method or solver that is not ours."""
+    """Relative difference between a library's x_s and ours with the same noise; None if diffem lacks the method."""
     if method not in OURS:
         return None
     if (library, method) == ("azula", "dps"):
@@ -85,7 +85,7 @@ def measure(
             ImportError,
             OSError,
             RuntimeError,
-        ) as error:  # or something it needs is not, or was built for another torch
+        ) as error:  # or a dependency is missing or was built for another version of torch
             print(f"without {library}: {error}", flush=True)
 
     keyed = {f"{library}: {method}": step for (library, method), step in steps.items()}
@@ -131,13 +131,13 @@ def measure(
 def accelerated(
     problem: Problem, times: dict[str, list[float]], count: int, rows: list[dict[str, Any]]
 ) -> dict[str, float]:
-    """What is ours alone, stated apart: no compiled code at all, and a compiled network in two precisions, against azula as measured."""
+    """Compare azula with diffem without any compiled code, and with a compiled network in two precisions."""
     figures = {}
     for name, precision in (("plain", None), ("compiled", "float32"), ("compiled_bf16", "bf16")):
         if precision is not None:
             problem.prior.accelerate(len(problem.x_t), precision=precision)
         own = {f"k={k}": problem.ours("mmps", {"iterations": k}) for k in (1, 3)}
-        # also keeps the few fused element-wise kernels of the library from being compiled
+        # also prevents the compilation of the library's fused element-wise kernels
         torch.compiler.set_stance("force_eager" if precision is None else "default")
         try:
             mine = rounds(own, count, problem.x_t.device)

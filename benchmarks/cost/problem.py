@@ -1,4 +1,4 @@
-"""The step that is measured: one network, one batch, one operator."""
+"""The measured step: one network, one batch, one operator."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Problem:
 
     @property
     def zeta(self) -> float:
-        """ζ in variance-exploding coordinates that is ζ' = 0.5 in the published ones."""
+        """ζ in variance-exploding coordinates that equals ζ' = 0.5 in the published ones."""
         return 0.5 * (1 + self.sigma_t**2)
 
     @property
@@ -96,12 +96,12 @@ class Problem:
 
 
 def same_noise(like: Tensor) -> Tensor:
-    """The first normals of torch's generator after a seed: the libraries draw theirs in this way."""
+    """The first normal numbers of torch's generator after a seed, which the other libraries draw in the same way."""
     torch.manual_seed(0)
     return torch.randn_like(like)
 
 
 def relative(a: Tensor, b: Tensor, without: Tensor) -> float:
-    """How far a is from b in what each adds to a step without conditioning; the largest over samples, so that none can hide."""
+    """Relative difference between a and b in what they add to an unconditional step; the largest over samples."""
     difference, change = (a - b).double().flatten(1), (b - without).double().flatten(1)
     return float((difference.norm(dim=1) / change.norm(dim=1)).max())

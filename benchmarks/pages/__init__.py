@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..record import ROOT, load
-from . import cifar10, curve, learning, noise, running, sampling
+from . import cifar10, curve, imputing, learning, noise, running, sampling
 
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -55,6 +55,8 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "figure2": sampling.figure2,
     "images": sampling.images,
     "images-dps": sampling.images,
+    "tables": imputing.tables,
+    "series": imputing.series,
 }
 
 

@@ -1,4 +1,4 @@
-"""A run of digits small enough to be made for a test, and pictures to upload."""
+"""A run on digits that is small enough for a test, and pictures to upload."""
 
 import io
 
@@ -12,8 +12,9 @@ from diffem.app.viewer import Viewer
 from diffem.datasets.digits import images
 
 CHANGES = {
-    "laps": 2, "train.steps": 60, "train.first_steps": 120, "train.batch": 32, "network.hidden": [64], "e_step.steps": 4,
-    "e_step.draws": 1, "e_step.redraws": 0, "gaussian.rounds": 3, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
+    "laps": 2, "train.steps": 60, "train.first_steps": 120, "train.batch": 32, "network.hidden": [64],
+    "e_step.steps": 4, "e_step.draws": 1, "e_step.redraws": 0, "gaussian.rounds": 3,
+    "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
 }  # fmt: skip
 
 
@@ -30,7 +31,7 @@ def viewer(run):
 
 
 def png(x: np.ndarray, mode: str = "L", scale: int = 4) -> bytes:
-    """Samples on [-2, 2] as a picture's file."""
+    """Encode samples in [-2, 2] as a picture file."""
     image = Image.fromarray(((x + 2) / 4 * 255).round().astype(np.uint8)).convert(mode)
     buffer = io.BytesIO()
     image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST).save(buffer, "PNG")

@@ -1,4 +1,4 @@
-"""`diffem app RUN` as people start it: a process of its own, with the web framework's threads in it."""
+"""`diffem app RUN` in a process of its own, as a user starts it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-HUNG = 240.0  # seconds, many times what a start or a stop takes: only ends what hangs
+HUNG = 240.0  # seconds, many times the duration of a start or a stop; it only ends processes that hang
 
 
 @contextmanager
 def served(run: Path, *options: str, temporary: Path | None = None) -> Iterator[tuple[str, int]]:
-    """The page's address and the process id; temporary: where it keeps uploads, the system's place when absent."""
+    """Yield the address of the page and the process id; temporary: folder for uploads. Default: the system's."""
     command = [sys.executable, "-m", "diffem", "app", str(run), "--port", "0", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **({"TMPDIR": str(temporary)} if temporary else {})}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         assert process.stdout is not None
-        watchdog = threading.Timer(HUNG, process.kill)  # its output ends with it, and so does the loop below
+        watchdog = threading.Timer(HUNG, process.kill)  # the output ends with the process, and so does the loop below
         watchdog.start()
         try:
             said = []

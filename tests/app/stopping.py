@@ -1,9 +1,9 @@
 """Start the app and stop it in every way: `python -m tests.app.stopping RUN FOLDER` prints a line of JSON for each.
 
 Importing torch and gradio takes longer than everything else. So one process imports them, and each case is a child
-forked from it that runs the command line; all of them at the same time. A child computes without end where its case
-says so. The parent ignores Ctrl-C and hangups, as background jobs of scripts under `nohup` do; a child starts with the
-handlers that a terminal would give it, unless its case says otherwise.
+forked from it that runs the command line. All children run at the same time. In some cases the child computes without
+end. The parent ignores Ctrl-C and hangups, as background jobs of scripts under `nohup` do. A child starts with the
+handlers of a terminal, unless its case changes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from diffem.app import drawing, server
 from diffem.app.page import build
 from diffem.app.viewer import Viewer
 
-HUNG = 120.0  # seconds, many times what a start or a stop takes: only ends what hangs
+HUNG = 120.0  # seconds, many times the duration of a start or a stop; it only ends processes that hang
 
 
 IGNORED = (signal.SIGINT, signal.SIGHUP)
@@ -51,7 +51,7 @@ def compute_endlessly(*arguments: Any) -> torch.Tensor:
 
 
 class Child:
-    """`diffem app RUN --port 0 OPTIONS` in a forked process; TMPDIR is a folder of its own."""
+    """`diffem app RUN --port 0 OPTIONS` in a forked process with its own TMPDIR."""
 
     def __init__(self, run: Path, home: Path, *options: str, prepare: Callable[[], None] = lambda: None) -> None:
         self.temporary = home / "temporary"
@@ -83,7 +83,7 @@ class Child:
         self.said = ""
 
     def _read(self, deadline: float) -> bool:
-        """Wait for its next output; False at the end of it. One that has nothing to print until the deadline is killed."""
+        """Wait for the next output; returns False at its end. A child that is silent until the deadline is killed."""
         if not select.select([self.pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             os.kill(self.pid, signal.SIGKILL)
             self.said += "(killed: it had hung)"
@@ -92,7 +92,7 @@ class Child:
         return bool(part)
 
     def wait_for(self, pattern: str) -> str:
-        """Read what it prints until a line matches."""
+        """Read the output until a line matches."""
         deadline = time.monotonic() + HUNG
         while not (found := re.search(pattern, self.said)):
             if not self._read(deadline):
@@ -100,7 +100,7 @@ class Child:
         return found[0]
 
     def end(self, hung: float = HUNG) -> dict[str, Any]:
-        """Wait for it: exit code (negative: a signal), what it printed, and what it left in TMPDIR."""
+        """Wait for the end: exit code (negative: a signal), output, and files left in TMPDIR."""
         deadline = time.monotonic() + hung
         while self._read(deadline):
             pass
@@ -159,7 +159,7 @@ def cases(run: Path, home: Path) -> dict[str, dict[str, Any]]:
 
 
 def import_everything(run: Path, home: Path) -> None:
-    """Do once what every child does, so that what it imports is there before the fork."""
+    """Run once what every child runs, so that everything is imported before the fork."""
     import uvicorn
 
     assert uvicorn

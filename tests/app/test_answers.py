@@ -1,4 +1,4 @@
-"""What the page computes, without the page."""
+"""The computations behind the page, without the page."""
 
 import io
 import math
@@ -20,7 +20,7 @@ from .conftest import png
 
 class TestUploads:
     def test_a_picture_of_a_digit_is_that_digit(self, digit, picture):
-        """Enlarged four times and averaged back: only the rounding to 256 grey levels of a scale of width 4 is lost."""
+        """Enlarged four times and averaged back: only the rounding to 256 grey levels of a range of width 4 is lost."""
         x = upload.read_upload(picture, (8, 8), (-2.0, 2.0))
         assert torch.allclose(x, torch.from_numpy(digit), atol=4 / 255 / 2 + 1e-6)
         inverted = upload.read_upload(picture, (8, 8), (-2.0, 2.0), invert=True)
@@ -32,7 +32,7 @@ class TestUploads:
         x = upload.read_upload(png(digit, mode), shape, (-2.0, 2.0))
         assert x.shape == shape
         assert x.abs().max() <= 2
-        if shape == (2, 8, 8):  # complex: black is zero, and there is no phase
+        if shape == (2, 8, 8):  # complex samples: black is zero, and the phase is zero
             assert x[1].abs().max() == 0
             assert x[0].min() >= 0
 
@@ -41,12 +41,12 @@ class TestUploads:
         x = upload.read_upload(png(wide), (8, 8), (-2.0, 2.0))
         assert torch.allclose(x, torch.from_numpy(digit), atol=4 / 255 / 2 + 1e-6)
 
-    def test_an_array_is_taken_as_it_is(self, digit):
+    def test_an_array_is_not_converted(self, digit):
         file = io.BytesIO()
         np.save(file, digit.astype(np.float64))
         assert torch.equal(upload.read_upload(file.getvalue(), (8, 8), (0.0, 1.0)), torch.from_numpy(digit))
 
-    def test_bad_files_are_answered(self, picture, digit):
+    def test_bad_files_are_rejected_with_a_message(self, picture, digit):
         def array(value):
             file = io.BytesIO()
             np.save(file, value, allow_pickle=True)
@@ -65,14 +65,14 @@ class TestUploads:
             (array(np.full((8, 8), np.nan)), "not finite"),
             (array(np.array([{"a": 1}], dtype=object)), "cannot be read"),  # pickles are not opened
             (array(digit)[:100], "cannot be read"),
-            (huge.getvalue(), "35184372088832 bytes"),  # refused before memory is taken for it
+            (huge.getvalue(), "35184372088832 bytes"),  # rejected before memory is allocated
         ]:
             with pytest.raises(InputError, match=words):
                 upload.read_upload(data, (8, 8), levels)
         with pytest.raises(InputError, match="not an image"):
             upload.read_upload(picture, (5,), levels)
 
-    def test_a_picture_too_large_to_decode_is_refused_before_it_is(self):
+    def test_too_large_a_picture_is_rejected_before_it_is_decoded(self):
         """A few hundred bytes of PNG can claim any number of pixels."""
         import struct
         import zlib
@@ -89,19 +89,19 @@ class TestUploads:
 class TestOperators:
     @pytest.mark.parametrize("shape", [(8, 8), (1, 12, 8), (3, 16, 16)])
     @pytest.mark.parametrize("kind", observing.OPERATORS)
-    def test_every_one_is_a_linear_operator_with_its_adjoint(self, kind, shape):
+    def test_every_operator_is_linear_with_a_correct_adjoint(self, kind, shape):
         A = observing.make_operator(kind, shape, missing=0.4, width=0.8, factor=2)
         assert operators.check(A, shape)
 
-    def test_they_measure_what_they_say(self):
+    def test_measured_fraction_and_flat_images(self):
         mask = observing.make_operator("mask", (64, 64), missing=0.7)(torch.ones(1, 64, 64))
         # 4096 pixels, each missing with probability 0.7: five standard deviations
         assert abs(1 - float(mask.mean()) - 0.7) < 5 * math.sqrt(0.7 * 0.3 / 4096)
         blurred = observing.make_operator("blur", (16, 16), width=1.5)(torch.ones(1, 16, 16))
-        assert torch.allclose(blurred, torch.ones(1, 16, 16), atol=1e-5)  # a blur keeps a flat image
+        assert torch.allclose(blurred, torch.ones(1, 16, 16), atol=1e-5)  # a blur does not change a flat image
         assert observing.make_operator("downsample", (16, 16), factor=4)(torch.ones(1, 16, 16)).shape == (1, 4, 4)
 
-    def test_bad_settings_are_answered(self):
+    def test_bad_settings_are_rejected_with_a_message(self):
         for words, kind, options in [
             ("unknown operator", "rotate", {}),
             ("removes every pixel", "mask", {"missing": 1.0}),
@@ -112,7 +112,7 @@ class TestOperators:
             with pytest.raises(InputError, match=words):
                 observing.make_operator(kind, (8, 8), **options)
 
-    def test_noise_has_the_size_asked_for(self):
+    def test_noise_has_the_given_level(self):
         A = observing.make_operator("mask", (64, 64), missing=0.0)
         observed = observing.corrupt(torch.zeros(64, 64), A, sigma=0.3)
         assert float(observed.obs.y.std()) == pytest.approx(0.3, rel=5 / math.sqrt(2 * 4096))
@@ -158,19 +158,19 @@ class TestDraws:
             assert words in html
         assert panels.legend(panels.grey_bar(viewer.range)) in panels.samples(c.draws.numpy(), viewer.range, "")
 
-    def test_pictures_are_named_for_what_they_are(self, viewer):
+    def test_pictures_have_descriptive_names(self, viewer):
         mask = drawing.condition(viewer, 0, observing.observation(viewer, 3), draws=2)
         assert mask.name == "observation"
         x = viewer.problem.reference[3]
         k_space = observing.corrupt(x, operators.Fourier(), sigma=0.2)
         assert drawing.condition(viewer, 0, k_space, draws=2).name == "observation, as Aᵀy"
 
-    def test_observations_are_held_out_or_not(self, viewer):
+    def test_observations_are_marked_as_held_out_or_training(self, viewer):
         held = viewer.recipe.watch.held_out
         assert all(viewer.is_held_out(k) for k in viewer.observation_choices()[:held])
         assert not any(viewer.is_held_out(k) for k in viewer.observation_choices()[held:])
 
-    def test_bad_requests_are_answered(self, viewer):
+    def test_bad_requests_are_rejected_with_a_message(self, viewer):
         seen = observing.observation(viewer, 0)
         for words, call in [
             ("samples must be a whole number from 1 to 256", lambda: drawing.prior_samples(viewer, 0, n=10**6)),
@@ -200,7 +200,7 @@ class TestRuns:
         assert panels.measures(p.metrics).count("<tr>") == 4
 
     def test_a_run_in_progress(self, run, tmp_path):
-        """Files are taken away in the order in which a run would write them."""
+        """Files are removed in reverse order, so that the folder passes through the states of a run in progress."""
         copy = tmp_path / "digits"
         shutil.copytree(run, copy)
         lap = copy / "laps/002"
@@ -234,10 +234,10 @@ class TestRuns:
         viewer = Viewer(copy, tmp_path / "obs.safetensors", device="cpu")
         assert torch.equal(observing.observation(viewer, 4).obs.y, obs.y[4:5])
         assert sorted(viewer.observation_choices())[:5] == [0, 1, 2, 3, 4]
-        low, high = viewer.range  # taken from what the run drew
+        low, high = viewer.range  # read from the draws of the run
         assert low < high
 
-    def test_what_is_no_run_is_refused(self, tmp_path):
+    def test_folders_without_a_run_are_rejected(self, tmp_path):
         with pytest.raises(InputError, match=r"no recipe\.yaml"):
             Viewer(tmp_path)
 
@@ -251,7 +251,7 @@ def test_points_are_shown_as_marginals(tmp_path):
     viewer = Viewer(run.path, tmp_path / "obs.safetensors", device="cpu")
     c = drawing.condition(viewer, 1, observing.observation(viewer, 0), draws=4, steps=4)
     html = panels.posterior(c, viewer.range, "")
-    assert "<td>4</td>" in html  # four coordinates, mean and deviation of each
+    assert "<td>4</td>" in html  # four coordinates, with mean and standard deviation of each
     assert html.count("<img") == 2  # intervals entry by entry, and neighbouring entries
     assert torch.equal(~c.entries.isnan(), observations()[:1].measured[0])
     assert "<img" in panels.samples(drawing.prior_samples(viewer, 1, 8, 4).numpy(), viewer.range, "")

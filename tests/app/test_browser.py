@@ -1,4 +1,4 @@
-"""The page as people use it, in headless Chromium. Skipped where Playwright or a Chromium is not installed."""
+"""The page in headless Chromium. Skipped if Playwright or Chromium is not installed."""
 
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -21,13 +21,13 @@ PATIENCE = 60_000  # milliseconds
 
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory):
-    """Where the server keeps uploads."""
+    """The folder in which the server keeps uploads."""
     return tmp_path_factory.mktemp("temporary")
 
 
 @pytest.fixture(scope="module")
 def opened(run, temporary):
-    """The page's address, and a browser."""
+    """The address of the page, and a browser."""
     from playwright.sync_api import sync_playwright
 
     with served(run, temporary=temporary) as (address, _), sync_playwright() as playwright:
@@ -41,7 +41,7 @@ def page(opened):
     address, browser = opened
     page = browser.new_page(viewport={"width": 1360, "height": 950})
     page.set_default_timeout(PATIENCE)
-    page.elsewhere = []  # hosts other than the page's own that were asked for anything
+    page.elsewhere = []  # hosts other than the page's own that received a request
     page.on(
         "request", lambda r: None if r.url.startswith((address, "data:", "blob:")) else page.elsewhere.append(r.url)
     )
@@ -90,7 +90,7 @@ def test_an_uploaded_picture_through_two_operators(page, digit, tmp_path):
     assert all(a != b for i, (a, b) in enumerate(zip(masked, blurred, strict=True)) if i != truth)
 
 
-def test_a_bad_upload_is_answered(page, tmp_path):
+def test_a_bad_upload_is_rejected_with_a_message(page, tmp_path):
     (tmp_path / "poem.png").write_text("no picture at all")
     page.get_by_role("tab", name="Posterior").click()
     page.get_by_role("tab", name="Upload").click()
@@ -136,7 +136,7 @@ async ([address, data]) => {
 
 
 def test_a_page_of_another_origin_can_do_nothing(opened, temporary, tmp_path):
-    """Another port of the same machine. What a blind request did shows on disk only."""
+    """A page on another port of the same machine. The effect of a blind request is visible only on disk."""
     address, browser = opened
     (tmp_path / "index.html").write_text("<title>another page</title>")
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
@@ -157,5 +157,5 @@ def test_a_page_of_another_origin_can_do_nothing(opened, temporary, tmp_path):
         site.shutdown()
 
 
-def test_nothing_was_fetched_from_elsewhere(page):
+def test_nothing_was_fetched_from_other_hosts(page):
     assert page.elsewhere == []

@@ -1,4 +1,4 @@
-"""Which files are decoded, by which decoder, and to which values: decided by their first bytes alone."""
+"""The first bytes of a file determine whether it is decoded, by which decoder, and to which values."""
 
 import io
 import struct
@@ -39,7 +39,7 @@ class TestFormats:
         for kind in ("JPEG", "WEBP"):
             data = saved(grey((77, 77, 77), "RGB"), kind)
             assert picture_format(data) == kind
-            # converted to YCbCr and back, with rounding: two levels of 256
+            # conversion to YCbCr and back rounds: two of 256 levels
             assert (read_upload(data, (8, 8), (0.0, 255.0)) - 77).abs().max() <= 2
 
     @pytest.mark.parametrize(
@@ -52,7 +52,8 @@ class TestFormats:
             data = saved(grey(0, "1" if kind == "MSP" else "RGB"), kind)
         except (KeyError, OSError, ValueError):
             pytest.skip(f"this Pillow cannot write {kind}")
-        monkeypatch.setattr(ImageFile.ImageFile, "__init__", None)  # a decoder of any format would now fail otherwise
+        # decoders of all other formats would now fail with another error
+        monkeypatch.setattr(ImageFile.ImageFile, "__init__", None)
         with pytest.raises(InputError, match=r"PNG, JPEG, WebP or a \.npy array"):
             decode(data, (8, 8))
 
@@ -67,7 +68,7 @@ class TestFormats:
         assert started == []
 
     def test_each_signature_leads_to_its_own_decoder(self):
-        """A file that begins as one format and goes on as another is not tried as the other."""
+        """A file that begins as one format and continues as another is not decoded as the other."""
         png = saved(PICTURE, "PNG")
         for start in (b"\xff\xd8\xff", b"RIFF\x00\x00\x00\x00WEBPVP8L"):
             with pytest.raises(InputError):
@@ -90,7 +91,7 @@ class TestValues:
     @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
     def test_transparent_pixels_are_white(self, kind):
         ink = np.zeros((8, 8, 4), np.uint8)
-        ink[2:4, 2:4, 3] = 255  # black, opaque here alone
+        ink[2:4, 2:4, 3] = 255  # black, and opaque only here
         x = read_upload(
             saved(Image.fromarray(ink), kind, **({"lossless": True} if kind == "WEBP" else {})), (8, 8), (0.0, 1.0)
         )
@@ -100,7 +101,7 @@ class TestValues:
 
     def test_the_orientation_is_applied(self):
         exif = Image.Exif()
-        exif[0x0112] = 6  # to be turned by 90° clockwise for display
+        exif[0x0112] = 6  # to be rotated by 90° clockwise for display
         x = read_upload(saved(PICTURE, "PNG", exif=exif), (3, 8, 8), (0.0, 255.0))
         assert torch.equal(x, torch.from_numpy(np.rot90(COLOURS, -1).copy()).movedim(-1, 0).float())
 
@@ -121,7 +122,7 @@ class TestValues:
 
     def test_cmyk(self):
         x = read_upload(saved(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), "JPEG"), (8, 8), (0.0, 1.0))
-        assert x.max() <= 2 / 255  # all ink is black
+        assert x.max() <= 2 / 255  # all inks together are black
 
     def test_an_array_keeps_its_values(self):
         buffer = io.BytesIO()
@@ -175,7 +176,7 @@ class TestRefusals:
 
 
 class TestDataSets:
-    """`diffem prepare` and the source mri_images read 8-bit grey; what would not survive that is refused."""
+    """`diffem prepare` and the source mri_images read 8-bit grey images, and reject pictures that contain more."""
 
     def test_sixteen_bits(self, tmp_path):
         Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(tmp_path / "x.png")

@@ -1,4 +1,4 @@
-"""Which requests reach the page: names, origins, routes and sizes, without a server."""
+"""Requests that reach the page, by host, origin, route and size, without a server."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ LOCAL = own_names("127.0.0.1")
 def answer(
     *headers, path="/gradio_api/upload", method="POST", body=(b"x",), names=LOCAL, any_address=False, scheme="http"
 ):
-    """The status of a request; 200 when the application read its body to the end."""
+    """The status of a request; 200 if the application read its body to the end."""
     sent = []
     parts = [{"type": "http.request", "body": part, "more_body": True} for part in body]
     parts.append({"type": "http.request", "body": b"", "more_body": False})
@@ -59,13 +59,13 @@ class TestHosts:
     def test_any_other_name_is_refused(self, host):
         assert answer(("host", host)) == 400
 
-    def test_none_and_two_are_refused(self):
+    def test_no_host_and_two_hosts_are_rejected(self):
         assert answer() == 400
         assert answer(("host", HOST), ("host", HOST)) == 400
         assert answer(("host", HOST), ("Host", "evil.example")) == 400
 
-    def test_a_server_on_a_network_is_reached_by_number_and_by_its_names_only(self):
-        """A rebound name is the attacker's; an address cannot be rebound."""
+    def test_a_server_on_a_network_accepts_only_its_addresses_and_names(self):
+        """A rebound name belongs to the attacker; an address cannot be rebound."""
         names = own_names("0.0.0.0", ["Runs.Lab.Example"])
         for host in ("192.168.0.7:7860", "[fe80::1]", "runs.lab.example", "evil.example"):
             expected = 400 if host == "evil.example" else 200
@@ -89,12 +89,12 @@ class TestOrigins:
     def test_any_other_is_refused(self, method, origin):
         assert answer(("host", HOST), ("origin", origin), method=method) == 403
 
-    def test_two_are_refused(self):
+    def test_two_origins_are_rejected(self):
         assert answer(("host", HOST), ("origin", f"http://{HOST}"), ("origin", "http://evil.example")) == 403
 
     @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-    def test_requests_that_carry_no_origin_are_told_by_their_site(self, site):
-        """Images, scripts and event streams of another page; another port of this machine is the same site."""
+    def test_requests_without_an_origin_are_judged_by_their_site(self, site):
+        """Images, scripts and event streams of another page; another port of this machine counts as the same site."""
         address = ("host", HOST), ("sec-fetch-site", site)
         assert answer(*address, path="/gradio_api/queue/data", method="GET") == 403
         assert answer(*address, path="/", method="GET") == 403
@@ -104,7 +104,7 @@ class TestOrigins:
         assert answer(*address, *link, path="/", method="GET") == 200
         assert answer(*address, *link, path="/gradio_api/queue/join") == 403
 
-    def test_a_program_is_served(self):
+    def test_requests_of_programs_are_served(self):
         assert answer(("host", HOST)) == 200
         assert answer(("host", HOST), ("sec-fetch-site", "same-origin")) == 200
 
@@ -119,16 +119,16 @@ class TestRoutes:
          "/gradio_api/runs", "/gradio_api/vibe-edit", "/gradio_api/dev/reload", "/gradio_api/mcp/", "/login",
          "/monitoring", "/docs", "/gradio_api/upload/../file=x", "//"],
     )  # fmt: skip
-    def test_what_the_page_does_not_use_does_not_exist(self, path):
+    def test_routes_that_the_page_does_not_use_are_absent(self, path):
         assert answer(("host", HOST), path=path) == 404
 
 
 class TestBodies:
-    def test_too_long_by_its_own_account(self):
+    def test_too_long_by_its_content_length(self):
         assert answer(("host", HOST), ("content-length", str(MAX_BODY + 1)), body=()) == 413
         assert answer(("host", HOST), ("content-length", str(MAX_BODY))) == 200
 
-    def test_too_long_without_saying_so(self):
+    def test_too_long_without_a_content_length(self):
         part = bytes(1 << 20)
         parts = [part] * (MAX_BODY // len(part)) + [bytes(MAX_BODY % len(part))]
         assert answer(("host", HOST), body=parts) == 200

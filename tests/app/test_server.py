@@ -1,4 +1,4 @@
-"""What the page's server gives away: nothing but the page. Skipped where gradio is not installed."""
+"""The server serves the page and no other file. Skipped if gradio is not installed."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is n
 
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory):
-    """Where the server keeps what is uploaded."""
+    """The folder in which the server keeps uploads."""
     return tmp_path_factory.mktemp("temporary")
 
 
@@ -32,7 +32,7 @@ def server(run, temporary):
 
 
 def request(address, method, path, body=None, **headers):
-    """A response and its body; the path is sent as it is."""
+    """A response and its body; the path is sent unchanged."""
     host = urllib.parse.urlsplit(address).netloc
     headers = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
     if body is not None:
@@ -51,7 +51,7 @@ def get(address, path, **headers):
 
 
 def send_file(address, data, name="x.png", **headers):
-    """Upload as the page does."""
+    """Upload a file as the page does."""
     body = b"--b\r\n" + f'Content-Disposition: form-data; name="files"; filename="{name}"'.encode() + b"\r\n\r\n"
     body += data + b"\r\n--b--\r\n"
     kind = "multipart/form-data; boundary=b"
@@ -62,7 +62,7 @@ def files_in(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-REST = [False, "mask", 0.5, 1.0, 2, 0.1, 1, 2, 2, 0]  # what show_upload is given beside the file
+REST = [False, "mask", 0.5, 1.0, 2, 0.1, 1, 2, 2, 0]  # further arguments of show_upload beside the file
 
 
 def file_data(path):
@@ -76,7 +76,7 @@ def result(messages):
 
 
 def call(server, name, data):
-    """Ask for a function of the page as its JavaScript does; returns the messages of the queue."""
+    """Call a function of the page as its JavaScript does; returns the messages of the queue."""
     address, _ = server
     config = json.loads(urllib.request.urlopen(f"{address}/config", timeout=120).read())
     index = next(d["id"] for d in config["dependencies"] if d["api_name"] == name)
@@ -120,8 +120,8 @@ def test_no_file_is_served(server, run, tmp_path):
         assert answer.status != 200 or b"<!doctype html" in body.lower(), path
 
 
-def test_a_request_cannot_name_a_file_of_its_own(server, tmp_path, picture, run):
-    """An upload is known by a path; one that was never uploaded is refused before it is opened."""
+def test_a_request_cannot_name_a_file_that_was_not_uploaded(server, tmp_path, picture, run):
+    """An upload is identified by a path; a path that was never uploaded is rejected before it is opened."""
     for folder in (tmp_path, run):
         (folder / "secret.png").write_bytes(picture)
         path = str(folder / "secret.png")
@@ -164,25 +164,26 @@ class TestUploads:
             assert "not a readable picture" in result(call(server, "take_upload", [file_data(path)]))
             assert files_in(temporary) == []
 
-    def test_one_that_is_gone_is_asked_for_again(self, server, temporary):
+    def test_a_removed_file_must_be_uploaded_again(self, server, temporary):
         gone = next(temporary.glob("diffem-app-*")) / ("0" * 64) / "x.png"
         assert "choose it again" in result(call(server, "show_upload", [file_data(str(gone)), *REST]))
 
-    def test_too_large_ones_are_refused(self, server, temporary):
+    def test_too_large_files_are_rejected(self, server, temporary):
         address, _ = server
         assert send_file(address, bytes((16 << 20) + 1))[0].status == 413
         kind = {"content_type": "multipart/form-data; boundary=b", "content_length": str(1 << 25)}
-        assert request(address, "POST", "/gradio_api/upload", **kind)[0].status == 413  # before anything is sent
+        # rejected before the body is sent
+        assert request(address, "POST", "/gradio_api/upload", **kind)[0].status == 413
         assert files_in(temporary) == []
 
     def test_nothing_else_is_left_in_the_temporary_folder(self, server, temporary):
         (folder,) = temporary.iterdir()
         assert folder.name.startswith("diffem-app-")
-        assert folder.stat().st_mode & 0o077 == 0  # other users cannot look into it
+        assert folder.stat().st_mode & 0o077 == 0  # other users cannot read it
 
 
 class TestOtherPages:
-    """What a page of another origin that somebody has open at the same time can do: nothing."""
+    """A page of another origin, open in the same browser, can do nothing."""
 
     ORIGINS = ("http://evil.example", "null", "http://localhost:1", "https://{host}", "http://{host}.evil.example")
 
@@ -200,7 +201,7 @@ class TestOtherPages:
          "cancel", "reset", "component_server", "stream/x", "process_recording"],
     )  # fmt: skip
     def test_it_cannot_compute(self, server, path):
-        """Neither with a request that browsers send unasked (text/plain), nor with one that they ask about first."""
+        """Neither with a request that browsers send directly (text/plain), nor with one that needs a preflight."""
         address, _ = server
         body = json.dumps({"data": [1, 2, 2, 0], "fn_index": 0, "session_hash": "x", "event_id": "x"}).encode()
         for kind in ("text/plain", "application/json", "application/x-www-form-urlencoded"):
@@ -225,8 +226,8 @@ class TestOtherPages:
     @pytest.mark.parametrize(
         "host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost.evil.example", ""]
     )
-    def test_it_cannot_give_this_machine_its_own_name(self, server, temporary, picture, host):
-        """DNS rebinding: the browser takes both for one origin, and only the name in `Host` tells them apart."""
+    def test_it_cannot_rebind_its_own_name_to_this_machine(self, server, temporary, picture, host):
+        """DNS rebinding: the browser treats both as one origin, and only the name in `Host` differs."""
         address, _ = server
         host = host.format(port=urllib.parse.urlsplit(address).port)
         assert send_file(address, picture, host=host, origin=f"http://{host}")[0].status == 400
@@ -234,7 +235,7 @@ class TestOtherPages:
         assert files_in(temporary) == []
 
 
-def test_actions_answer_and_refuse_in_words(server):
+def test_actions_return_results_or_error_messages(server):
     def output(name, data):
         return result(call(server, name, data))
 
@@ -243,7 +244,7 @@ def test_actions_answer_and_refuse_in_words(server):
     assert "choose a file first" in output("show_upload", [None, *REST])
 
 
-def test_the_command_says_what_is_missing(monkeypatch, run):
+def test_the_command_names_the_missing_package(monkeypatch, run):
     import sys
 
     monkeypatch.setitem(sys.modules, "gradio", None)

@@ -1,4 +1,4 @@
-"""However the app is stopped: nothing is left on disk, nothing hangs, nothing aborts."""
+"""After the app is stopped in any way, no files are left, nothing hangs, nothing aborts."""
 
 import json
 import os
@@ -24,7 +24,7 @@ needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="gradio is
 @pytest.fixture(scope="module")
 def stopped(run, tmp_path_factory):
     command = [sys.executable, "-m", "tests.app.stopping", str(run), str(tmp_path_factory.mktemp("stopping"))]
-    # a session of its own: whatever happens, the apps that it started end with it
+    # a session of its own, so that the apps that it started end with it
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -44,32 +44,32 @@ class TestStops:
         [("busy SIGINT", 0), ("SIGTERM", 128 + signal.SIGTERM), ("SIGHUP", 128 + signal.SIGHUP)],
     )
     def test_by_a_signal(self, stopped, case, code):
-        """Ctrl-C arrives while it computes without end: ending at all is ending without waiting for that."""
+        """Ctrl-C arrives during an endless computation, so the app ends only if it does not wait for it."""
         ended = stopped[case]
         assert ended["code"] == code
         assert ended["left"] == []
         assert not [word for word in ("terminate", "Traceback", "Fatal", "abort") if word in ended["said"]], ended
         assert ("computing" in ended["said"]) == case.startswith("busy")
 
-    def test_a_kill_cannot_be_caught_and_the_next_start_tidies_up(self, stopped):
+    def test_the_next_start_removes_the_files_of_a_killed_app(self, stopped):
         assert stopped["killed"]["code"] == -signal.SIGKILL
         (before,) = stopped["killed"]["left"]
         (after,) = stopped["started after"]["left"]
         assert before != after
 
     def test_signals_that_are_ignored_from_the_start_stay_ignored(self, stopped):
-        """A hangup as under nohup, Ctrl-C as in a background job; SIGTERM then ends it as always."""
+        """A hangup as under nohup, Ctrl-C as in a background job. SIGTERM still ends the app."""
         ended = stopped["after, signals ignored"]
         assert ended["code"] == 128 + signal.SIGTERM
         assert ended["left"] == []
 
-    def test_a_child_that_hangs_costs_its_limit_and_is_named(self, stopped):
-        """A test of these tests: the other cases still have their results."""
+    def test_a_child_that_hangs_is_ended_and_named(self, stopped):
+        """A test of these tests: the other cases still return their results."""
         assert stopped["hung"] == {"code": -signal.SIGKILL, "said": "(killed: it had hung)", "left": []}
 
     @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
     def test_an_ipv6_address_is_served_and_printed_as_a_url(self, stopped):
-        """The page was fetched there, with its address as `Origin`, before the signal."""
+        """The page was fetched from there, with its address as `Origin`, before the signal."""
         assert "http://[::1]:" in stopped["SIGTERM"]["said"]
 
     def test_a_refused_start_leaves_nothing(self, stopped):
@@ -84,7 +84,7 @@ class TestFolder:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         return tmp_path
 
-    def test_one_in_use_stays_and_those_of_the_dead_go(self, temporary):
+    def test_folders_of_dead_processes_are_removed_and_one_in_use_stays(self, temporary):
         dead = temporary / "diffem-app-dead"
         (dead / "deep").mkdir(parents=True)
         (dead / "deep" / "x.png").write_bytes(b"x")
@@ -103,7 +103,7 @@ class TestFolder:
         assert others.is_dir()
         assert sorted(p.name for p in temporary.iterdir()) == ["diffem-app-file", "diffem-app-link", "somebody-elses"]
 
-    def test_it_goes_with_an_error_too(self):
+    def test_the_folder_is_removed_after_an_error(self):
         def fail():
             with folder.upload_folder() as path:
                 (path / "x").write_text("x")
@@ -143,7 +143,7 @@ class TestAddresses:
         for s in sockets:
             s.close()
 
-    def test_hosts_that_are_none(self):
+    def test_invalid_hosts(self):
         for host in ("no-such-host.invalid", "::1::2", "999.0.0.1"):
             with pytest.raises(InputError, match="cannot serve on"):
                 server.listen(host, 0)

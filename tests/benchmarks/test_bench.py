@@ -1,4 +1,4 @@
-"""The sampler bench: its problems are what they say, its distances know right from wrong, and a tiny run goes through."""
+"""The sampler benchmarks: their problems, distances that separate right from wrong, and a tiny run."""
 
 import json
 import math
@@ -13,7 +13,7 @@ def test_the_mixture_problem():
     prior, obs = mixture.problem(8, 2, seed=3)
     assert prior.means.shape == (25, 8)
     assert set(prior.means.unique().tolist()) == {-16.0, -8.0, 0.0, 8.0, 16.0}
-    assert torch.equal(prior.means[:, :2], prior.means[:, 6:])  # the same place in every pair of coordinates
+    assert torch.equal(prior.means[:, :2], prior.means[:, 6:])  # the same position in every pair of coordinates
     assert len(prior.means.unique(dim=0)) == 25
     s = torch.linalg.svdvals(obs.A.tensors()["matrix"])
     assert (s < 1).all()
@@ -31,13 +31,13 @@ def test_a_tiny_run_of_the_mixture(tmp_path):
     rows = {(row["method"], row["sampler"]): row for row in result["rows"]}
     assert {method for method, _ in rows} == {"floor", *mixture.METHODS}
     assert all(math.isfinite(row["w1"]) for row in rows.values())
-    # even so few draws tell the exact denoiser from one that takes V for Σ_t
+    # even few draws distinguish the exact denoiser from one with V = Σ_t
     assert rows["exact", "ddpm2"]["w1"] < 0.5 * rows["sigma_t", "ddpm2"]["w1"]
     assert result["figures"]["w1_8_2_tds"] == rows["mmps, full solve", "tds"]["w1"]
 
 
 def test_the_likelihoods_of_figure_2():
-    """One component is a Gaussian: there the exact covariance gives p(y | x_t) itself, and Σ_t does not."""
+    """For one component, a Gaussian, the exact covariance gives p(y | x_t), and Σ_t does not."""
     problem = figure2.Problem(0, "cpu")
     one = torch.zeros(1, 3, dtype=torch.float64)
     problem.prior = figure2.priors.MixturePrior(torch.ones(1, dtype=torch.float64), one, torch.ones(1) * 0.3)
@@ -50,7 +50,7 @@ def test_the_likelihoods_of_figure_2():
 
 
 def test_points_picked_together():
-    """Each set follows its own weights; they share 1 − TV of their points."""
+    """Each set follows its own weights; the sets share 1 − TV of their points."""
     generator = torch.Generator().manual_seed(0)
     w_p, w_q = (torch.rand(40, generator=generator, dtype=torch.float64) for _ in range(2))
     w_p, w_q = w_p / w_p.sum(), w_q / w_q.sum()
@@ -60,7 +60,7 @@ def test_points_picked_together():
         counts = torch.bincount(index, minlength=40) / n
         assert (
             counts - w
-        ).abs().max() <= 3 / n  # systematic: each part is off by less than one point, and the split rounds
+        ).abs().max() <= 3 / n  # systematic resampling: the error of each part is below one point, and the split rounds
     shared = float((p == q).double().mean())
     assert shared == pytest.approx(1 - 0.5 * float((w_p - w_q).abs().sum()), abs=2 / n)
 

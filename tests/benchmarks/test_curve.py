@@ -1,4 +1,4 @@
-"""Measures of points against the manifold's curve, where the answers are known, and tiny runs of what is built on them."""
+"""Measures of points against the manifold's curve with known answers, and tiny runs of the benchmarks that use them."""
 
 import json
 
@@ -27,7 +27,7 @@ from diffem.metrics.transport import entropic_cost
 
 
 def test_distance_from_the_curve():
-    """A small step across the curve is as far from it as it is long."""
+    """The distance of a small step across the curve is its length."""
     z = torch.linspace(0.1, 0.9, 64, dtype=torch.float64)
     on, ahead = curve(z, seed=2), curve(z + 1e-6, seed=2)
     tangent = (ahead - on) / (ahead - on).norm(dim=1, keepdim=True)
@@ -42,7 +42,7 @@ def test_measures_of_all_draws():
     truths = truth(512, seed=2)
     same = without_floor(truths, truths, seed=2)
     assert (same["sliced"], same["along"], same["elsewhere"]) == (0, 0, 0)
-    reversed_ = without_floor(truths.flip(0), truths, seed=2)  # the same points, behind other observations
+    reversed_ = without_floor(truths.flip(0), truths, seed=2)  # the same points, assigned to other observations
     assert (reversed_["sliced"], reversed_["along"]) == (0, 0)
     assert reversed_["elsewhere"] > 0.5
     shifted = truths.clone()
@@ -50,23 +50,23 @@ def test_measures_of_all_draws():
     assert without_floor(shifted, truths, seed=2)["strays"] == 0.25
 
 
-def test_places_on_the_curve():
-    """Lengths from its beginning: even points of any number lie where the finer curve says, and steps are as long as their chords."""
+def test_positions_along_the_curve():
+    """Even points of any number lie at the arc lengths of the finer curve, and steps are as long as their chords."""
     x = even_truth(1000, seed=2)
     place = on_curve(x, seed=2)[1]
     assert bool((place.diff() > 0).all())
     torch.testing.assert_close(
         place.diff(), x.diff(dim=0).norm(dim=1).double(), rtol=0, atol=4e-3
-    )  # two spacings of its points
+    )  # tolerance: two spacings of the curve's points
 
 
 def test_exact_draws_of_the_curve():
     x = truth(300, seed=2)
     seen = exact_draws(x, torch.eye(5).expand(300, 5, 5), 1e-4, seed=2)
-    assert float((seen - x).norm(dim=1).max()) < 2e-3  # measured whole: the nearest of the curve's points
+    assert float((seen - x).norm(dim=1).max()) < 2e-3  # everything measured: the nearest point of the curve
     blind = exact_draws(torch.zeros(4096, 1), torch.zeros(4096, 1, 5), 1e-2, seed=2)
     place, even = (on_curve(x, seed=2)[1].sort().values for x in (blind, even_truth(1 << 13, seed=2)))
-    # nothing measured: the prior. Kolmogorov's distance, which exceeds 1.95/√n once in a thousand sets
+    # nothing measured: the prior. Kolmogorov's distance exceeds 1.95/√n once in a thousand sets
     below = torch.searchsorted(place, even, right=True) / 4096
     assert float((below - torch.linspace(0, 1, 1 << 13)).abs().max()) < 1.95 / 64
 
@@ -77,7 +77,7 @@ def test_worst_rise():
     assert worst_rise([1.0]) == 0
 
 
-def test_several_exact_draws_begin_with_the_one():
+def test_the_first_of_several_exact_draws_is_the_single_draw():
     y, A = torch.zeros(8, 1), torch.randn(8, 1, 5, generator=torch.Generator().manual_seed(0))
     assert torch.equal(exact_places(y, A, 0.1, seed=2, draws=4)[:, :1], exact_places(y, A, 0.1, seed=2))
 
@@ -90,16 +90,17 @@ def test_divergence_from_a_fixed_set():
 
 
 def test_along_the_truth():
-    """Of two points at the ends of the curve, one takes the first half of the truth and one the other."""
+    """Of two points at the ends of the curve, each is transported to one half of the truth."""
     ends = curve(torch.tensor([0.0, 1.0]), seed=2).float()
     places = lengths_of(even_truth(LINE, 2))
     first, last = places.chunk(2)
     moves = torch.cat([first, places[-1] - last])
     assert along_truth(ends, 2) == pytest.approx(float(moves.square().mean().sqrt()), rel=1e-6)
-    assert along_truth(even_truth(LINE, 2), 2) < float(places[1])  # a neighbour may be taken for the point itself
+    # a neighbour may be found instead of the point itself
+    assert along_truth(even_truth(LINE, 2), 2) < float(places[1])
 
 
-def test_places_on_a_line_are_moved_by_quantiles():
+def test_transport_on_a_line_matches_quantiles():
     x = torch.randn(300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert moved(x, x.flip(0) + 2) == pytest.approx(4)
     assert moved(x, x.repeat_interleave(3)) == 0
@@ -124,7 +125,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     assert [row["lap"] for row in result["rows"]] == [0, 1, 2]
     last, figures = result["rows"][-1], result["figures"]
     assert figures["sinkhorn_pooled"] == last["sinkhorn_pooled"]
-    assert figures["perfect_even"] < last["sinkhorn_even"]  # nothing was learned
+    assert figures["perfect_even"] < last["sinkhorn_even"]  # the untrained prior
     assert figures["perfect_prior_along"] < last["prior_along"]
     assert figures["worst_rise"] == last["sinkhorn_draws"] / result["rows"][1]["sinkhorn_draws"] - 1
     assert figures["worst_rise_off_curve"] == last["off_curve"] / result["rows"][1]["off_curve"] - 1
@@ -136,8 +137,8 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     assert result["figures"]["prior_along_0"] == pytest.approx(result["rows"][1]["prior_along"])
 
 
-def test_chance_in_perfect_draws(tmp_path):
-    """Renewing fewer draws leaves less to chance; all draws are steadier than some of them."""
+def test_chance_in_exact_draws(tmp_path):
+    """Renewing fewer draws reduces the variation by chance; all draws vary less than some of them."""
     words = ["--runs", "4", "--points", "64", "--settled", "20", "--results", str(tmp_path), "--set"]
     chance.main([*words, "data.n=512", "e_step.fresh=0.02"])
     rows = json.loads((tmp_path / "chance.json").read_text())["rows"]

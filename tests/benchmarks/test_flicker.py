@@ -1,4 +1,4 @@
-"""What a run of the suite is counted as, and that the work beside it ends with it."""
+"""How a run of the suite is counted, and that the other work ends with it."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_a_run_that_does_not_start_is_a_failure(tmp_path):
 
 
 def test_a_run_that_does_not_end_is_ended_and_its_tests_are_named():
-    """By what pytest and its workers print."""
+    """The names come from the output of pytest and its workers."""
     log = """
 tests/a.py::test_one
 tests/a.py::test_with_spaces[one of them]
@@ -47,7 +47,7 @@ tests/b.py::test_two
     assert flicker.run_suite([], limit=0.0, workers=0, options=["--collect-only"])["hangs"] == ["the run"]
 
 
-def test_the_work_beside_it_always_ends():
+def test_the_other_work_always_ends():
     seen = []
 
     def interrupted():

@@ -1,4 +1,4 @@
-"""The floor on clean images: averages are what they say, and a tiny race goes through, stops in time and continues where it was."""
+"""Training on complete images: the averages, and a tiny benchmark that stops in time and resumes."""
 
 import json
 
@@ -39,7 +39,7 @@ def result(folder):
 
 @pytest.fixture(scope="module")
 def whole(assets, tmp_path_factory):
-    # blocks of two steps, so that a training of sixteen has places to stop at
+    # blocks of two steps, so that a training of sixteen steps can stop at several points
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diffem.em.maximization.BLOCK_BYTES", 2 * 2 * (3072 + 8) * 4)
         patch.setenv("DIFFEM_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -57,7 +57,8 @@ def test_a_tiny_race(whole):
     (winner,) = {setting for setting, _ in points - race}
     assert {images for setting, images in points if setting == winner} == {16, 24, 32}
     assert winner == min((row["fid"], row["setting"]) for row in rows if row["images"] == 16)[1]
-    # every average with a few samples; those of the winner, later, the best of them with all; the other sampler at the end alone
+    # every average with a few samples; later those of the winner, the best of them with all samples; the other sampler
+    # only at the end
     assert {(row["ema"], row["samples"]) for row in rows if row["images"] == 16} == {(0.5, 8), (0.9, 8)}
     assert len([row for row in rows if row["samples"] == 12]) == 2
     assert {(row["images"], row["sampler"]) for row in rows if row["sampler"] != "ddpm2-2"} == {(32, "heun-2")}
@@ -78,7 +79,7 @@ def test_a_finished_race_measures_nothing_again(assets, whole, monkeypatch):
 
 def test_an_interrupted_race_ends_with_the_same_figures(assets, whole, tmp_path):
     floor.main([*words(assets, tmp_path), "--minutes", "0"])
-    assert not (tmp_path / "floor.json").exists()  # stopped on the way to the first point
+    assert not (tmp_path / "floor.json").exists()  # stopped before the first measured point
     assert (tmp_path / "runs" / "beta" / "training.safetensors").is_file()
     floor.main(words(assets, tmp_path))
     cut, uncut = (
@@ -88,7 +89,7 @@ def test_an_interrupted_race_ends_with_the_same_figures(assets, whole, tmp_path)
     assert cut == uncut
 
 
-def test_averages_leave_the_start_out(tmp_path):
+def test_averages_exclude_the_initial_weights(tmp_path):
     recipe = load_recipe("cifar10-clean")
     training = floor.Training(recipe, tmp_path, [0.9])
     weights = [torch.randn(3).double() for _ in range(6)]

@@ -1,4 +1,4 @@
-"""Appendix E: the problems are what they say, the measures know right from wrong, and a tiny run goes through."""
+"""Appendix E: its problems, measures that separate right from wrong, and a tiny run."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def assets(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prior_file(tmp_path_factory):
-    """An untrained network, which is a prior as good as any for going through the motions."""
+    """An untrained network, which is sufficient as a prior for a run of the benchmark."""
     settings = {"hidden": [8, 8], "blocks": 1, "heads": [0, 0], "embedding": 8}
     torch.manual_seed(0)
     network = make_network("unet", (3, 32, 32), settings)
@@ -45,7 +45,7 @@ def test_the_problems(task):
     # at least 40 · 192 squared normals: standard deviation of their mean 0.016
     assert float(obs.chi2(truth).mean()) == pytest.approx(1.0, abs=0.07)
     assert float(obs.cov.diagonal(()).sqrt()) == pytest.approx(2 * images.TASKS[task][0])
-    # image i has a problem of its own, whatever the others are
+    # the problem of image i does not depend on the other images
     assert torch.equal(images.problem(task, truth[:7], seed=3).y, obs.y[:7])
     assert not torch.equal(images.problem(task, truth[:7], seed=4).y, obs.y[:7])
 
@@ -57,7 +57,7 @@ def test_boxes_and_pixels():
     rows, columns = hidden.any(2), hidden.any(1)
     assert (rows.sum(1) == 16).all()
     assert (columns.sum(1) == 16).all()
-    assert len(hidden.flatten(1).unique(dim=0)) > 100  # of 289 places
+    assert len(hidden.flatten(1).unique(dim=0)) > 100  # of 289 positions
     # 204,800 pixels, each measured with probability 0.1: standard deviation of the fraction 0.0007
     assert float(images.random(index, 0).tensors()["mask"].double().mean()) == pytest.approx(0.1, abs=0.003)
 
@@ -66,8 +66,8 @@ def test_motion_kernels():
     kernels = images.motion_kernels(torch.arange(50), seed=0)
     assert kernels.shape == (50, 9, 9)
     assert (kernels >= 0).all()
-    assert torch.allclose(kernels.sum((1, 2)), torch.ones(50), atol=1e-5)  # a constant image stays as it is
-    # paths are long and thin: they touch the box they are scaled to, and few of its pixels
+    assert torch.allclose(kernels.sum((1, 2)), torch.ones(50), atol=1e-5)  # a constant image does not change
+    # paths are long and thin: they touch the box they are scaled to, and cover few of its pixels
     assert ((kernels > 0).any(2).sum(1).max(), (kernels > 0).any(1).sum(1).max()) == (9, 9)
     touched = (kernels > 0).flatten(1).sum(1)
     assert (touched >= 5).all()
@@ -117,12 +117,12 @@ def test_a_tiny_run(assets, prior_file, tmp_path):
     names = ["dps", "pigdm", "tmpd", "diffpir", "mmps1", "mmps3", "mmps5"]
     assert list(rows) == [(task, name) for task in images.TASKS for name in names]
     assert rows["box", "dps"]["options"] == {"method": "dps", "zeta": 1.0}
-    # two steps and the last denoising, which dps and pigdm leave to the prior
+    # two steps and the last denoising, for which dps and pigdm use the prior
     assert [rows["motion", name]["vjps"] for name in names] == [2, 2, 6, 0, 3, 9, 15]
     assert result["figures"]["lpips_random_mmps3_2"] == rows["random", "mmps3"]["lpips"]
     assert result["figures"]["mmps3_first_or_tied_2"] in range(5)
     assert (tmp_path / "images.png").read_bytes()[:4] == b"\x89PNG"
-    # further steps beside what is there, and a page of it all
+    # further steps are added to the existing rows, and the page shows all
     images.main([*words, "--steps", "1", "--tasks", "box", "--only", "mmps1", "--keep"])
     result = json.loads((tmp_path / "images.json").read_text())
     assert [(row["task"], row["method"], row["steps"]) for row in result["rows"]][:2] == [

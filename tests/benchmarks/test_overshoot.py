@@ -1,4 +1,4 @@
-"""The linear theory of a push along the data: its formula for training, and what it says of laps."""
+"""The linear theory of a push along the data: its formula for training, and its predictions for laps."""
 
 import itertools
 
@@ -14,8 +14,8 @@ from diffem.operators import Dense
 from diffem.samplers import get_sampler
 
 
-def test_what_training_teaches_is_the_minimum_of_the_loss():
-    """Draws whose mean depends on A, and the affine denoiser that has the least loss on them: E[W (I − C) e_A] is its offset."""
+def test_the_trained_offset_minimises_the_loss():
+    """For draws whose mean depends on A, the affine denoiser of least loss has the offset E[W (I − C) e_A]."""
     data, share, sigma = line(64), 0.8, 0.05
     cov = torch.diag(torch.tensor([1.0, 0.05, 0.05, 0.05, 0.05], dtype=torch.float64).square())
     generator = torch.Generator().manual_seed(1)
@@ -28,7 +28,7 @@ def test_what_training_teaches_is_the_minimum_of_the_loss():
     loss = MeasuredLoss(D, torch.arange(64), share, Augment([], (5,)), gain)
     rows, u = torch.arange(64), torch.zeros(64, 1)
     offset = torch.zeros(5, dtype=torch.float64, requires_grad=True)
-    # the mean over x and z of the loss of d(x_t) = C x_t + c is that of its mean error, plus what does not depend on c
+    # the mean over x and z of the loss of d(x_t) = C x_t + c is that of its mean error plus a term independent of c
     (gradient,) = torch.autograd.grad(loss(e @ (C - eye).T + offset, rows, u), offset, create_graph=True)
     hessian = torch.stack([torch.autograd.grad(g, offset, retain_graph=True)[0] for g in gradient])
     least = -torch.linalg.solve(hessian, gradient.detach())
@@ -38,7 +38,7 @@ def test_what_training_teaches_is_the_minimum_of_the_loss():
 
 
 @pytest.mark.parametrize("corrections", [0, 1])
-def test_em_forgets_a_push_at_once_and_the_loss_on_measured_values_turns_it_round(corrections):
+def test_em_removes_a_push_at_once_and_the_loss_on_measured_values_reverses_it(corrections):
     data, sampler = line(256), get_sampler("pc", corrections=corrections)
     em, measured = (pushes(data, share, 1.0, sampler, 128) for share in (0.0, 0.8))
     assert abs(em[1]) < 0.02 * em[0]
@@ -46,9 +46,12 @@ def test_em_forgets_a_push_at_once_and_the_loss_on_measured_values_turns_it_roun
 
 
 def test_renewing_half_of_the_draws_averages_a_push_and_its_opposite():
-    """A lap is linear in the draws it was taught by: half of the first lap's and half of the second's give the mean of what they give."""
+    """A lap is linear in its training draws.
+
+    Half of the first lap's draws and half of the second's give the mean of the two results.
+    """
     data, sampler = line(128), get_sampler("pc")
     all_of_them, half = (pushes(data, 0.8, fresh, sampler, 128) for fresh in (1.0, 0.5))
-    assert half[:2] == pytest.approx(all_of_them[:2])  # the first lap's draws are all there is to keep
+    assert half[:2] == pytest.approx(all_of_them[:2])  # only the draws of the first lap can be kept
     assert half[2] == pytest.approx((all_of_them[1] + all_of_them[2]) / 2)
     assert half[3] == pytest.approx(half[2] / 2 + (all_of_them[2] + all_of_them[3]) / 4)

@@ -1,4 +1,4 @@
-"""Results in the repository have the form and the names that pages, and people's scripts, look for."""
+"""Results in the repository have the form and the names that pages and users' scripts expect."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_form(path: Path):
     assert result["machine"]
     assert all(isinstance(value, int | float) for value in result["figures"].values())
     assert isinstance(result["rows"], list)
-    assert " /" not in result["command"]  # a path of the machine it ran on
+    assert " /" not in result["command"]  # no path of the machine on which it ran
 
 
 @pytest.mark.parametrize("name", FIXED)

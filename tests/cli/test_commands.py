@@ -1,4 +1,4 @@
-"""The command line, end to end on a small run, and what it says when something is wrong."""
+"""The command line, end to end on a small run, and its error messages."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def test_fit_shows_laps_and_ends_with_the_report(run):
     assert page.count("data:image/png;base64,") >= 5
     assert (
         "://" not in page
-    )  # self-contained; inlined pictures are letters and digits, any word of which may occur by chance
+    )  # the page is self-contained; inlined pictures are letters and digits, in which any word can occur by chance
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [m["lap"] for m in metrics] == [0, 1]
     assert {
@@ -54,7 +54,7 @@ def test_fit_shows_laps_and_ends_with_the_report(run):
     assert RunDir(folder).info()["status"] == "finished"
 
 
-def test_the_same_command_again_does_nothing(run):
+def test_a_repeated_command_does_nothing(run):
     folder, _ = run
     changes = [word for setting in SETTINGS for word in ("--set", setting)]
     result = diffem("fit", "digits", "-o", folder, *changes)
@@ -99,7 +99,7 @@ def test_posterior(run, tmp_path):
 
 
 def test_iterations_are_for_the_methods_that_have_a_solver():
-    """The registry decides: every method with a parameter `iterations`, sigma_x among them, and no other."""
+    """The registry decides: every method with a parameter `iterations`, including sigma_x, and no other."""
     from diffem.cli.drawing import methods_with_iterations
 
     solving = {name for name, method in METHODS.items() if hasattr(method, "iterations")}
@@ -107,8 +107,8 @@ def test_iterations_are_for_the_methods_that_have_a_solver():
     assert not solving & {"conditional", "dps", "exact"}
 
 
-def test_posterior_counts_draws_an_e_step_would_refuse(run, tmp_path):
-    """Values no digit has, half of them hidden: whatever is drawn for them is not plausible."""
+def test_posterior_counts_draws_that_fail_the_screening(run, tmp_path):
+    """Values that no digit has, half of them hidden, so that no draw is plausible."""
     folder, _ = run
     mask = torch.rand(3, 8, 8) < 0.5
     Observations(50 * torch.randn(3, 8, 8), operators.Mask(mask), sigma=0.1).save(tmp_path / "obs")
@@ -117,8 +117,8 @@ def test_posterior_counts_draws_an_e_step_would_refuse(run, tmp_path):
     assert "6 of 6 draws fail the screening of the E-step" in result.stderr
 
 
-def test_posterior_as_the_run_drew(run, tmp_path):
-    """What is not said is taken from the run; what is said counts."""
+def test_posterior_uses_the_options_of_the_run(run, tmp_path):
+    """Options that are not given are those of the run; given options take precedence."""
     folder, _ = run
     Observations(torch.randn(3, 8, 8), operators.Mask(torch.rand(3, 8, 8) < 0.5), sigma=0.1).save(tmp_path / "obs")
     draws = {}
@@ -134,7 +134,8 @@ def test_posterior_as_the_run_drew(run, tmp_path):
         assert result.returncode == 0, result.stderr
         draws[name] = np.load(tmp_path / f"{name}.npz")["draws"]
     assert np.array_equal(draws["absent"], draws["said"])
-    assert np.median(np.abs(draws["absent"] - draws["few"])) < 1e-5  # rounding, which may decide whether a guard fires
+    # rounding, which can decide whether the guard stops a solve
+    assert np.median(np.abs(draws["absent"] - draws["few"])) < 1e-5
     assert not np.allclose(draws["absent"], draws["other"], atol=1e-3)
     assert not np.allclose(draws["absent"], draws["particles"], atol=1e-3)
 
@@ -149,7 +150,7 @@ def test_evaluate(run):
 
 
 def test_evaluate_images(run, tmp_path, monkeypatch):
-    """FID and KID through an extractor named on the command line, against pixels of which the option tells the range."""
+    """FID and KID with an extractor named on the command line, against pixels whose range is an option."""
     folder, _ = run
     monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
     x = make_problem("digits", 0, {}).reference[:100]
@@ -175,7 +176,7 @@ def test_report_again(run):
 def test_recipes_and_version():
     listing = diffem("recipes").stdout
     assert all(name in listing for name in ("digits", "manifold", "manifold-quick"))
-    command = [sys.executable, "-m", "diffem", "--version"]  # a process of its own, once
+    command = [sys.executable, "-m", "diffem", "--version"]  # a separate process, once
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("diffem 0.")
 
 
@@ -207,7 +208,7 @@ class TestBadInput:
         self.refused("unknown sampler 'euler'", "fit", "digits", "--set", "e_step.sampler=euler", "-o", tmp_path / "x")
         assert not (tmp_path / "x").exists()
 
-    def test_folders_of_something_else(self, run, tmp_path):
+    def test_folders_with_other_contents(self, run, tmp_path):
         folder, _ = run
         before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".lock"}
         self.refused(r"another recipe.*train.lr: 0.001 → 0.5", "fit", "digits", "-o", folder, "--set", "train.lr=0.5",
@@ -215,7 +216,7 @@ class TestBadInput:
         assert {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".lock"} == before
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "thesis.tex").write_text("precious")
-        self.refused("not empty and not a run", "fit", "digits", "-o", tmp_path / "full")
+        self.refused("not empty and contains no run", "fit", "digits", "-o", tmp_path / "full")
         assert (tmp_path / "full" / "thesis.tex").read_text() == "precious"
         self.refused("no recipe.yaml", "sample", tmp_path / "full")
         self.refused("no recipe.yaml", "report", tmp_path / "nowhere")
@@ -242,7 +243,7 @@ class TestBadInput:
         prior.write_bytes(prior.read_bytes()[:-100])
         self.refused("prior.safetensors cannot be read", "sample", copy)
         (copy / "laps/001/samples.npy").write_bytes(b"nonsense")
-        # made again from the lap's prior, which cannot be read either
+        # recomputed from the lap's prior, which cannot be read either
         self.refused("prior.safetensors cannot be read", "report", copy)
         (copy / "run.json").write_text("{")
         self.refused("run.json cannot be read", "report", copy)

@@ -1,4 +1,4 @@
-"""What the doctor says, checked against what can be counted by hand."""
+"""The estimates of `diffem doctor`, checked against values computed by hand."""
 
 import json
 import sys
@@ -14,7 +14,8 @@ from diffem.runs.recipe import load_recipe, names
 from diffem.runs.sources import SOURCES, expected_size, make_problem
 
 SMALL = doctor.Device("slow", "cpu", 4.0, 8.0, ["float32"], {"float32": 2.0e9})
-LARGE = doctor.Device("fast", "cuda", 140.0, 140.0, ["float32", "tf32", "bf16", "fp16"], dict.fromkeys(("float32", "tf32"), 3e14) | {"bf16": 7e14})  # fmt: skip
+RATES = {"float32": 3e14, "tf32": 3e14, "bf16": 7e14}
+LARGE = doctor.Device("fast", "cuda", 140.0, 140.0, ["float32", "tf32", "bf16", "fp16"], RATES)
 
 
 def recipe(**changes):
@@ -22,25 +23,25 @@ def recipe(**changes):
 
 
 def test_the_cost_of_a_network_is_counted():
-    """One hidden layer: 64 + embedding inputs, 100 hidden, 64 outputs; a product with an a×b matrix is 2ab operations."""
+    """One hidden layer: 64 + embedding inputs, 100 hidden, 64 outputs; an a×b matrix product is 2ab operations."""
     parameters, flops, held = doctor.network_cost(recipe(), (8, 8))
     weights = list(doctor.make_network("mlp", (8, 8), {"hidden": [100]}).parameters())
     assert parameters == sum(p.numel() for p in weights)
     assert flops == sum(2 * p.numel() for p in weights if p.ndim == 2)
-    # at least the input of either layer is kept for the backward pass, four bytes a number
+    # at least the input of each layer is kept for the backward pass, with four bytes per number
     assert held >= 4 * (64 + 100)
 
 
 def test_time_is_proportional_to_the_work():
     once = doctor.fit_of(recipe(laps=1), SMALL).seconds
-    # the first lap draws from the Gaussian start, so a run of one lap is its training alone: three passes per sample
+    # the first lap draws from the Gaussian start, so a run of one lap is training alone: three passes per sample
     flops = doctor.network_cost(recipe(), (8, 8))[1]
     assert once == pytest.approx(3 * 128 * 5000 * flops / (0.5 * 2e9))
     five, nine = (doctor.fit_of(recipe(laps=k), SMALL).seconds for k in (5, 9))
     assert nine - five == pytest.approx(five - once)
 
 
-def test_particles_are_paths_and_what_is_kept_costs_nothing():
+def test_particles_multiply_the_cost_and_kept_draws_cost_nothing():
     def drawing(**e_step):
         changes = {f"e_step.{key}": value for key, value in e_step.items()}
         return doctor.fit_of(recipe(laps=5, **changes), SMALL).seconds - training
@@ -49,9 +50,9 @@ def test_particles_are_paths_and_what_is_kept_costs_nothing():
     one = drawing(draws=1)
     assert drawing(draws=1, sampler="tds", sampler_options={"particles": 8}) == pytest.approx(8 * one)
     assert drawing(draws=4, sampler="tds", sampler_options={"particles": 8, "picks": 4}) == pytest.approx(8 * one)
-    # laps 2 and 3 draw for all, 4 and 5 for half
+    # laps 2 and 3 draw for all observations, laps 4 and 5 for half of them
     assert drawing(draws=1, fresh={"value": 0.5, "first": 4}) == pytest.approx(3 / 4 * one)
-    # a correction is an evaluation, also where it is not named: 32 steps and the last denoising
+    # a correction is an evaluation, also if it is the default: 32 steps and the last denoising
     assert drawing(draws=1, sampler="pc") == pytest.approx((2 * 32 + 1) / (32 + 1) * one)
 
 
@@ -68,12 +69,12 @@ def test_every_recipe_gets_a_verdict():
     assert 16 * 3600 < large["cifar10"].seconds < 64 * 3600
 
 
-def test_a_recipe_for_your_own_data_depends_on_them():
+def test_the_cost_of_a_recipe_for_own_data_depends_on_the_data():
     assert doctor.fit_of(recipe(data={"source": "file", "path": "obs.safetensors"}), SMALL).why == "depends on the data"
 
 
 def test_the_size_of_the_data_comes_from_their_source(monkeypatch):
-    """Every simulated source knows its size; a source from outside the package tells it in the same way."""
+    """Every simulated source states its size; a source from outside the package can state it in the same way."""
     assert {name for name in SOURCES if expected_size(name, {}) is None} == {"file"}
     problem = make_problem("digits", 0, {})
     assert expected_size("digits", {}) == (problem.obs.x_shape, len(problem.obs))
@@ -86,7 +87,7 @@ def test_the_size_of_the_data_comes_from_their_source(monkeypatch):
     assert few < doctor.fit_of(recipe(laps=5), SMALL).seconds
 
 
-def test_a_batch_that_does_not_fit_is_called_so():
+def test_a_batch_that_exceeds_memory_is_reported():
     tight = doctor.Device("tight", "cuda", 1.0, 1.0, ["float32"], {"float32": 1e15})
     fit = doctor.fit_of(load_recipe("cifar10-fast"), tight)
     assert not fit.fits
@@ -95,7 +96,7 @@ def test_a_batch_that_does_not_fit_is_called_so():
 
 def test_the_rate_of_matrix_products_is_measured():
     rate = doctor.matrix_rate(torch.device("cpu"), seconds=0.01)
-    assert 1e8 < rate < 1e14  # any processor of the last decades
+    assert 1e8 < rate < 1e14  # any processor of the last decades reaches this rate
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""From files in the fastMRI layout to figures and volumes, through the command line alone, on runs that are as small as they can be."""
+"""From fastMRI files to figures and volumes through the command line alone, on runs that are as small as possible."""
 
 import json
 
@@ -42,19 +42,19 @@ def fit(folder, coils, extra):
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
-    """Magnitude images of single-coil files, measured in simulation; the k-space in files, not in memory."""
+    """Magnitude images of single-coil files with simulated observations; the k-space is on disk."""
     folder = tmp_path_factory.mktemp("single")
     return folder, fit(folder, None, "size: 12, sigma: 0.05, cache: {folder}/cache")
 
 
 @pytest.fixture(scope="module")
 def multi(tmp_path_factory):
-    """Complex images of multi-coil files, the acquired k-space itself, maps estimated."""
+    """Complex images of multi-coil files with the acquired k-space and estimated maps."""
     folder = tmp_path_factory.mktemp("multi")
     return folder, fit(folder, 2, "mode: acquired, complex: true, coils: estimate, sigma: null")
 
 
-def test_a_run_says_what_it_learned_from(single, multi):
+def test_a_run_describes_its_data(single, multi):
     assert "24 slices of 4 volumes, simulated k-space at R = 2; noise level 0.05" in single[1]
     assert "estimated from the corners of k-space" in multi[1]
     for folder, output in (single, multi):
@@ -64,7 +64,7 @@ def test_a_run_says_what_it_learned_from(single, multi):
         assert "22 observations to learn from" in output
 
 
-def test_the_run_goes_on_from_files_of_k_space(single):
+def test_a_run_resumes_from_cached_k_space(single):
     folder, _ = single
     assert "all laps are done" in diffem("fit", folder / "tiny.yaml", "-o", folder / "run").stdout
 
@@ -102,7 +102,7 @@ def test_figures_and_measures_by_one_command(name, channels, request, tmp_path):
     assert result.returncode == 0, result.stderr
     rows = json.loads((out / "measures.json").read_text())
     pictures = {"slice-000.png", "prior.png"}
-    if name == "multi":  # nobody knows the truth behind acquired k-space
+    if name == "multi":  # the truth behind acquired k-space is unknown
         assert [row["measurement"] for row in rows] == ["R = 2", "R = 4"]
         assert "psnr_mean" not in rows[0]
         assert {p.name for p in out.glob("*.png")} == pictures
@@ -114,7 +114,7 @@ def test_figures_and_measures_by_one_command(name, channels, request, tmp_path):
     assert rows[1]["psnr_mean"] == pytest.approx(float((-10 * mse(mean, truth).log10()).mean()), abs=1e-3)
     assert rows[1]["ssim_zero"] == pytest.approx(float(ssim((saved["zero_filled"] + 2) / 4, truth).mean()), abs=1e-4)
     low, high = saved["chi2"].aminmax()
-    assert low <= rows[1]["chi2"] <= high  # a mean over values, not over slices
+    assert low <= rows[1]["chi2"] <= high  # a mean over values instead of slices
     assert {"psnr_gaussian", "ssim_draw", "coverage90", "error_to_std"} <= rows[0].keys()
     assert rows[0]["measured"] > rows[1]["measured"]
 

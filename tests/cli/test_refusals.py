@@ -1,4 +1,4 @@
-"""Bad input to every command: exit code 2, a message that names it, and nothing computed or written before."""
+"""Bad input to every command: exit code 2, a message that names it, and no computation or output before."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ from ..hostile.sound import EVENT, RECIPE, write_sound
 
 
 def diffem(*arguments):
-    """The command in this process, which saves starting Python each time."""
+    """Run the command in this process, which saves starting Python each time."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     argv = ["diffem", *map(str, arguments)]
     with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -34,7 +34,7 @@ def diffem(*arguments):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Sound inputs, and around them a file, an empty folder, a run without laps and observations of another shape."""
+    """Valid inputs, a file, an empty folder, a run without laps, and observations of another shape."""
     folder = tmp_path_factory.mktemp("refusals")
     write_sound(folder)
     (folder / "file").write_text("x")
@@ -57,7 +57,7 @@ EVALUATE = "--draws 0 --samples 8 --steps 2"
 MRI = "--accel 2 --slices 2 --draws 2 --steps 2 -o {home}/mri"
 
 REFUSED = [
-    # places that are no runs, or runs without laps
+    # paths that are no runs, or runs without laps
     *((f"{command} {{home}}/{place} {rest}", words)
       for command, rest in [("sample", QUICK), ("posterior", "{home}/obs.safetensors " + DRAWS), ("report", ""),
                             ("evaluate", EVALUATE), ("export", "-o {home}/e"), ("mri", MRI), ("app", "--port 0")]
@@ -81,15 +81,16 @@ REFUSED = [
     # another shape
     ("posterior {home}/run {home}/other.safetensors " + DRAWS,
      r"observations of x with shape \(4,\), as .*run, got \(3, 3\)"),
-    ("posterior {home}/prior.safetensors {home}/other.safetensors " + DRAWS, r"must contain observations of x with shape \(4,\).*got \(3, 3\)"),
+    ("posterior {home}/prior.safetensors {home}/other.safetensors " + DRAWS,
+     r"must contain observations of x with shape \(4,\).*got \(3, 3\)"),
     # laps
     ("sample {home}/run --lap 1 " + QUICK, "lap 1 is not finished; finished laps are 0 to 0"),
-    ("sample {home}/run --lap -1 " + QUICK, "lap -1 is not there"),
-    ("export {home}/run --lap 5 -o {home}/e", "lap 5 is not there"),
-    ("evaluate {home}/run --lap 5 " + EVALUATE, "lap 5 is not there"),
+    ("sample {home}/run --lap -1 " + QUICK, "lap -1 is not finished"),
+    ("export {home}/run --lap 5 -o {home}/e", "lap 5 is not finished"),
+    ("evaluate {home}/run --lap 5 " + EVALUATE, "lap 5 is not finished"),
     ("sample {home}/prior.safetensors --lap 7 -o {home}/x.npy " + QUICK, "the file of one prior: it has no lap 7"),
     ("posterior {home}/prior.safetensors {home}/obs.safetensors --lap 7 " + DRAWS, "it has no lap 7"),
-    # where results go, before they are computed
+    # output paths, which are checked before the computation
     ("sample {home}/prior.safetensors " + QUICK, "--out is required"),
     ("sample {home}/run -o {home}/x.gif " + QUICK, r"--out must end in \.npy or \.png"),
     ("sample {home}/run -o {home}/file/x.npy " + QUICK, "--out: .*file is a file, not a folder"),
@@ -167,14 +168,14 @@ def test_bad_input_is_refused_before_anything_is_done(home, command, words):
     assert contents(home) == before
 
 
-def test_help_names_what_the_registries_hold():
+def test_help_lists_the_entries_of_the_registries():
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", diffem("posterior", "--help").out).split())
     for name in (*METHODS, *SAMPLERS):
         assert re.search(rf"\b{name}\b", text), name
 
 
 def test_one_draw_has_no_standard_deviation(home, tmp_path):
-    """It was NaN in an .npz, and zero in a NIfTI file."""
+    """Earlier versions wrote NaN to .npz files and zero to NIfTI files."""
     options = ("--draws", 1, "--steps", 2, "-o", tmp_path / "p.npz")
     result = diffem("posterior", home / "run", home / "obs.safetensors", *options)
     assert result.code == 0, result.err
@@ -184,7 +185,7 @@ def test_one_draw_has_no_standard_deviation(home, tmp_path):
 
 
 def test_running_out_of_memory_is_one_line(home, monkeypatch):
-    """Wherever it happens: an allocation that no check foresaw."""
+    """An allocation that no check predicted can fail at any point."""
 
     def fail(*arguments, **options):
         return torch.empty(1 << 60, dtype=torch.uint8)
@@ -196,15 +197,15 @@ def test_running_out_of_memory_is_one_line(home, monkeypatch):
     assert len(result.err.splitlines()) == 1
 
 
-def test_as_many_samples_as_observations_are_not_taken_for_the_truth_behind_them(tmp_path):
-    """Errors against samples of something else would mean nothing; the residuals tell the two apart."""
+def test_samples_of_equal_number_are_not_mistaken_for_the_true_x(tmp_path):
+    """Errors against unrelated samples would be meaningless; the residuals distinguish the two cases."""
     from diffem.runs.sources import make_problem
 
     options = {name: value for name, value in RECIPE["data"].items() if name != "source"}
     problem = make_problem("manifold", 0, {**options, "n": 256})
     truth = problem.reference
     assert tuple(truth.shape[1:]) == EVENT
-    problem.reference = None  # as for a source that does not know it
+    problem.reference = None  # as for a source without a truth
     for name, x, paired in (
         ("own", truth, True),
         ("shuffled", truth.roll(7, 0), False),
@@ -214,7 +215,7 @@ def test_as_many_samples_as_observations_are_not_taken_for_the_truth_behind_them
         assert _reference(str(tmp_path / f"{name}.npy"), problem, None).paired is paired, name
 
 
-def test_a_prior_of_a_file_has_no_laps(home):
+def test_a_prior_file_has_no_laps(home):
     from diffem import load
 
     with pytest.raises(InputError, match="it has no lap 3 to choose"):

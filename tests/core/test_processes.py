@@ -1,4 +1,4 @@
-"""Several processes on one run: the same draws, the same weights, and an end when one of them is gone."""
+"""Several processes in one run: the same draws, the same weights, and all stop if one of them dies."""
 
 import functools
 import os
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def launch(folder: Path, count: int, *changes: str) -> list[subprocess.Popen]:
-    """As many nodes with one process each, started one by one, as a cluster would."""
+    """Start several nodes with one process each, one by one, like a cluster."""
     recipe = folder.parent / "several.yaml"
     recipe.write_text(RECIPE)
     port = ReservedPort()
@@ -58,12 +58,12 @@ def launch(folder: Path, count: int, *changes: str) -> list[subprocess.Popen]:
         for rank in range(count)
     ]
     for process in processes:
-        process.port = port  # reserved for as long as they live
+        process.port = port  # ports are reserved while the processes live
     return processes
 
 
 def ends(processes: list[subprocess.Popen]) -> list[tuple[int, str]]:
-    """The exit code and the output of every process. One that hangs is ended, and named, by the test's own time limit."""
+    """The exit code and the output of every process. The time limit of the test ends and names a process that hangs."""
     try:
         outputs = [process.communicate()[0] for process in processes]
     finally:
@@ -80,7 +80,7 @@ def finish(processes: list[subprocess.Popen], code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The weights and draws of runs by this process alone, by their number of laps."""
+    """The weights and draws of runs by this process alone, by number of laps."""
 
     @functools.cache
     def run(laps):
@@ -106,8 +106,8 @@ def compare(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
     ("count", "laps"),
     [(2, 1), pytest.param(2, 2, marks=pytest.mark.slow), pytest.param(3, 2, marks=pytest.mark.slow)],
 )
-def test_the_number_of_processes_changes_nothing(alone, count, laps, tmp_path):
-    """Draws bit for bit; weights up to the order in which gradients are summed (float32)."""
+def test_results_do_not_depend_on_the_number_of_processes(alone, count, laps, tmp_path):
+    """Draws are bit-identical; weights are equal up to the order in which gradients are summed (float32)."""
     output = finish(launch(tmp_path / "run", count, f"laps={laps}"))
     assert f"on {count} processes" in output
     compare(alone(laps), contents(tmp_path / "run"))
@@ -115,8 +115,8 @@ def test_the_number_of_processes_changes_nothing(alone, count, laps, tmp_path):
 
 
 @pytest.mark.slow
-def test_draws_of_a_network_too(tmp_path):
-    """From the same weights, the draws of a network are the same bits on any number of processes."""
+def test_draws_of_a_network_do_not_depend_on_the_number_of_processes(tmp_path):
+    """From the same weights, the draws of a network are bit-identical on any number of processes."""
     finish(launch(tmp_path / "first", 1, "laps=1"))
     start = f"start={tmp_path / 'first' / 'laps' / '001' / 'prior.safetensors'}"
     runs = []
@@ -138,7 +138,7 @@ def test_a_signal_to_one_stops_all(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_when_one_is_killed_the_others_stop_within_a_minute(rank, tmp_path):
-    """A training of a million steps: it ends only by noticing."""
+    """A training of a million steps ends only if the process detects the loss of the other."""
     processes = launch(tmp_path / "run", 2, "train.steps=1000000")
     wait_for(tmp_path / "run" / "laps" / "001" / "training.safetensors", processes)
     processes[rank].kill()
@@ -160,7 +160,7 @@ def test_bad_input_ends_every_process_with_the_same_message(tmp_path):
     (tmp_path / "run" / "other").touch()
     for code, output in ends(launch(tmp_path / "run", 2)):
         assert code == 2, output
-        assert "is not empty and not a run" in output
+        assert "is not empty and contains no run" in output
 
 
 def test_alone(monkeypatch):

@@ -1,4 +1,4 @@
-"""Addressed random numbers: the published answers of Philox, the right distribution, and nothing but the address."""
+"""Addressed random numbers: published values of Philox, the right distribution, dependence on the address alone."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_a_number_depends_on_its_address_alone():
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (64,)])
-def test_many_numbers_are_made_in_parts_with_the_same_bits(shape, monkeypatch):
+def test_many_numbers_are_generated_in_parts_bit_identically(shape, monkeypatch):
     stream, index, draw = Stream(0, "test"), torch.arange(1000) * 3, torch.arange(1000) % 4
     whole = stream.normal(index, shape, step=2, draw=draw)
     monkeypatch.setattr("diffem.core.randomness.CPU_NUMBERS", 100)
@@ -79,7 +79,7 @@ def test_every_part_of_the_address_counts(other):
     a, b = Stream(3, "test").normal(index, (64,), dtype=torch.float64), other(index).double()
     correlation = float((a * b).mean())
     assert abs(correlation) < 4 / math.sqrt(a.numel())
-    for i in (0, 17):  # nor do neighbouring samples resemble each other
+    for i in (0, 17):  # neighbouring samples are uncorrelated too
         assert abs(float((a[i] * a[i + 1]).mean())) < 4 / math.sqrt(64)
 
 
@@ -95,7 +95,7 @@ def test_permutation():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_uniform_numbers_lie_strictly_inside_the_interval(dtype):
-    """At the lowest and highest words too, one in 2²⁴ of which rounded to 1 in float32."""
+    """Also for the lowest and highest words, one in 2²⁴ of which rounded to 1 in float32."""
     words = torch.tensor([0, 255, 256, 2**31, 2**32 - 257, 2**32 - 1])
     u = open_interval(words, dtype)
     assert (u > 0).all()

@@ -1,4 +1,4 @@
-"""One of several processes ends early: the others stop too, name its error, and the run resumes to the same bits."""
+"""One of several processes ends early: the others stop and name its error, and the resumed run is bit-identical."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED
 
 
 def finish(out, faults=None, count=2):
-    """The exit code and the messages of every process; `Child.end` kills one that hangs and returns −1."""
+    """The exit code and the messages of every process; `Child.end` kills a process that hangs and returns −1."""
     return [child.end() for child in ranks(out, faults, count)]
 
 
@@ -50,7 +50,7 @@ def test_the_error_of_one_process_stops_all_of_them(phase, tmp_path):
 @pytest.mark.parametrize("phase", ERRORS)
 def test_three_processes(phase, tmp_path):
     rank, action, kind = ERRORS[phase]
-    rank *= 2  # the last instead of the second
+    rank *= 2  # the last process instead of the second
     ends = finish(tmp_path / "run", {rank: event(phase, 1, action)}, count=3)
     for code, said in ends[:rank] + ends[rank + 1 :]:
         assert code == EXIT_LOST, ends
@@ -61,8 +61,8 @@ def test_the_others_have_enough_time_to_stop_within_30_seconds():
     assert processes.BEAT + processes.STOPPING < 30
 
 
-def test_a_waiting_process_hears_a_signal(tmp_path):
-    """The third wait of the second process is for the start, in which the first hangs: it cannot react, and is ended."""
+def test_a_waiting_process_reacts_to_a_signal(tmp_path):
+    """The third wait of the second process is for the Gaussian start, in which the first one hangs and is killed."""
     faults = {0: event("start", 2, "hang"), 1: event("wait", 3, "terminate_once_hung")}
     ends = finish(tmp_path / "run", faults)
     assert [code for code, _ in ends] == [EXIT_PREEMPTED, EXIT_PREEMPTED], ends
@@ -80,7 +80,7 @@ STOPS = [
 
 
 @pytest.mark.parametrize(("phase", "rank", "action", "code"), STOPS)
-def test_all_stop_and_resume_to_the_same_bits(phase, rank, action, code, undisturbed, tmp_path):
+def test_all_stop_and_the_resumed_run_is_bit_identical(phase, rank, action, code, undisturbed, tmp_path):
     ends = finish(tmp_path / "run", {rank: event(phase, 280 if phase == "M" else 2, action)})
     assert ends[1 - rank][0] == code, ends
     assert [code for code, _ in finish(tmp_path / "run")] == [0, 0]
@@ -89,7 +89,7 @@ def test_all_stop_and_resume_to_the_same_bits(phase, rank, action, code, undistu
 
 @pytest.mark.slow
 def test_resumed_by_another_number_of_processes(undisturbed, tmp_path):
-    """The draws of the first lap are those of the Gaussian start, the same bits on any number of processes."""
+    """The draws of the first lap come from the Gaussian start and are bit-identical on any number of processes."""
     out = tmp_path / "run"
     assert [code for code, _ in finish(out, {1: event("M", 280, "terminate")})] == [EXIT_PREEMPTED, EXIT_PREEMPTED]
     assert Child(out, NONE).end()[0] == 0

@@ -1,4 +1,4 @@
-"""CIFAR-10: the files, the scale, the corruption; on synthetic batches always, on the real ones where they are."""
+"""CIFAR-10: files, scale and corruption, on synthetic batches, and on the real images if they are available."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ def pixels(n, seed=0):
 
 
 def write_batch(path, x):
-    """One byte of label, then the red, green and blue planes, row by row."""
+    """One byte with the label, then the red, green and blue planes, row by row."""
     records = np.concatenate([np.arange(len(x), dtype=np.uint8)[:, None] % 10, x.flatten(1).numpy()], 1)
     path.write_bytes(records.tobytes())
 
@@ -62,7 +62,7 @@ class TestFiles:
         refused("data_batch_3.bin is truncated.*multiple of 3073 bytes.*got 18437")
         batch.write_bytes(b"")
         refused("data_batch_3.bin is truncated.*got 0")
-        batch.write_bytes(whole[:-3073])  # cut off between two images
+        batch.write_bytes(whole[:-3073])  # truncated between two images
         refused("same number of images.*data_batch_2.bin 6, data_batch_3.bin 5")
         batch.write_bytes(b"\x63" + whole[1:])
         refused("data_batch_3.bin is not a batch of CIFAR-10: labels must be 0 … 9, got 99")

@@ -1,4 +1,4 @@
-"""Runs of the documentation, made tiny: whatever a page asks for, few laps, small networks and few steps."""
+"""Tiny runs for the documentation: few laps, small networks and few steps, regardless of the settings on a page."""
 
 import pytest
 
@@ -8,14 +8,15 @@ from diffem.runs.recipe import load_recipe
 from ..undrawn import _reports_undrawn  # noqa: F401 (a fixture)
 
 TINY = {
-    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32], "e_step.steps": 2, "e_step.draws": 1,
-    "e_step.redraws": 0, "gaussian.rounds": 2, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
+    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32],
+    "e_step.steps": 2, "e_step.draws": 1, "e_step.redraws": 0, "gaussian.rounds": 2,
+    "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    """`fit` with tiny settings: the library and the command line both carry out recipes through one function."""
+    """Make `fit` use tiny settings: the library and the command line both run recipes through one function."""
     whole = fitting.run_recipe
 
     def run_recipe(recipe, *arguments, **options):

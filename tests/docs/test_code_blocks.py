@@ -1,7 +1,8 @@
-"""Every code block of every page runs: Python as it stands, `sh` blocks through the command line, in a folder of their own.
+"""Every code block of every page runs: Python unchanged, `sh` blocks through the command line.
 
-Runs are made tiny: whatever a page asks for, few laps, small networks and few steps. Other fences hold command lines with explanations; their
-commands and options must exist. A block that cannot run on any machine is marked with a comment that says why, `<!-- not run: ... -->`.
+Each block runs in a folder of its own, with tiny runs: few laps, small networks and few steps, regardless of the
+settings on the page. Other blocks contain command lines with explanations, whose commands and options must exist. A
+block that cannot run on every machine is marked with a comment that states the reason, `<!-- not run: ... -->`.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from ..metrics.extractors import write_extractor
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-ELSEWHERE = {"docs/interop.md"}  # needs other packages: tests/interop/test_page.py runs it, where they are
-REPEATS = "docs/index.md"  # its Python blocks are README's
+ELSEWHERE = {"docs/interop.md"}  # needs other packages; tests/interop/test_page.py runs it if they are installed
+REPEATS = "docs/index.md"  # its Python blocks are those of the README
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
 FEWER = {"evaluate": ["--samples", "64", "--steps", "8"]}  # added to the commands of a page
 
-PEERS = ("deepinv", "azula", "diffusers")  # live in an environment of their own
+PEERS = ("deepinv", "azula", "diffusers")  # packages with environments of their own
 
 
 @dataclass
@@ -59,13 +60,13 @@ def digits_run(tiny, tmp_path_factory):
 
 
 def write_images(path: Path) -> None:
-    """The reader's own images, of which the first page speaks: NaN where a pixel was not measured."""
+    """The user's images of the first page, with NaN for missing pixels."""
     y = images()[:300] + 0.1 * torch.randn(300, 8, 8)
     np.save(path, torch.where(torch.rand(300, 8, 8) < 0.5, y, torch.nan).numpy())
 
 
 def commands(text: str) -> list[list[str]]:
-    """The command lines of a block; an explanation after two spaces or # is none of them."""
+    """The command lines of a block, without explanations after two spaces or #."""
     lines = [re.split(r"\s{2,}|\s#", line.strip())[0] for line in text.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("diffem ")]
 
@@ -90,9 +91,7 @@ def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
                     raise
                 pytest.skip(f"{error.name} is not installed; tests/interop runs this page where it is")
         if block.language == "yaml" and (named := re.match(r"# (\S+\.yaml)\n", block.text)):
-            load_recipe(
-                yaml.safe_load(block.text)
-            )  # a recipe as it stands; its name in the first line lets commands use it
+            load_recipe(yaml.safe_load(block.text))  # a recipe; the name in its first line lets commands use it
             (tmp_path / named[1]).write_text(block.text)
         if block.language == "sh":
             for words in commands(block.text):
@@ -100,7 +99,7 @@ def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
                 assert result.exit_code == 0, (words, result.output)
 
 
-def test_the_first_page_has_the_code_of_the_readme():
+def test_the_first_page_contains_the_code_of_the_readme():
     first, readme = ([b.text for b in blocks(p) if b.language == "python"] for p in (REPEATS, "README.md"))
     assert first
     assert set(first) <= set(readme)

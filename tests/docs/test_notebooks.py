@@ -1,4 +1,4 @@
-"""The notebooks run from the first cell to the last, in an empty folder and with tiny runs, and their saved outputs are free of errors."""
+"""The notebooks run completely, in an empty folder and with tiny runs, and their saved outputs contain no errors."""
 
 import json
 from importlib.util import find_spec
@@ -36,16 +36,16 @@ def test_notebooks_run(name, tiny, tmp_path, monkeypatch):
     assert (tmp_path / WRITTEN[name]).is_file()
     if name == "table":
         assert not names["filled"].isna().any(axis=None)
-        assert names["filled"][~names["gaps"]].equals(names["table"])  # what was measured stays
+        assert names["filled"][~names["gaps"]].equals(names["table"])  # the measured values are kept
     else:
         assert names["mean"].shape == names["y"][:10].shape
         assert names["mean"].isfinite().all()
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_saved_outputs_are_whole_and_small(name):
+def test_saved_outputs_are_complete_and_small(name):
     assert (FOLDER / f"{name}.ipynb").stat().st_size < 300_000
-    assert all(cell["execution_count"] == i + 1 for i, cell in enumerate(cells(name)))  # run once, in order
+    assert all(cell["execution_count"] == i + 1 for i, cell in enumerate(cells(name)))  # executed once, in order
     kinds = {output["output_type"] for cell in cells(name) for output in cell["outputs"]}
     assert kinds <= {"stream", "display_data", "execute_result"}
     assert any(output.get("name") == "stdout" for cell in cells(name) for output in cell["outputs"])

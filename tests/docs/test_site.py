@@ -1,4 +1,4 @@
-"""The site: every public name has a place in the reference, and the whole builds without a warning, every link leading somewhere."""
+"""The site: every public name is in the reference, and it builds without warnings or broken links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import diffem
 from ..browser import CHROMIUM
 
 ROOT = Path(__file__).parents[2]
-# Values and protocols that the pages explain where they are used.
+# Values and protocols that the pages explain with their use.
 ELSEWHERE = {
     "operators": {"OPERATORS", "OperatorError", "Verdict", "check"},
     "posterior": {"METHODS", "Evaluation"},
@@ -29,15 +29,15 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("room", ["operators", "priors", "posterior", "samplers", "linalg", "metrics", "nn"])
-def test_public_names_are_in_the_reference(room):
+@pytest.mark.parametrize("package", ["operators", "priors", "posterior", "samplers", "linalg", "metrics", "nn"])
+def test_public_names_are_in_the_reference(package):
     text = "".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
-    listed = set(re.findall(rf"^::: diffem\.{room}\.(\w+)", text, re.MULTILINE))
-    public = set(getattr(diffem, room).__all__)
-    assert public - listed - ELSEWHERE.get(room, set()) == set()
+    listed = set(re.findall(rf"^::: diffem\.{package}\.(\w+)", text, re.MULTILINE))
+    public = set(getattr(diffem, package).__all__)
+    assert public - listed - ELSEWHERE.get(package, set()) == set()
 
 
-def test_the_troubles_are_those_that_were_measured():
+def test_the_troubleshooting_page_shows_the_measured_values():
     page = (ROOT / "docs/trouble.md").read_text()
     for name, m in json.loads((ROOT / "docs/figures/trouble.json").read_text()).items():
         predictive = f"{m['predictive_log_likelihood']:.2f}".replace("-", "−")
@@ -59,7 +59,7 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The built site's folder."""
+    """The folder of the built site."""
     folder = tmp_path_factory.mktemp("docs") / "site"
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -76,7 +76,7 @@ built = pytest.mark.skipif(
 
 @pytest.mark.slow
 @built
-def test_links_lead_somewhere(site):
+def test_no_link_is_broken(site):
     pages: dict[Path, Links] = {}
     for path in site.rglob("*.html"):
         pages[path.resolve()] = Links()
@@ -121,8 +121,8 @@ def test_notebooks_are_pages(site, name):
 @pytest.mark.slow
 @built
 @pytest.mark.skipif(find_spec("playwright") is None or CHROMIUM is None, reason="no Playwright or no Chromium")
-def test_a_site_opened_from_a_folder_needs_nothing_else(site):
-    """Formulas are drawn and the search finds, without a server and without the network."""
+def test_a_site_opened_from_a_folder_works_offline(site):
+    """Formulas are rendered and the search works, without a server and without the network."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -110,7 +110,7 @@ def test_a_cause_takes_the_place_of_general_advice():
 
 def test_a_loss_that_is_low_on_its_own_draws_alone_is_overfitting():
     (text,) = found(trained_loss=0.2, unseen_loss=1.4, unseen_loss_error=0.07)
-    assert "by heart" in text
+    assert "overfits its training draws" in text
     assert "e_step.draws" in text
     assert found(trained_loss=0.2, unseen_loss=1.4, unseen_loss_error=0.5) == []  # chance explains it
     assert found(trained_loss=0.64, unseen_loss=0.7, unseen_loss_error=0.001) == []  # too little to matter
@@ -254,7 +254,7 @@ def test_a_training_too_short_is_named(tmp_path):
 def test_overfitting_is_named(tmp_path):
     changes = {"network.hidden": [128, 128], "watch.held_out": 44}
     text = " ".join(fit(plane(64), tmp_path / "run", **changes)[1]["warnings"])
-    assert "by heart" in text
+    assert "overfits its training draws" in text
 
 
 def test_a_bound_too_small_is_named(tmp_path):

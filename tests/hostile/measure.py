@@ -1,8 +1,8 @@
-"""Give every hostile input to its command and measure what that took: `python -m tests.hostile.measure [NAME ...]` prints a line of JSON each.
+"""Measure every hostile input: `python -m tests.hostile.measure [NAME ...]` prints a line of JSON for each.
 
-Starting Python and importing torch takes longer and more memory than refusing a file. So one process imports everything and runs each
-command once on sound input; then each hostile input gets a child forked from it, whose seconds and memory beyond those at its birth are
-the input's own.
+Starting Python and importing torch takes more time and memory than rejecting a file. So one process imports everything
+and runs each command once on valid input. Then each hostile input gets a child forked from this process. The seconds
+and the memory that the child takes after the fork are those of the input.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from .reading import READERS, read
 from .sound import write_sound
 from .visiting import visit
 
-SECONDS, BYTES = (
-    5.0,
-    500 << 20,
-)  # what an input may take; seconds of the processor, so that a busy machine changes nothing
-# When a child is ended, and the address space it may add: far beyond, so that it is measured. One that waits is ended too.
+# Limits of an input. Seconds are processor time, which does not depend on other load.
+SECONDS, BYTES = 5.0, 500 << 20
+# Limits at which a child is ended, in seconds and in bytes of additional address space. They are far larger, so that
+# the child can be measured, and also end a child that waits.
 PATIENCE, SAFETY = 100.0, 8 << 30
 
 
 def status(key: str) -> int:
-    """Bytes of memory, from the kernel's account of this process."""
+    """Bytes of memory of this process, as the kernel reports them."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1]) << 10
@@ -48,7 +47,7 @@ def status(key: str) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """The command line, a reader, or a visit to the app, in this process; its exit code, 1 for a traceback as Python has it."""
+    """Run a command, a reader or a visit to the app in this process; returns its exit code, 1 for a traceback."""
     from diffem.cli.commands import main
 
     try:
@@ -67,7 +66,7 @@ def run(arguments: list[str]) -> int:
 
 
 def child(arguments: list[str], folder: Path) -> dict[str, Any]:
-    """Run a command in a forked process: exit code, seconds, bytes beyond those at the start, and what it said."""
+    """Run a command in a forked process; returns its exit code, seconds, additional bytes and error output."""
     out, inlet = os.pipe()
     process = os.fork()
     if process == 0:
@@ -93,22 +92,22 @@ def child(arguments: list[str], folder: Path) -> dict[str, Any]:
     _, ended = os.waitpid(process, 0)
     text = os.read(out, 1 << 16).decode() if ready else ""
     os.close(out)
-    # nothing was sent: it hung, or died of a signal
+    # the child sent nothing: it hung or was ended by a signal
     measured = json.loads(text) if text else {"code": -(ended & 127), "seconds": time.monotonic() - began, "bytes": -1}
     return measured | {"said": (folder / "stderr").read_text(errors="replace")}
 
 
 def faults(result: dict[str, Any], words: str, place: str) -> list[str]:
-    """What is wrong with how an input was met; empty when it was refused as it should be."""
+    """List what is wrong with the reaction to an input; the list is empty if the input was rejected properly."""
     found = []
     if result["code"] != 2:
         found.append(f"exit code {result['code']}")
     if "Traceback" in result["said"] or not result["said"].startswith("diffem: "):
-        found.append("not a message for people")
+        found.append("not an error message of diffem")
     if place not in result["said"]:
         found.append(f"does not name {place}")
     if not re.search(words, result["said"], re.DOTALL):
-        found.append(f"does not say {words!r}")
+        found.append(f"does not match {words!r}")
     if result["seconds"] > SECONDS:
         found.append(f"took {result['seconds']:.1f} s")
     if not 0 <= result["bytes"] <= BYTES:
@@ -117,13 +116,13 @@ def faults(result: dict[str, Any], words: str, place: str) -> list[str]:
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file and folder below, with what changes when it is written to."""
+    """Every file and folder below, with values that change when it is modified."""
     entries = {str(path.relative_to(folder)): path.lstat() for path in folder.rglob("*")}
     return {name: (e.st_ino, e.st_size, e.st_mtime_ns) for name, e in entries.items()}
 
 
 def measure(names: list[str]) -> Iterator[dict[str, Any]]:
-    """Controls on sound input first, then each hostile input: what it took and what is wrong with that."""
+    """Measure the valid inputs first, then each hostile input; yields the measurements and the faults."""
     torch.set_num_threads(1)
     home = Path(tempfile.mkdtemp(prefix="hostile-"))
     try:
@@ -133,7 +132,7 @@ def measure(names: list[str]) -> Iterator[dict[str, Any]]:
             folder = home / f"control {command}"
             folder.mkdir()
             arguments = [a.format(input=sound / name, sound=sound, out=folder) for a in COMMANDS[command]]
-            # here, not in a child: so that everything a command imports is there before the measuring begins
+            # in this process instead of a child, so that everything is imported before the measurements
             code = run_quietly(arguments, folder)
             yield {"name": f"{command}: sound", "control": True, "code": code, "faults": ["refused"] if code else []}
         gc.collect()

@@ -1,4 +1,4 @@
-"""What is read from Python and by no command: exported priors, a lap's draws, and what the app shows of a run."""
+"""Functions that no command calls: reading exported priors, the draws of a lap, and what the app shows of a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ READERS: dict[str, Callable[[Path], object]] = {"hub": hub.load, "draws": draws,
 
 
 def read(arguments: list[str]) -> int:
-    """Call a reader; its refusal is printed as the command line prints one."""
+    """Call a reader; an `InputError` is printed in the format of the command line."""
     try:
         READERS[arguments[0]](Path(arguments[1]))
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Inputs with nothing wrong, small: what the hostile ones are made from, and the proof that a refusal is about the input."""
+"""Small valid inputs, from which the hostile ones are made. They are accepted, so the change causes a rejection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECIPE: dict[str, Any] = {
 }
 
 
-TRAINED, SHARD = 28, 14  # observations of the recipe that are trained on, and those of a shard
+TRAINED, SHARD = 28, 14  # training observations of the recipe, and observations per shard
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -65,7 +65,7 @@ def observations(n: int = 3) -> Observations:
 
 
 def write_run(folder: Path, **changes: Any) -> Path:
-    """A run whose start is done, with the draws of lap 1: all that `sample`, `posterior`, `evaluate` and `report` need."""
+    """Write a run with a finished start and the draws of lap 1, enough for `sample`, `evaluate` and `report`."""
 
     recipe = load_recipe({**RECIPE, **changes})
     run = RunDir(folder)
@@ -84,7 +84,7 @@ def write_run(folder: Path, **changes: Any) -> Path:
 
 
 def write_sound(folder: Path) -> None:
-    """Everything the commands of the corpus need beside a hostile input."""
+    """Write all valid inputs that the commands of the corpus need."""
     folder.mkdir(parents=True, exist_ok=True)
     write_run(folder / "run")
     hub.export(prior(), folder / "shared")

@@ -1,4 +1,7 @@
-"""Every hostile input is refused: exit code 2, a message that names file and cause, in 5 s and 500 MB, and nothing is executed or written."""
+"""Every hostile input is rejected within 5 s and 500 MB, with exit code 2 and a message that names file and cause.
+
+Nothing is executed or written.
+"""
 
 import json
 import subprocess
@@ -18,18 +21,18 @@ def test_the_corpus_is_large_and_every_command_has_a_control():
     assert {name.partition(",")[0] for name in COMMANDS} == {name.partition(",")[0] for name in SOUND}
 
 
-# The first input of every command, and every sixth of all.
+# The first input of every command, and every sixth of all inputs.
 SOME = list(
     dict.fromkeys([*{case.command: name for name, case in reversed(CORPUS.items())}.values(), *list(CORPUS)[::6]])
 )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux accounts for it")
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured from /proc, which only Linux has")
 @pytest.mark.parametrize(
     "names",
     [pytest.param(SOME, id="some"), pytest.param(list(CORPUS), id="all", marks=pytest.mark.slow)],
 )
-def test_every_input_is_refused(names):
+def test_every_input_is_rejected(names):
     command = [sys.executable, "-m", "tests.hostile.measure", *names]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     rows = [json.loads(line) for line in result.stdout.splitlines()]

@@ -1,6 +1,6 @@
-"""A file that was damaged reads as what was written, or is refused with its name; never as something else.
+"""A damaged file is rejected with its name, or its content is read correctly; it is never read as something else.
 
-Damage is a single bit flipped or a tail cut off, at places drawn with a seed: a few hundred per kind of file.
+The damage is a flipped bit or a truncation at seeded random positions, a few hundred per kind of file.
 """
 
 import json
@@ -47,7 +47,7 @@ def lap_contents(path):
 
 
 def known(values):
-    """Without a checksum whose own name was damaged: nothing reads it."""
+    """The mapping without a checksum whose own name was damaged, since nothing reads it."""
     return {name: value for name, value in values.items() if not (isinstance(value, str) and len(value) == 64)}
 
 
@@ -98,7 +98,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_damage_is_noticed_or_harmless(kind, tmp_path):
+def test_damage_is_detected_or_harmless(kind, tmp_path):
     make, contents = FILES[kind]
     file = make(tmp_path)
     whole, expected = file.read_bytes(), contents(file)
@@ -126,7 +126,7 @@ def test_damage_is_noticed_or_harmless(kind, tmp_path):
 
 
 def test_files_without_a_checksum_are_read(tmp_path):
-    """Those of other programs, and those written before there were any."""
+    """Files of other programs, and of older versions."""
     write_json(tmp_path / "x.json", {"a": 1})
     value = json.loads((tmp_path / "x.json").read_text())
     assert value.pop("checksum")
@@ -138,7 +138,7 @@ def test_files_without_a_checksum_are_read(tmp_path):
 
 
 def test_values_survive_writing(tmp_path):
-    """The checksum is of what is said: numbers that have no short form, letters beyond ASCII, NaN."""
+    """Floating-point numbers, letters beyond ASCII and NaN survive, and the checksum matches."""
     from diffem.files.writing import read_json
 
     value = {"a": [0.1, 1e-300, -0.0, float("inf")], "b": {"χ²": None, "": True}, "3": 2**60}
@@ -149,7 +149,7 @@ def test_values_survive_writing(tmp_path):
 
 
 class TestShards:
-    def test_a_damaged_one_counts_as_missing_and_is_named(self, tmp_path, capsys):
+    def test_a_damaged_shard_counts_as_missing_and_is_named(self, tmp_path, capsys):
         folder = write_shards(tmp_path)
         whole = {file.name: file.read_bytes() for file in folder.iterdir()}
         for name, damage in (
@@ -167,14 +167,14 @@ class TestShards:
                 store.all()
             (folder / name).write_bytes(whole[name])
 
-    def test_shards_of_different_forms(self, tmp_path):
+    def test_shards_of_different_shapes(self, tmp_path):
         folder = write_shards(tmp_path)
         store = store_of(folder / "x")
         store.write(1, numbers(2, 2, 5), {})
         with pytest.raises(InputError, match=r"00001.npy contains draws of another shape"):
             store.all()
 
-    def test_links_that_lead_out_are_refused(self, tmp_path):
+    def test_links_that_leave_the_folder_are_rejected(self, tmp_path):
         folder = write_shards(tmp_path)
         (folder / "00001.npy").rename(tmp_path / "elsewhere.npy")
         (folder / "00001.npy").symlink_to(tmp_path / "elsewhere.npy")
@@ -183,7 +183,7 @@ class TestShards:
 
 
 class TestRuns:
-    def test_a_damaged_file_of_the_last_lap_is_set_aside(self, tmp_path, capsys):
+    def test_a_damaged_file_of_the_last_lap_is_renamed(self, tmp_path, capsys):
         run = write_run(tmp_path / "run")
         recipe = RunDir(run).recipe()
         file = run / "laps/000/prior.safetensors"
@@ -193,7 +193,7 @@ class TestRuns:
         again.unlock()
         assert "prior.safetensors cannot be read" in capsys.readouterr().err
         assert (run / "laps/000/prior.safetensors.damaged").exists()
-        assert again.laps_done() == -1  # the lap is made again
+        assert again.laps_done() == -1  # the lap is repeated
 
     def test_a_folder_that_is_a_link(self, tmp_path):
         run = write_run(tmp_path / "run")
@@ -210,7 +210,7 @@ class TestRuns:
         assert RunDir(run).laps_done() == 0
 
     def test_older_folders_are_read(self, tmp_path):
-        """Before format 2 nothing had a checksum."""
+        """Before format 2, files had no checksum."""
         run = write_run(tmp_path / "run")
         info = RunDir(run).info()
         info.pop("format")
@@ -219,7 +219,7 @@ class TestRuns:
         (run / "recipe.yaml").write_text(recipe.to_yaml())
         assert RunDir(run).recipe() == recipe
 
-    def test_a_run_stopped_while_it_began_goes_on(self, tmp_path):
+    def test_a_run_stopped_during_its_start_resumes(self, tmp_path):
         run = write_run(tmp_path / "run")
         recipe = RunDir(run).recipe()
         for name in ("recipe.yaml", "metrics.jsonl", "laps"):
@@ -239,19 +239,22 @@ def finished(tmp_path_factory):
     return out, contents_of(out)
 
 
-class TestGoingOn:
-    """A run whose files were damaged while it stood still ends as if nothing had happened, and makes again only what was damaged."""
+class TestResuming:
+    """A run whose files were damaged before it was resumed ends with the same results.
+
+    Only the damaged files are recomputed.
+    """
 
     @pytest.fixture
     def stopped(self, finished, tmp_path):
-        """The finished run as it was before its last lap counted."""
+        """The finished run in the state before its last lap was complete."""
         out = tmp_path / "run"
         shutil.copytree(finished[0], out)
         (out / "laps/001/metrics.json").unlink()
         return out, finished[1]
 
     @pytest.mark.parametrize("damage", [lambda d: d[:-7], lambda d: d[:-1] + bytes([d[-1] ^ 1])], ids=["cut", "bit"])
-    def test_only_the_damaged_shard_is_drawn_again(self, stopped, damage, capsys):
+    def test_only_the_damaged_shard_is_redrawn(self, stopped, damage, capsys):
         out, expected = stopped
         draws = out / "laps/001/draws"
         (draws / "00001.npy").write_bytes(damage((draws / "00001.npy").read_bytes()))
@@ -273,7 +276,7 @@ class TestGoingOn:
         assert "training.safetensors cannot be read" in said
         assert same_arrays(contents_of(out), expected)
 
-    def test_damage_that_cannot_be_put_right_is_named(self, finished, tmp_path):
+    def test_damage_that_cannot_be_repaired_is_named(self, finished, tmp_path):
         out = tmp_path / "run"
         shutil.copytree(finished[0], out)
         (out / "laps/000/metrics.json").write_text("{")

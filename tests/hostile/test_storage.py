@@ -1,6 +1,6 @@
-"""Storage that fails: a full disk at every single write, a limit on file sizes, folders nobody may write to.
+"""Storage errors: a full disk at every single write, a limit on file sizes, folders without write permission.
 
-Whatever fails, the message says what and why, nothing half-written is left, and the same call goes on to the same bits.
+In every case the message states the file and the cause, no partial file is left, and the resumed run is bit-identical.
 """
 
 import contextlib
@@ -73,8 +73,8 @@ def partials(out):
 
 
 @pytest.mark.parametrize("step", ["open", "fsync", "replace"])
-def test_a_disk_full_again_and_again(step, undisturbed, tmp_path, monkeypatch):
-    """One run that meets a full disk at its first write, is called again, meets it at that call's second, and so on to the end."""
+def test_a_disk_that_is_full_repeatedly(step, undisturbed, tmp_path, monkeypatch):
+    """One run finds a full disk at its first write, is resumed, finds it at the second write, and so on to the end."""
     out, failures = tmp_path / "run", []
     for at in range(1, 100):
         with monkeypatch.context() as patch:
@@ -96,8 +96,8 @@ def test_a_disk_full_again_and_again(step, undisturbed, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_disk_full_at_every_single_write(undisturbed, tmp_path, monkeypatch):
-    """A run per write that fails, each called again once there is room."""
+def test_a_disk_that_is_full_at_any_single_write(undisturbed, tmp_path, monkeypatch):
+    """One run for each write that fails; each is resumed after space was freed."""
     for at in range(1, 1000):
         out = tmp_path / f"{at}"
         with monkeypatch.context() as patch:
@@ -124,9 +124,10 @@ def within(size, inlet, action, arguments):
 
 
 def limited(size, action, *arguments):
-    """The action in a child process whose files may have so many bytes; what it said.
+    """Run an action in a child process with limited file size; returns its error message.
 
-    Forked from a server without threads: a copy of this process could inherit a lock that a thread of pytest held.
+    The child is forked from a server without threads, because a copy of this process could inherit a lock held by a
+    thread of pytest.
     """
     outlet, inlet = Child.context.Pipe(duplex=False)
     child = Child.context.Process(target=within, args=(size, inlet, action, arguments))
@@ -142,7 +143,7 @@ def limited(size, action, *arguments):
 
 
 def test_a_limit_on_the_size_of_files(tmp_path):
-    """A real write that fails half-way: the kernel answers EFBIG, and SIGXFSZ does not end Python."""
+    """A real write that fails half-way: the kernel returns EFBIG, and SIGXFSZ does not end Python."""
     assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN
     target = tmp_path / "x.npy"
     files.write_array(target, np.arange(10.0))
@@ -154,7 +155,7 @@ def test_a_limit_on_the_size_of_files(tmp_path):
     assert not partials(tmp_path)
 
 
-def test_a_run_under_a_limit_goes_on_without_it(undisturbed, tmp_path):
+def test_a_run_stopped_by_a_file_size_limit_resumes_without_it(undisturbed, tmp_path):
     out = tmp_path / "run"
     said = limited(2500, fit, out)
     assert "StorageError" in said
@@ -166,7 +167,7 @@ def test_a_run_under_a_limit_goes_on_without_it(undisturbed, tmp_path):
 
 @contextlib.contextmanager
 def mounted(folder, size):
-    """A small disk of its own."""
+    """Mount a small temporary disk."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
@@ -177,7 +178,7 @@ def mounted(folder, size):
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_disk_that_is_really_full(undisturbed, tmp_path):
+def test_a_real_full_disk(undisturbed, tmp_path):
     with mounted(tmp_path / "disk", "64k") as disk:
         with pytest.raises(StorageError, match="No space left on device"):
             fit(disk / "run")
@@ -189,7 +190,7 @@ def test_a_disk_that_is_really_full(undisturbed, tmp_path):
 
 @contextlib.contextmanager
 def read_only(folder):
-    """A folder with a run in it that nobody may write to: permissions do not bind root, a disk mounted read-only does."""
+    """A read-only folder with a run. Permissions do not restrict root, but a read-only mount does."""
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(mounted(folder, "4m")) if os.geteuid() == 0 else folder
         run = write_run(home / "run")
@@ -206,7 +207,7 @@ def read_only(folder):
 
 
 def command(*arguments):
-    """The command line in this process: exit code and what it said."""
+    """Run the command line in this process; returns the exit code and the error output."""
     said = io.StringIO()
     argv = ["diffem", *map(str, arguments)]
     with (
@@ -220,7 +221,7 @@ def command(*arguments):
 
 
 def test_a_read_only_run(tmp_path):
-    """What only reads works; what must write says that it cannot, and where."""
+    """Commands that only read work; commands that must write fail with a message that names the file."""
     why = "(Read-only file system|Permission denied)"
     with read_only(tmp_path / "disk") as run:
         recipe = tmp_path / "recipe.yaml"

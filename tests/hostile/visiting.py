@@ -1,4 +1,4 @@
-"""What a visitor of the app can send: a file to decode, or an HTTP request; refusals read like the command line's."""
+"""What a visitor of the app can send: a file to decode, or an HTTP request; errors are printed as by commands."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from diffem.app.incoming import Incoming
 from diffem.app.upload import decode
 from diffem.core.errors import InputError
 
-SHAPE = (8, 8)  # of a sample
+SHAPE = (8, 8)  # shape of a sample
 
 
 def upload(path: Path, folder: Path) -> str | None:
-    """Hand a file in as the page does; why it was refused, None if it was decoded. It must be gone afterwards."""
+    """Upload a file like the page; returns the reason of a rejection, or None. The file must be removed afterwards."""
     folder.mkdir()
     stored = folder / path.name
     shutil.copyfile(path, stored)
@@ -30,7 +30,7 @@ def upload(path: Path, folder: Path) -> str | None:
 
 
 def request(path: Path) -> str | None:
-    """Send the HTTP request in a JSON file to the page's guard; why it was refused, None if it got through."""
+    """Send the HTTP request in a JSON file to the page's guard; returns the reason of a rejection, or None."""
     asked = json.loads(path.read_text())
     headers = [(name.encode(), value.encode()) for name, value in asked["headers"]]
     scope = {"type": "http", "scheme": "http", "method": asked["method"], "path": asked["path"], "headers": headers}
@@ -56,7 +56,7 @@ def request(path: Path) -> str | None:
 
 
 def visit(arguments: list[str]) -> int:
-    """`upload FILE FOLDER` or `request FILE`; the exit code."""
+    """Run `upload FILE FOLDER` or `request FILE`; returns the exit code."""
     path = Path(arguments[1])
     refused = upload(path, Path(arguments[2])) if arguments[0] == "upload" else request(path)
     if refused is None:

@@ -1,4 +1,4 @@
-"""One Gaussian for all adapters: a prior here, its denoiser written down apart, and the posterior by dense algebra."""
+"""One Gaussian for all adapters: a prior, its denoiser written independently, and the posterior by dense algebra."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def denoised(mean: Tensor, cov: Tensor, u_t: Tensor, sigma: Tensor | float) -> T
 
 
 def exact_posterior(mean: Tensor, cov: Tensor, obs: Observations, x_t: Tensor, sigma: float) -> Tensor:
-    """E[x | x_t, y]; rows that measure nothing are zero rows of A, the information form needs no special case for them."""
+    """E[x | x_t, y] in information form; unmeasured rows are zero rows of A and need no special case."""
     n = len(x_t)
     matrix = matrix_of(obs.A, tuple(x_t.shape[1:]), n)
     variances = obs.cov.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape).flatten(1)

@@ -1,4 +1,4 @@
-"""The real packages, or a reason to skip."""
+"""The optional packages, or a reason to skip."""
 
 import importlib
 import warnings
@@ -10,7 +10,10 @@ from benchmarks.peers import available, torchvision_imports
 
 
 def need(package: str) -> ModuleType:
-    """The package; the whole test module is skipped where it is not installed (`make peers` makes an environment with all of them)."""
+    """Import a package, or skip the test module if it is not installed.
+
+    `make peers` creates an environment with all packages.
+    """
     if not available(package):
         pytest.skip(f"the package {package} is not installed; `make peers` runs these", allow_module_level=True)
     with warnings.catch_warnings():

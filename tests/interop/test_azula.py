@@ -1,4 +1,4 @@
-"""azula's denoisers as priors and ours as azula's: the map of times to levels, exact posteriors, round trips."""
+"""azula's denoisers as priors and our priors as azula's denoisers: noise levels, exact posteriors, round trips."""
 
 import itertools
 
@@ -26,12 +26,12 @@ from diffem.interop import azula as interop  # noqa: E402
 from diffem.interop.ranges import Range  # noqa: E402
 
 EVENT, SIZE, N = (2, 3), 6, 3
-# forward-mode derivatives inside azula make torch script a decomposition, which it calls deprecated itself
+# forward-mode derivatives inside azula make torch script a decomposition, which raises a deprecation warning
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
 class Sloped(noise.Schedule):
-    """A schedule azula does not have: the time is found by bisection."""
+    """A schedule that azula does not have; its time is found by bisection."""
 
     def __call__(self, t):
         return torch.exp(-t), torch.exp(6 * t - 5)
@@ -59,7 +59,7 @@ def azula_gaussian(schedule, change=None):
 
 @EACH
 def test_times_and_levels_are_inverse(name):
-    """Through float64 times in [0, 1] a level keeps twelve digits or more."""
+    """A noise level keeps at least twelve digits through float64 times in [0, 1]."""
     schedule = SCHEDULES[name]
     low, high = interop.level_of(schedule, torch.tensor([0.0, 1.0], dtype=torch.float64))
     sigma = torch.logspace(low.log10().item(), high.log10().item(), 201, dtype=torch.float64)[1:-1]
@@ -102,14 +102,14 @@ def test_converged_mmps_on_it_is_the_exact_posterior(name):
 @EACH
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_azulas_preconditioning_of_our_network_is_our_prior(name, dtype):
-    """The same backbone under azula's KarrasDenoiser with any schedule, and under ours: rounding apart, one function."""
+    """The same backbone in azula's KarrasDenoiser with any schedule and in our prior: one function, up to rounding."""
     torch.manual_seed(0)
     network = MLP(EVENT, hidden=(32, 32)).to(dtype).requires_grad_(False)
     ours = priors.DiffusionPrior(network)
     theirs = interop.prior(KarrasDenoiser(interop.Backbone(network), SCHEDULES[name]), EVENT)
     x_t = torch.randn(N, *EVENT, dtype=dtype)
     levels = torch.tensor([max(0.01, theirs.sigma_min), 0.5, min(30.0, theirs.sigma_max)], dtype=dtype)
-    # times are passed in float64 whatever the network's precision: near t = 0 a float32 time would not know its level
+    # times are float64 for any precision of the network: near t = 0 a float32 time does not determine its noise level
     tolerance = 1e-9 if dtype == torch.float64 else 2e-6
     assert relative(theirs(x_t, levels), ours(x_t, levels)) < tolerance
     assert relative(theirs(x_t, 0.5), ours(x_t, 0.5)) < tolerance
@@ -135,7 +135,7 @@ def test_our_prior_as_an_azula_denoiser(name):
 @EACH
 @pytest.mark.parametrize("conditioned", [False, True], ids=["prior", "posterior"])
 def test_a_conditional_network_as_an_azula_denoiser(name, conditioned):
-    """Prior and posterior of one network: azula's call is one forward pass at the level of its time."""
+    """Prior and posterior of one network: azula's call is one forward pass at the noise level of its time."""
     obs = observations(6)
     prior = conditional_prior(obs)
     ours = prior.posterior(obs, method="conditional") if conditioned else prior
@@ -181,7 +181,7 @@ class TestMMPS:
         cov_y = IsotropicCovariance(torch.tensor(SIGMA_Y**2, dtype=torch.float64))
         return MMPSDenoiser(denoiser, self.y, lambda x: x @ self.matrix.T, cov_y, solver="cg", iterations=iterations)
 
-    def test_azulas_on_our_prior_is_the_exact_posterior(self):
+    def test_azulas_mmps_on_our_prior_is_the_exact_posterior(self):
         guided = self.azulas(interop.denoiser(self.prior, self.schedule), 4)
         for t in (0.2, 0.6):
             t = torch.tensor(t, dtype=torch.float64)
@@ -191,7 +191,7 @@ class TestMMPS:
             assert relative(guided(x_t, t).mean, expected) < 1e-8
 
     @pytest.mark.parametrize("iterations", [1, 2, 3])
-    def test_truncated_as_well_they_agree(self, iterations):
+    def test_truncated_solves_agree_too(self, iterations):
         guided = self.azulas(interop.denoiser(self.prior, self.schedule), iterations)
         ours = interop.denoiser(self.prior.posterior(self.obs, iterations=iterations), self.schedule)
         t = torch.tensor(0.4, dtype=torch.float64)
@@ -199,7 +199,7 @@ class TestMMPS:
         assert relative(ours(x_t, t).mean, guided(x_t, t).mean) < 1e-10
 
     def test_azulas_samplers_take_our_posterior(self):
-        """Deterministic DDIM by azula and by us on the same posterior, from the same start along the same levels."""
+        """Deterministic DDIM by azula and by diffem on the same posterior, with the same start and noise levels."""
         schedule = noise.VESchedule(self.prior.sigma_min, self.prior.sigma_max)
         posterior = self.prior.posterior(self.obs, iterations=50, tolerance=1e-12)
         sampler = DDIMSampler(
@@ -231,7 +231,8 @@ class Clipping(Denoiser):
         (lambda: interop.prior(SimpleDenoiser(nn.Identity(), noise.VPSchedule())), "event_shape"),
         (lambda: interop.prior(Clipping(), (2,)), "clips"),
         (lambda: interop.denoiser(nn.Identity()), "prior or posterior"),
-        (lambda: interop.prior(azula_gaussian(noise.VPSchedule())[0], EVENT)(torch.zeros(1, *EVENT).double(), 1e5), "1e+05|100000"),
+        (lambda: interop.prior(azula_gaussian(noise.VPSchedule())[0], EVENT)(torch.zeros(1, *EVENT).double(), 1e5),
+         "1e+05|100000"),
         (lambda: interop.denoiser(gaussian(EVENT)[0])(torch.zeros(1, *EVENT), torch.tensor(0.5), label=1), "label"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The cost benchmark counts what it says, and the libraries' answers agree."""
+"""The cost benchmark counts network evaluations correctly, and the results of the libraries agree."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_azula_takes_one_product_more_for_the_same_answer(method):
 
 @pytest.mark.parametrize("method", ["mmps k=1", "mmps k=3", "dps", "pigdm"])
 def test_deepinv_takes_two_more(method):
-    """In float32, which deepinv computes in: 1e-4 of the change is what rounding leaves."""
+    """deepinv computes in float32, whose rounding leaves 1e-4 of the change."""
     need("deepinv")
     own = problem(torch.float32)
     products = int(method[-1]) + 2 if "k=" in method else 1

@@ -1,4 +1,4 @@
-"""deepinv's physics as operators: identities, exact posteriors, and a physics that stays as it was; our posterior the other way."""
+"""deepinv's physics as operators: identities, exact posteriors; and our posterior as a deepinv model."""
 
 import math
 
@@ -60,7 +60,7 @@ def same(a, b):
 
 @EACH
 def test_it_measures_what_the_physics_does(name):
-    """In the physics' own float32, to its rounding."""
+    """In the float32 of the physics, to its rounding."""
     physics, A, x = build(name)
     x = x.float()
     image = torch.view_as_complex(x) if A.complex else x
@@ -100,7 +100,7 @@ def test_the_physics_is_never_changed(name):
     same(before, snapshot(physics))
 
 
-def test_nor_does_changing_the_physics_change_the_operator():
+def test_changing_the_physics_does_not_change_the_operator():
     physics = P.MRI(mask=torch.ones(6, 6))
     A = interop.operator(physics, (2, 6, 6))
     x = torch.randn(2, 2, 6, 6)
@@ -127,7 +127,7 @@ def test_unmeasured_rows_leave_the_system(name):
 
 @EACH
 def test_converged_mmps_is_the_exact_gaussian_posterior(name):
-    """To the tolerance of the solver times the condition number, far below the promised 1e-6."""
+    """To the tolerance of the solver times the condition number, far below the documented 1e-6."""
     _, A, x = build(name)
     A = A.to(torch.float64)
     prior, cov = gaussian(tuple(x.shape[1:]))
@@ -188,8 +188,10 @@ class TestObservations:
             (lambda: interop.operator(P.LinearPhysics(A=lambda x: x + 1, A_adjoint=lambda y: y), IMAGE), "linearity"),
             (lambda: interop.operator(P.LinearPhysics(A=lambda x: 2 * x, A_adjoint=lambda y: y), IMAGE), "autograd"),
             (lambda: interop.observations(torch.rand(2, 1, 5, 5), P.Denoising(), IMAGE), r"\(2, 1, 5, 5\)"),
-            (lambda: interop.observations(torch.rand(2, *IMAGE), P.LinearPhysics(img_size=IMAGE), IMAGE, adjoint="autograd"), "sigma"),
-            (lambda: interop.observations(torch.rand(2, *IMAGE), P.Denoising(sensor_model=torch.sign), IMAGE), "sensor"),
+            (lambda: interop.observations(
+                torch.rand(2, *IMAGE), P.LinearPhysics(img_size=IMAGE), IMAGE, adjoint="autograd"), "sigma"),
+            (lambda: interop.observations(
+                torch.rand(2, *IMAGE), P.Denoising(sensor_model=torch.sign), IMAGE), "sensor"),
         ],
     )  # fmt: skip
     def test_bad_input(self, call, words):
@@ -233,7 +235,7 @@ class TestReconstructor:
         same(before, snapshot(self.physics))
 
     def test_a_sample_alone_equals_the_first_of_a_batch(self):
-        """Random numbers are addressed by the place in the batch, so the first place is the one to compare."""
+        """Random numbers are addressed by the position in the batch, so the first position is compared."""
         model = self.model(steps=8)
         alone = P.Inpainting(IMAGE, mask=self.physics.mask[:1], noise_model=P.GaussianNoise(0.2)).to(torch.float64)
         assert relative(model(self.y[:1], alone), model(self.y, self.physics)[:1]) < 1e-9
@@ -261,7 +263,7 @@ class TestDenoiser:
             assert relative(model(u_t, sigma), expected) < 1e-12
 
     def test_deepinvs_own_moment_matching_with_it_agrees_with_ours(self):
-        """deepinv computes in float32 and adds 1e-8 to the denominators of its solver: 1e-4 is what that leaves."""
+        """deepinv computes in float32 and adds 1e-8 to the denominators of its solver, so the error is about 1e-4."""
         from deepinv.sampling import MomentMatchingDataFidelity
 
         prior, _ = gaussian(IMAGE)

@@ -1,4 +1,4 @@
-"""diffusers' models as priors: what their own schedulers say at every training step, and exact posteriors at any level."""
+"""diffusers' models as priors: agreement with their own schedulers, and exact posteriors at any noise level."""
 
 import pytest
 import torch
@@ -38,9 +38,10 @@ PREDICTIONS = ["epsilon", "sample", "v_prediction"]
 
 
 class ExactNetwork(nn.Module):
-    """The network a Gaussian has: its output is computed back from E[u | u_t], each parametrisation written down apart.
+    """The exact network of a Gaussian: its output is computed from E[u | u_t], independently for each parametrisation.
 
-    `level(time)` → σ and `scale(σ)`, what the network's input is multiplied by; `output(u_t, σ, x̂)`.
+    `level(time)` returns σ; `scale(σ)` is the factor of the network's input; `output(u_t, σ, x̂)` is the network's
+    output.
     """
 
     def __init__(self, mean, cov, level, scale, output):
@@ -75,7 +76,7 @@ def vp_output(kind):
 
 
 def exact(name, mean, cov):
-    """An exact network and the real scheduler it goes with."""
+    """An exact network and the scheduler it belongs to."""
     if name.startswith("vp"):
         kind = name.removeprefix("vp ")
         scheduler = diffusers.DDPMScheduler(prediction_type=kind)
@@ -116,8 +117,8 @@ EXACT = [*(f"vp {kind}" for kind in PREDICTIONS), "edm", "score", "flow"]
 
 @pytest.mark.parametrize("kind", PREDICTIONS)
 @pytest.mark.parametrize("betas", ["linear", "squaredcos_cap_v2", "scaled_linear"])
-def test_at_every_training_step_it_is_what_the_scheduler_says(kind, betas):
-    """`pred_original_sample` of the real DDPM scheduler, which computes with float32 ᾱ."""
+def test_it_equals_the_schedulers_estimate_at_every_training_step(kind, betas):
+    """`pred_original_sample` of diffusers' DDPM scheduler, which computes with float32 ᾱ."""
     model = unet()
     scheduler = diffusers.DDPMScheduler(beta_schedule=betas, prediction_type=kind, clip_sample=False)
     prior = interop.prior(model, scheduler)
@@ -127,7 +128,7 @@ def test_at_every_training_step_it_is_what_the_scheduler_says(kind, betas):
         sample = torch.randn(N, *EVENT, dtype=torch.float64)
         expected = scheduler.step(model(sample, step).sample, step, sample).pred_original_sample
         got = prior(sample / alpha_bar.sqrt(), float(((1 - alpha_bar) / alpha_bar).sqrt()))
-        # at the last steps 1/√ᾱ magnifies float32 rounding of ᾱ in the scheduler's own arithmetic
+        # at the last steps 1/√ᾱ magnifies the float32 rounding of ᾱ in the scheduler
         assert relative(got, expected) < 2e-6
 
 
@@ -149,7 +150,7 @@ def test_edm_preconditioning_is_the_schedulers(kind):
         assert relative(prior(u_t, sigma), scheduler.precondition_outputs(u_t, out, sigma)) < 1e-7  # times in float32
 
 
-def test_a_flow_step_to_zero_is_the_estimate():
+def test_a_flow_step_to_noise_level_zero_gives_the_estimate():
     model = unet()
     prior = interop.prior(model, diffusers.FlowMatchEulerDiscreteScheduler())
     for s in (0.1, 0.5, 0.9):
@@ -176,7 +177,7 @@ def test_a_learned_variance_is_left_out():
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("change", [Range(), Range.between((-1, 1), (-2, 2))], ids=["same range", "other range"])
 def test_exact_posterior_through_the_adapter(name, change):
-    """Between training steps too: 1e-8 is the solver's tolerance times the condition number."""
+    """Between training steps too. 1e-8 is the solver's tolerance times the condition number."""
     event = (1, 2, 3)
     ours, cov = gaussian(event)
     network, scheduler = exact(name, change.theirs(ours.mean), cov / change.scale**2)

@@ -1,4 +1,4 @@
-"""An exported prior is read where a run is: `diffem.load`, `sample`, `posterior` and the app."""
+"""An exported prior is accepted wherever a run is: `diffem.load`, `sample`, `posterior` and the app."""
 
 import json
 import sys
@@ -21,8 +21,9 @@ from ..app.serving import served
 from ..command import diffem as command
 
 CHANGES = {
-    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32], "e_step.steps": 3, "e_step.draws": 1,
-    "e_step.iterations": 5, "e_step.redraws": 0, "gaussian.rounds": 3, "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
+    "laps": 1, "train.steps": 40, "train.first_steps": 40, "train.batch": 32, "network.hidden": [32],
+    "e_step.steps": 3, "e_step.draws": 1, "e_step.iterations": 5, "e_step.redraws": 0, "gaussian.rounds": 3,
+    "watch.held_out": 16, "watch.samples": 32, "watch.draws": 2,
 }  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def test_load_reads_an_export(run, exported):
 
 
 def test_samples_and_draws_are_those_of_the_run(run, exported, tmp_path):
-    """Posteriors too: by the method and the number of iterations of the run the export came from."""
+    """Posteriors use the method and the number of iterations of the exported run."""
     obs = Observations(torch.randn(3, 8, 8), operators.Mask(torch.rand(3, 8, 8) < 0.5), sigma=0.1)
     obs.save(tmp_path / "obs.safetensors")
     for name, folder in (("run", run), ("prior", exported)):
@@ -73,7 +74,7 @@ def test_samples_and_draws_are_those_of_the_run(run, exported, tmp_path):
     assert "--out is required" in result.stderr
 
 
-def test_the_app_looks_at_an_export(exported):
+def test_the_app_opens_an_export(exported):
     viewer = ExportedViewer(exported, device="cpu")
     assert (viewer.last, viewer.event_shape, viewer.range) == (0, (8, 8), (-2.0, 2.0))
     expected = diffem.load(exported).sample(2, steps=3, seed=1, progress=False)
@@ -96,19 +97,19 @@ def test_the_app_serves_an_export(exported):
 
 @pytest.mark.parametrize("kept", [None, 3, {"name": "x"}, {"recipe": 1}])
 def test_a_card_with_another_recipe_falls_back_to_defaults(kept, exported, tmp_path):
-    """The recipe of a card may be of another version, or a stranger's: nothing in it is needed, and nothing executed."""
+    """The recipe of a card may be of another version or untrusted: it is not needed, and nothing in it is executed."""
     folder = hub.export(diffem.load(exported), tmp_path / "prior", training={} if kept is None else {"recipe": kept})
     assert hub.kept_recipe(hub.read_card(folder)) is None
     assert ExportedViewer(folder, device="cpu").recipe.drawing == load_recipe("digits", {"e_step": {}}).drawing
 
 
 @pytest.mark.parametrize("given", [[0, 1, 2], [2, 1], ["a", 1], [float("nan"), 1], 3])
-def test_a_range_that_is_none_is_not_taken(given, exported):
+def test_an_invalid_range_is_ignored(given, exported):
     card = hub.read_card(exported)
     assert hub.card_range(json.loads(json.dumps(card | {"range": given}))) is None
 
 
-# small things ------------------------------------------------------------------------------------------------------------
+# further tests --------------------------------------------------------------------------------------------------------
 
 
 def test_the_package_is_typed():

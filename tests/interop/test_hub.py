@@ -1,4 +1,4 @@
-"""A prior as a folder: what the card says, the same prior again, and nothing but what the card describes."""
+"""A prior as a folder: the content of the card, round trips, and rejection of files that the card does not describe."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_the_card(tmp_path):
 
 
 def test_the_hubs_layout_of_links_and_without_our_header(tmp_path):
-    """A downloaded snapshot is a folder of links into a store, and other tools may have written the weights again."""
+    """A downloaded snapshot is a folder of links into a cache, and other tools may have rewritten the weights."""
     from safetensors.torch import load_file, save_file
 
     prior = diffusion()
@@ -104,7 +104,7 @@ def flip_last_bit(file):
 
 
 def with_weights(folder, change):
-    """Other weights, and a card with their hash."""
+    """Replace the weights, and their hash in the card."""
     from safetensors.torch import load_file, save_file
 
     file = folder / "model.safetensors"
@@ -202,7 +202,7 @@ def test_a_folder_that_is_no_export_is_left_alone(name, tmp_path):
 
 
 def test_an_export_may_be_written_again(tmp_path, monkeypatch):
-    """Over an earlier one, into an empty folder, beside hidden files, and after an interruption."""
+    """Over an earlier export, into an empty folder, beside hidden files, and after an interruption."""
     (tmp_path / ".gitattributes").write_text("*.safetensors filter=lfs")
     with monkeypatch.context() as patch:
         patch.setattr(hub, "write_json", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))

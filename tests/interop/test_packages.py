@@ -1,4 +1,4 @@
-"""A package that is missing is named; that nothing else imports them is said in tests/test_import.py."""
+"""A missing package is named in the error. tests/test_import.py tests that no other module imports these packages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The examples of docs/interop.md run as they stand, each by itself."""
+"""The examples of docs/interop.md run unchanged, each by itself."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""Covariances against dense algebra, shared and per sample, whole and restricted to what is measured."""
+"""Covariances against dense algebra, shared and per sample, whole and restricted to measured entries."""
 
 import math
 
@@ -36,7 +36,7 @@ EACH = pytest.mark.parametrize("name", REGISTRY)
 
 
 def dense(cov):
-    """The matrices, `(N, SIZE, SIZE)`, by applying the covariance to unit vectors."""
+    """The matrices `(N, SIZE, SIZE)`, by applying the covariance to unit vectors."""
     eye = torch.eye(SIZE, dtype=torch.float64)
     return torch.stack([cov.matvec(e.reshape(1, *EVENT).expand(N, *EVENT)).flatten(1) for e in eye], -1)
 
@@ -97,7 +97,7 @@ MASKS = {
 @EACH
 @pytest.mark.parametrize("mask", MASKS)
 def test_restrict_is_the_marginal_covariance_of_the_measured_entries(name, mask):
-    """Every verb of every kind against dense algebra on the block; float64, and condition numbers below 1e3."""
+    """Every method of every kind against dense algebra on the block, in float64 with condition numbers below 1e3."""
     cov, measured = REGISTRY[name]().bind(len(EVENT)), MASKS[mask]()
     block, matrix = cov.restrict(measured), dense(cov)
     inside = measured.expand(N, *EVENT)
@@ -128,7 +128,7 @@ def test_restrict_is_the_marginal_covariance_of_the_measured_entries(name, mask)
 
 @EACH
 @pytest.mark.parametrize("mask", MASKS)
-def test_conditional_moments_of_the_entries_that_are_not_shown(name, mask):
+def test_conditional_moments_of_hidden_entries(name, mask):
     cov, shown = REGISTRY[name]().bind(len(EVENT)), MASKS[mask]()
     matrix, inside = dense(cov), shown.expand(N, *EVENT)
     v = torch.randn(N, *EVENT, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
@@ -194,7 +194,7 @@ def test_bad_input(make, words):
 
 @EACH
 def test_scaled_is_the_covariance_in_other_units(name):
-    """Exactly, for a power of two; whole and restricted."""
+    """Exact for a power of two; whole and restricted."""
     cov, measured = REGISTRY[name](), torch.tensor([True, False, True, True, False, True]).reshape(1, *EVENT)
     assert torch.equal(dense(cov.scaled(0.25)), dense(cov) / 16)
     assert torch.equal(dense(cov.restrict(measured).scaled(0.25)), dense(cov.restrict(measured)) / 16)

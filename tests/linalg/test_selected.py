@@ -1,4 +1,4 @@
-"""Blocks of a covariance against the same blocks taken one by one."""
+"""Blocks of a covariance against the same blocks computed one by one."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_blocks_of_different_sizes():
     cov = random_covariance(size, 0)
     generator = torch.Generator().manual_seed(0)
     selected = torch.rand(n, size, generator=generator) < 0.5
-    selected[0], selected[1] = False, True  # nothing and everything
+    selected[0], selected[1] = False, True  # an empty block and the whole matrix
     variances = torch.rand(n, size, generator=generator, dtype=torch.float64)
     v = torch.randn(n, size, generator=generator, dtype=torch.float64)
     blocks = SelectedBlocks.gather(cov, variances, selected)

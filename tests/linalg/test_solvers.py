@@ -12,7 +12,7 @@ EYE = torch.eye(M, dtype=torch.float64)
 
 
 def system(matrices, noise=None):
-    """A system whose signal is a dense matrix per sample; the 'pullback' of p is 3p, so that it can be told from u."""
+    """A system whose signal is a dense matrix per sample; the 'pullback' of p is 3p, to distinguish it from u."""
     return System(lambda p: ((matrices @ p.unsqueeze(-1)).squeeze(-1), 3 * p), noise)
 
 
@@ -79,7 +79,7 @@ def test_gmres_minimises_the_residual_over_the_krylov_space(k):
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("tolerance", [None, 1e-6])
 def test_a_sample_alone_equals_the_sample_in_a_batch(solver, tolerance):
-    # very different systems side by side: batch-global scalars or stops would show
+    # very different systems in one batch: scalars or stopping rules shared by the batch would show
     matrices, b = spd() * torch.logspace(-3, 3, N, dtype=torch.float64).reshape(-1, 1, 1), rhs()
     together = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=4, tolerance=tolerance)
     for i in range(N):
@@ -91,7 +91,7 @@ def test_a_sample_alone_equals_the_sample_in_a_batch(solver, tolerance):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_negative_curvature_is_guarded_and_batch_mates_untouched(solver):
+def test_the_curvature_guard_stops_one_sample_and_not_the_others(solver):
     matrices, b = spd(), rhs()
     clean = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=3)
     matrices = matrices.clone()
@@ -104,11 +104,14 @@ def test_negative_curvature_is_guarded_and_batch_mates_untouched(solver):
     assert bad.guards[2] >= 1
     assert (bad.guards[others] == 0).all()
     assert bad.status[2] == Status.GUARDED
-    assert (bad.u[2] == 0).all()  # nothing along a direction that cannot be trusted
+    assert (bad.u[2] == 0).all()  # no step along a direction of negative curvature
 
 
-def test_direct_solves_exactly_where_the_curvature_is_right():
-    """One negative eigenvalue: u is the exact solution among the other eigenvectors; the likelihood counts the refused one by its size."""
+def test_direct_solves_exactly_on_eigenvectors_of_valid_curvature():
+    """One negative eigenvalue: u is the exact solution in the span of the other eigenvectors.
+
+    The likelihood uses the magnitude of the rejected eigenvalue.
+    """
     matrices, b = spd(), rhs()
     values, vectors = torch.linalg.eigh(matrices)
     values[:, 0] = -values[:, 0]
@@ -124,7 +127,7 @@ def test_direct_solves_exactly_where_the_curvature_is_right():
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_product_that_is_not_a_number_stays_in_its_sample(solver):
+def test_a_nan_product_affects_only_its_sample(solver):
     matrices, b = spd(), rhs()
     clean = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=3)
     matrices = matrices.clone()
@@ -147,7 +150,7 @@ def test_zero_right_hand_side(solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_entries_that_are_not_measured_leave_the_system(solver):
+def test_unmeasured_entries_are_removed_from_the_system(solver):
     measured = torch.rand(N, M, generator=torch.Generator().manual_seed(4)) < 0.6
     pair = measured.unsqueeze(1) & measured.unsqueeze(2)
     matrices, b = spd() * pair, rhs() * measured
@@ -161,7 +164,10 @@ def test_entries_that_are_not_measured_leave_the_system(solver):
 
 
 def ill_conditioned(condition, size=40):
-    """Symmetric systems with eigenvalues from 1 to 1e-6, and noise that sets the condition number; b has unit variance in the norm of M⁻¹."""
+    """Symmetric systems with eigenvalues from 1 to 1e-6; the noise sets their condition number.
+
+    b has unit variance in the norm of M⁻¹.
+    """
     generator = torch.Generator().manual_seed(1)
     basis = torch.linalg.qr(torch.randn(N, size, size, generator=generator, dtype=torch.float64)).Q
     signal = (basis * torch.logspace(0, -6, size, dtype=torch.float64)) @ basis.mT
@@ -183,7 +189,7 @@ def squared_error(whole, u, exact):
 @pytest.mark.parametrize("condition", [1e4, 1e8])
 @pytest.mark.parametrize("solver", ["cg", "gmres", "bicgstab"])
 def test_no_solve_ends_further_from_the_solution_than_it_began(solver, condition, iterations):
-    """In float32, where bicgstab diverges from a condition number of about 1e4 on. 1 % for rounding in what is compared."""
+    """In float32, where bicgstab diverges for condition numbers above about 1e4. 1 % allows for rounding."""
     signal, whole, b = ill_conditioned(condition)
     noise = Isotropic(torch.tensor(1 / condition))
     iterations = min(iterations, 60) if solver == "gmres" else iterations  # the space has 40 dimensions
@@ -197,7 +203,10 @@ def test_no_solve_ends_further_from_the_solution_than_it_began(solver, condition
 
 @pytest.mark.parametrize("solver", ["cg", "bicgstab"])
 def test_a_solve_that_diverges_is_replaced_by_its_best_iterate_and_counted(solver):
-    """A Jacobian that rotates: every direction has positive curvature, so no guard stops conjugate gradients. Batch mates are untouched."""
+    """No guard stops conjugate gradients on a Jacobian with a rotation, as every direction has positive curvature.
+
+    The other samples of the batch are unaffected.
+    """
     matrices, b = spd(), rhs()
     clean = SOLVERS[solver](system(matrices, Isotropic(0.1)), b, iterations=5)
     generator = torch.Generator().manual_seed(0)
@@ -217,7 +226,7 @@ def test_a_solve_that_diverges_is_replaced_by_its_best_iterate_and_counted(solve
 
 
 def test_a_measured_value_without_noise_is_part_of_the_system():
-    """Entries that are not measured are known by their zero rows, not by a variance of 0: such a value is solved for exactly."""
+    """A value with variance 0 is solved for exactly: zero rows mark unmeasured entries, not a variance of 0."""
     noise = Diagonal._raw(variances=(torch.tensor([0.0, 1.0], dtype=torch.float64), 1))
     matrix = torch.tensor([[[2.0, 1.0], [1.0, 3.0]]], dtype=torch.float64)
     b = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
@@ -227,13 +236,13 @@ def test_a_measured_value_without_noise_is_part_of_the_system():
 
 
 def test_scalars_are_kept_in_float64():
-    # float32 dot products over 2^20 entries of size 1 ± 1e-4 lose the differences; float64 ones do not
+    # float32 dot products over 2^20 entries of size 1 ± 1e-4 lose the differences; float64 products do not
     b = 1 + 1e-4 * torch.randn(1, 1 << 20)
     solution = cg(System(lambda p: (p, p), Isotropic(1.0)), b, iterations=1)
     assert solution.residual.dtype == torch.float64
     assert float((solution.u - b / 2).norm() / b.norm()) < 1e-7
 
 
-def test_direct_refuses_what_it_cannot_hold():
+def test_direct_rejects_systems_that_exceed_memory():
     with pytest.raises(ValueError, match=r"direct.*5000.*cg"):
         SOLVERS["direct"](System(lambda p: (p, p), Isotropic(1.0)), torch.randn(1, 5000), iterations=1)

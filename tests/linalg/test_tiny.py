@@ -1,4 +1,4 @@
-"""Closed forms against the library's routines."""
+"""Closed forms against PyTorch's routines."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_eigenvalues_ascend_and_rebuild_the_matrix(size):
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_solutions_and_determinants(size):
     matrix, b = matrices(size, 1), torch.randn(N, size, dtype=torch.float64)
-    matrix[0] = torch.eye(size, dtype=torch.float64).flip(0)  # nothing where the first pivot would be
+    matrix[0] = torch.eye(size, dtype=torch.float64).flip(0)  # zero in the place of the first pivot
     u, logdet, regular = solve(matrix, b)
     assert torch.allclose((matrix @ u.unsqueeze(-1)).squeeze(-1), b, rtol=1e-8, atol=1e-9)
     assert torch.allclose(logdet, torch.linalg.slogdet(matrix).logabsdet, rtol=1e-9, atol=1e-10)
@@ -37,7 +37,7 @@ def test_solutions_and_determinants(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_singular_matrix_is_told_and_spares_its_neighbours(size):
+def test_a_singular_matrix_is_reported_and_does_not_affect_others(size):
     matrix, b = matrices(size, 2), torch.ones(N, size, dtype=torch.float64)
     expected = solve(matrix, b)[0]
     matrix[5] = 0

@@ -1,4 +1,4 @@
-"""Small feature extractors as TorchScript files: the twins of the real network that are always there."""
+"""Small feature extractors as TorchScript files, which replace the real network in tests."""
 
 import warnings
 from pathlib import Path
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Features(nn.Module):
-    """A strided convolution, averaged over the picture: a few features that know about colour and texture."""
+    """A strided convolution, averaged over the picture: a few features that depend on colour and texture."""
 
     def __init__(self, d: int = 8) -> None:
         super().__init__()
@@ -31,6 +31,6 @@ class FeaturesAndLogits(nn.Module):
 
 def write_extractor(path: Path, network: nn.Module | None = None) -> Path:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript is what the published networks come in
+        warnings.simplefilter("ignore", DeprecationWarning)  # the published networks are TorchScript files too
         torch.jit.save(torch.jit.script(network or Features()), str(path))
     return path

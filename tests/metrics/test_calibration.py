@@ -1,4 +1,4 @@
-"""Measures of calibration on Gaussian draws, where what to expect is known."""
+"""Measures of calibration on Gaussian draws, whose expected values are known."""
 
 import math
 
@@ -9,14 +9,14 @@ from diffem.metrics.calibration import coverage, covered, crps, predictive_cover
 
 
 def test_students_quantiles():
-    """From the tables, three decimals."""
+    """Values from tables, with three decimals."""
     table = {(0.95, 1): 6.314, (0.95, 7): 1.895, (0.975, 4): 2.776, (0.9, 30): 1.310}
     for (probability, degrees), value in table.items():
         assert student_quantile(probability, degrees) == pytest.approx(value, abs=1e-3)
 
 
 @pytest.mark.parametrize("k", [2, 4, 8, 32])
-def test_gaussian_draws_of_any_number_cover_what_they_promise(k):
+def test_intervals_of_any_number_of_gaussian_draws_have_their_nominal_coverage(k):
     generator = torch.Generator().manual_seed(k)
     z = torch.randn(k + 1, 5, 8000, generator=generator, dtype=torch.float64)
     covered = predictive_coverage(3 + 2 * z[1:], 3 + 2 * z[0], 0.9)
@@ -28,25 +28,25 @@ def test_gaussian_draws_of_any_number_cover_what_they_promise(k):
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
 @pytest.mark.parametrize("k", [1, 2, 4, 8, 16, 19, 20, 64])
 def test_every_number_of_draws_covers_exactly_the_level(k, level):
-    """The truth has each rank 0 … k among calibrated draws with the same probability, so the mean over ranks is the level."""
+    """All ranks 0 … k of the truth among calibrated draws are equally likely, so the mean over ranks is the level."""
     draws = torch.arange(k, dtype=torch.float64).reshape(k, 1, 1).expand(k, k + 1, 1)
     truth = torch.arange(k + 1, dtype=torch.float64).reshape(k + 1, 1) - 0.5
     inside = covered(draws, truth, level).flatten()
     assert float(inside.mean()) == pytest.approx(level, abs=1e-12)
-    # a central interval: symmetric, and never less covered towards the middle
+    # a central interval: symmetric, and coverage never decreases towards the middle
     assert torch.allclose(inside, inside.flip(0))
     assert (inside[: k // 2 + 1].diff() >= -1e-12).all()
     assert float(coverage(draws, truth, level)) == pytest.approx(level, abs=1e-12)
 
 
-def test_coverage_takes_no_law_for_granted():
-    """Skewed draws, eight of them: the two outer ranks of nine count 0.55, the others 1."""
+def test_coverage_is_exact_for_any_distribution():
+    """Eight skewed draws: the two outer ranks of nine count 0.55, the others 1."""
     generator = torch.Generator().manual_seed(0)
     x = torch.empty(9, 20_000, 1, dtype=torch.float64).exponential_(generator=generator)
     inside = coverage(x[1:], x[0])
     assert inside == pytest.approx(0.9, abs=4 * inside.standard_error)
     spread = 0.45 * math.sqrt(2 / 9 * 7 / 9)
-    # a standard deviation from 20,000 entries is known to half a per cent
+    # the relative error of a standard deviation from 20,000 entries is half a per cent
     assert inside.standard_error == pytest.approx(spread / math.sqrt(20_000), rel=0.03)
 
 

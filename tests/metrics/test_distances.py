@@ -60,7 +60,7 @@ class TestEvidence:
         assert metrics.predictive_log_likelihood(draws, obs, hidden) == pytest.approx(expected, abs=0.03)
         assert metrics.predictive_log_likelihood(3 * draws, obs, hidden) < expected - 0.3
 
-    def test_simulated_observations_of_the_truth_look_like_the_real_ones(self):
+    def test_simulated_observations_of_the_truth_are_distributed_like_the_real_ones(self):
         obs, x = self.observations()
         right = metrics.observation_distance(x[torch.randperm(len(x))], obs)
         wrong = metrics.observation_distance(1.5 * x, obs)
@@ -80,7 +80,7 @@ def test_errors_of_images():
     obs = Observations(torch.zeros(2, 2, 2), operators.Mask(torch.tensor([[True, False], [False, True]])), sigma=1.0)
     truth = torch.zeros(2, 2, 2)
     x = truth.clone()
-    x[:, 0, 0] = 7.0  # measured: not counted
+    x[:, 0, 0] = 7.0  # measured entries do not count
     x[:, 0, 1] = 2.0
     assert metrics.mse_unmeasured(x, truth, obs) == pytest.approx(2.0)
     assert float(metrics.psnr(truth + 0.4, truth)[0]) == pytest.approx(20.0, abs=1e-4)

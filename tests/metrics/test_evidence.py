@@ -21,11 +21,11 @@ DOUBLE = torch.float64
 @pytest.mark.parametrize("k", [2, 3, 4, 8, 16, 64])
 @pytest.mark.parametrize("noise", [1e-4, 0.01, 0.25, 1.0, 9.0])
 def test_the_log_density_has_no_bias(k, noise):
-    """Its mean over all draws, an integral over the laws of their mean and their variance, is the log density itself.
+    """The expectation of the estimate over all draws is the log density itself.
 
-    k draws of N(0, 1) have a mean of N(0, 1/k) and, independently, a variance S² with (k − 1) S² ~ χ² of k − 1
-    degrees of freedom. Draws (ā ± S, k = 2 up to scale) with these values are put in by hand, and integrated over by
-    quadrature.
+    k draws of N(0, 1) have a mean of distribution N(0, 1/k) and, independently, a variance S² with (k − 1) S² ~ χ² of k
+    − 1 degrees of freedom. The test constructs draws with these values (ā ± S for k = 2, up to scale) and integrates
+    over the two distributions by quadrature.
     """
     y, alpha = 0.7, (k - 1) / 2
     log_t = torch.linspace(-60 / min(alpha, 1.5), 8, 6001, dtype=DOUBLE)
@@ -34,7 +34,8 @@ def test_the_log_density_has_no_bias(k, noise):
     shape = torch.linspace(-1, 1, k, dtype=DOUBLE)
     shape = shape / shape.std()
     totals = []
-    for mean in (-1.0, 1.0):  # quadratic in the mean: two points with the variance 1/k are its law's second moment
+    # the estimate is quadratic in the mean, so two points with variance 1/k give its exact expectation
+    for mean in (-1.0, 1.0):
         draws = mean / math.sqrt(k) + shape[:, None] * (log_t.exp() / alpha).sqrt()
         value = unbiased_log_density(torch.full_like(log_t, y), draws, torch.full_like(log_t, noise))
         totals.append(torch.trapezoid(value * density, log_t))
@@ -42,7 +43,7 @@ def test_the_log_density_has_no_bias(k, noise):
     assert float(sum(totals) / 2) == pytest.approx(exact, abs=1e-6)
 
 
-def test_two_draws_at_least():
+def test_at_least_two_draws_are_needed():
     with pytest.raises(ValueError, match="at least 2 draws, got 1"):
         unbiased_log_density(torch.zeros(3), torch.zeros(1, 3), torch.ones(3))
 
@@ -59,7 +60,7 @@ def gaussian(n, noise, seed=0):
 
 
 def conditional(prior, obs, hidden):
-    """log p(hidden value | values shown), one by one."""
+    """log p(hidden value | visible values), one by one."""
     cov, out = prior.covariance().matrix()[0], []
     for i in range(len(obs)):
         A = obs.A[i : i + 1]._tensors["matrix"][0]
@@ -86,7 +87,7 @@ def test_a_gaussian_prior_predicts_in_closed_form(kind):
 
 
 def test_masks_and_observations_without_values():
-    """Blocks of the covariance give what a general operator gives; an observation that measures nothing does not count."""
+    """Blocks of the covariance agree with a general operator; an observation that measures nothing does not count."""
     generator = torch.Generator().manual_seed(1)
     prior = priors.GaussianPrior(torch.zeros(6, dtype=DOUBLE), random_covariance(6, seed=3))
     mask = torch.rand(9, 6, generator=generator) < 0.6
@@ -96,7 +97,7 @@ def test_masks_and_observations_without_values():
     dense = Observations(torch.where(mask, y, 0), operators.Dense(torch.diag_embed(mask.double())), sigma=0.3)
     hidden = mask & (torch.rand(9, 6, generator=generator) < 0.4)
     blocks = metrics.exact_predictive_log_likelihood(prior, obs, hidden)
-    # a row of zeros measures noise alone, which says nothing about the other values
+    # a row of zeros measures noise alone, which is independent of the other values
     assert blocks == pytest.approx(metrics.exact_predictive_log_likelihood(prior, dense, hidden), rel=1e-10)
     without = torch.arange(9) != 2
     assert blocks == pytest.approx(
@@ -108,19 +109,19 @@ def test_masks_and_observations_without_values():
 @pytest.mark.parametrize("k", [4, 16])
 @pytest.mark.parametrize("noise", [0.1, 1.0])
 def test_draws_estimate_the_exact_answer(k, noise):
-    """For a Gaussian prior, within four standard errors of the Monte-Carlo error, which is that of the difference."""
+    """For a Gaussian prior, within four standard errors of the Monte-Carlo error of the difference."""
     prior, obs, shown, hidden = gaussian(1500, noise)
     draws = torch.stack([prior.draw_posterior(shown, draw=d) for d in range(k)])
     exact = metrics.exact_predictive_log_likelihood(prior, obs, hidden)
     drawn = metrics.predictive_log_likelihood(draws, obs, hidden)
-    # the same hidden values: what the two share cancels, and the errors of the draws remain
+    # both use the same hidden values: their common error cancels, and the errors of the draws remain
     monte_carlo = math.sqrt(max(drawn.standard_error**2 - exact.standard_error**2, 1e-6))
     assert abs(drawn - exact) < 4 * monte_carlo
     assert monte_carlo < 0.05
 
 
 def test_the_right_noise_predicts_best():
-    """Under the true prior the right level of noise beats half and twice that level, with as few as 8 draws."""
+    """Under the true prior, the right noise level predicts better than half and twice that level, even with 8 draws."""
     generator = torch.Generator().manual_seed(0)
     cov, n = random_covariance(6, seed=3), 4000
     prior = priors.GaussianPrior(torch.zeros(6, dtype=DOUBLE), cov)
@@ -137,12 +138,12 @@ def test_the_right_noise_predicts_best():
 
 
 def test_the_standard_error_counts_observations():
-    """Values of one observation that are copies of each other are one piece of evidence, not many."""
+    """Identical values of one observation are one piece of evidence."""
     value = torch.randn(50, 1, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     copies = clustered_mean(value.expand(50, 8))
     assert copies.standard_error == pytest.approx(float(value.std()) / math.sqrt(50), rel=1e-12)
     assert float(copies) == pytest.approx(float(value.mean()), rel=1e-12)
-    # unequal numbers of values: the spread over repetitions
+    # unequal numbers of values; compared with the spread over repetitions
     generator = torch.Generator().manual_seed(1)
     estimates = []
     for _ in range(400):
@@ -155,7 +156,7 @@ def test_the_standard_error_counts_observations():
     assert mean_error == pytest.approx(spread, rel=0.12)
 
 
-def test_an_estimate_is_a_number():
+def test_an_estimate_behaves_like_a_number():
     estimate = metrics.Estimate(1.5, 0.25)
     assert estimate == 1.5
     assert f"{estimate:.2f}" == "1.50"
@@ -164,7 +165,7 @@ def test_an_estimate_is_a_number():
 
 
 def test_the_exact_measure_does_not_depend_on_the_batches(monkeypatch):
-    """Every observation has hidden values of its own, also those beyond the first batch."""
+    """Every observation has its own hidden values, also those beyond the first batch."""
     prior, obs, _, hidden = gaussian(12, 0.2)
     whole = exact_hidden_log_densities(prior, obs, hidden)
     monkeypatch.setattr(marginal, "NUMBERS", 5 * 4 * 6)  # five observations at a time

@@ -1,4 +1,4 @@
-"""FID, KID and the Inception Score against closed forms; the reference on disk."""
+"""FID, KID and the Inception Score against closed forms; the cached reference."""
 
 import math
 
@@ -16,7 +16,7 @@ from .test_inception import pixels
 
 
 def with_moments(n, mean, cov, seed=0):
-    """n points whose sample mean and covariance are exactly these, in float64."""
+    """n points whose sample mean and covariance are exactly the given ones, in float64."""
     z = torch.randn(n, len(mean), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     z = z - z.mean(0)
     z = z @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(z.T))).T
@@ -24,7 +24,7 @@ def with_moments(n, mean, cov, seed=0):
 
 
 def corner(d=3):
-    """The identity, as an extractor: the features are the first row's pixels."""
+    """The identity as an extractor: the features are the pixels of the first row."""
     return Extractor("identity", "identity", torch.device("cpu"), lambda x: (x[:, 0, 0, :d].float(), None))
 
 
@@ -35,7 +35,7 @@ def extractor(tmp_path_factory):
 
 class TestFrechet:
     def test_gaussians_that_commute(self):
-        """Diagonal covariances: |μ₁ − μ₂|² + Σ(s₁ − s₂)², to rounding, the moments of the sets being exact."""
+        """Diagonal covariances: |μ₁ − μ₂|² + Σ(s₁ − s₂)², to rounding, because the moments of the sets are exact."""
         a, b = torch.tensor([1.0, 2.0, 0.5]).double(), torch.tensor([3.0, 2.0, 0.1]).double()
         shift = torch.tensor([1.0, 0, -2.0]).double()
         x, y = with_moments(50, 0 * shift, torch.diag(a**2)), with_moments(80, shift, torch.diag(b**2), seed=1)
@@ -55,19 +55,19 @@ class TestFrechet:
         assert metrics.frechet_distance(x, Reference.of_features(y)) == pytest.approx(expected, rel=1e-9)
 
     def test_of_images_through_the_identity(self):
-        """Features that are pixels: the Fréchet distance of the pixels, also with blocks smaller than the set."""
+        """With pixels as features, it is the Fréchet distance of the pixels, also with blocks smaller than the set."""
         x, y = pixels(300), pixels(200, seed=1) // 2
         rows = [s[:, 0, 0, :3].double() for s in (x, y)]
         quality = metrics.image_quality(x, metrics.make_reference(y, corner(), cache=False), corner())
         assert quality["fid"] == pytest.approx(metrics.frechet(*rows), rel=1e-9)
 
-    def test_blocks_change_nothing(self, monkeypatch):
+    def test_the_distance_does_not_depend_on_the_block_size(self, monkeypatch):
         x, y = torch.randn(100, 5), torch.randn(100, 5) + 1
         whole = metrics.frechet_distance(x, Reference.of_features(y))
         monkeypatch.setattr(fid, "BLOCK", 7)
         assert metrics.frechet_distance(x, Reference.of_features(y)) == pytest.approx(whole, rel=1e-10)
 
-    def test_the_route_of_a_gpu_gives_the_same(self):
+    def test_the_algorithm_for_gpus_gives_the_same_distance(self):
         generator = torch.Generator().manual_seed(0)
         x, y = (torch.randn(200, 7, generator=generator, dtype=torch.float64) * k + k for k in (1.0, 2.0))
         by_library = metrics.frechet_distance(x, Reference.of_features(y))
@@ -75,19 +75,19 @@ class TestFrechet:
         assert by_moments == pytest.approx(by_library, rel=1e-9)
 
     def test_fewer_samples_than_dimensions(self):
-        """`metrics.frechet` takes a shorter way then; the distance is that of the same covariances."""
+        """`metrics.frechet` uses a cheaper formula then; the distance is that of the same covariances."""
         x, y = torch.randn(20, 30).double(), 2 * torch.randn(40, 30).double()
         covs = torch.cov(x.T), torch.cov(y.T)
         values = torch.linalg.eigvals(covs[0] @ covs[1]).real.clamp(min=0).sqrt().sum()
         expected = (x.mean(0) - y.mean(0)).square().sum() + covs[0].trace() + covs[1].trace() - 2 * values
-        # zero eigenvalues come out as rounding, 1e-15 of the largest, and their square roots add up
+        # zero eigenvalues are computed as rounding errors of 1e-15 of the largest, and their square roots add up
         assert metrics.frechet(x, y) == pytest.approx(float(expected), rel=1e-5)
         assert metrics.frechet(y, x) == pytest.approx(metrics.frechet(x, y), rel=1e-6)
 
 
 class TestKernel:
     def test_against_the_formula(self):
-        """One subset, everything: mean of k(x, x′) over pairs, the same for y, minus twice the mean of k(x, y)."""
+        """One subset of all samples: mean of k(x, x′) over pairs, plus that of y, minus twice the mean of k(x, y)."""
         x, y = torch.randn(40, 3), torch.randn(40, 3) + 0.5
         mean, std = metrics.kernel_distance(x, Reference.of_features(y))
         a, b = x.double(), y.double()
@@ -98,8 +98,8 @@ class TestKernel:
         assert mean == pytest.approx(float(expected), rel=1e-6)
         assert std == 0
 
-    def test_unbiased_for_sets_of_one_law(self):
-        """Fifty pairs of sets from one law: their mean is 0 within its standard error, and some are negative."""
+    def test_unbiased_for_sets_of_one_distribution(self):
+        """Fifty pairs of sets from one distribution: the mean is 0 within its standard error, and some are negative."""
         generator = torch.Generator().manual_seed(0)
         values = torch.tensor(
             [
@@ -130,15 +130,19 @@ class TestKernel:
 
 class TestInceptionScore:
     def test_of_certain_and_of_uninformed_guesses(self):
-        """exp of the mean information: the number of classes when each is certain and equally frequent, 1 when nothing is known."""
-        certain = Extractor("c", "c", torch.device("cpu"), lambda x: (x[:, :, 0, 0].float(), 1e4 * torch.eye(4)[x[:, 0, 0, 0].long() % 4]))  # fmt: skip
+        """exp of the mean information: the number of classes for certain guesses, 1 for uninformative ones."""
+
+        def classify(x):
+            return x[:, :, 0, 0].float(), 1e4 * torch.eye(4)[x[:, 0, 0, 0].long() % 4]
+
+        certain = Extractor("c", "c", torch.device("cpu"), classify)
         x = torch.arange(200, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 8, 8)
         mean, _ = metrics.inception_score(x, certain)
-        assert mean == pytest.approx(4, rel=0.15)  # twenty images per split: their frequencies fluctuate
+        assert mean == pytest.approx(4, rel=0.15)  # twenty images per split, so their frequencies fluctuate
         unsure = Extractor("u", "u", torch.device("cpu"), lambda x: (x[:, :, 0, 0].float(), torch.zeros(len(x), 4)))
         assert metrics.inception_score(x, unsure)[0] == pytest.approx(1, abs=1e-6)
 
-    def test_only_where_there_are_logits(self, extractor, tmp_path):
+    def test_it_needs_an_extractor_with_logits(self, extractor, tmp_path):
         with pytest.raises(ValueError, match=r"needs class logits.*gives features only"):
             metrics.inception_score(pixels(4), extractor)
         both = metrics.load_extractor(write_extractor(tmp_path / "both.pt", FeaturesAndLogits()))
@@ -154,7 +158,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 class TestCache:
-    def test_made_once(self, extractor, tmp_path, monkeypatch):
+    def test_computed_once(self, extractor, tmp_path, monkeypatch):
         x, y = pixels(30), pixels(40, seed=1)
         first = metrics.image_quality(x, y, extractor)
         files = list((tmp_path / "cache").iterdir())
@@ -165,7 +169,7 @@ class TestCache:
         monkeypatch.setattr(fid, "outputs", None)  # nothing is computed
         assert metrics.make_reference(y, extractor).key == reference.key
 
-    def test_other_images_and_other_extractors_have_their_own(self, extractor, tmp_path):
+    def test_other_images_and_other_extractors_have_their_own_reference(self, extractor, tmp_path):
         other = metrics.load_extractor(write_extractor(tmp_path / "other.pt", FeaturesAndLogits()))
         y = pixels(10)
         changed = y.clone()
@@ -176,7 +180,7 @@ class TestCache:
         }
         assert len(keys) == 4
 
-    def test_a_damaged_file_is_made_again(self, extractor, tmp_path):
+    def test_a_corrupted_file_is_recomputed(self, extractor, tmp_path):
         reference = metrics.make_reference(pixels(10), extractor)
         (file,) = (tmp_path / "cache").iterdir()
         whole = file.read_bytes()
@@ -185,7 +189,7 @@ class TestCache:
             assert torch.equal(metrics.make_reference(pixels(10), extractor).outer, reference.outer)
             assert file.read_bytes() == whole
 
-    def test_nothing_is_kept_unless_asked(self, extractor, tmp_path):
+    def test_nothing_is_cached_by_default(self, extractor, tmp_path):
         metrics.make_reference(pixels(10), extractor, cache=False)
         assert not (tmp_path / "cache").exists()
         metrics.make_reference(pixels(10), extractor, cache=tmp_path / "here")
@@ -210,7 +214,10 @@ def test_without_torchmetrics(extractor, monkeypatch):
 
 
 def test_real_images_with_the_real_network():
-    """Real images are close to real ones and far from noise; 16 of each, so FID is mostly bias and only its order is asked for."""
+    """Real images are close to other real images and far from noise.
+
+    With 16 images FID is mostly bias, so only its order is tested.
+    """
     from diffem.datasets import cifar10
 
     extractor = metrics.load_extractor(asset("fid/inception-2015-12-05.pt"))
@@ -218,7 +225,8 @@ def test_real_images_with_the_real_network():
     reference = metrics.make_reference(x[:16], extractor)
     real = metrics.image_quality(x[16:], reference, extractor)
     noise = metrics.image_quality(pixels(16, size=32), reference, extractor)
-    assert metrics.image_quality(x[:16], reference, extractor)["fid"] == pytest.approx(0, abs=1e-2)  # the set itself
+    # the set compared with itself
+    assert metrics.image_quality(x[:16], reference, extractor)["fid"] == pytest.approx(0, abs=1e-2)
     assert noise["fid"] > real["fid"] + 100
     assert abs(real["kid"]) < 0.05
     assert noise["kid"] > 0.2

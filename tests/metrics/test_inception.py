@@ -1,4 +1,4 @@
-"""Features: the enlargement against its formula, batches, colours, and extractors that are none."""
+"""Features: the enlargement against its formula, batches, colours, and invalid extractors."""
 
 import sys
 import types
@@ -25,7 +25,7 @@ def extractor(tmp_path_factory):
 
 @pytest.mark.parametrize("shape", [(32, 32), (8, 8), (20, 31), (320, 320)])
 def test_enlargement_against_its_formula(shape):
-    """Pixel (i, j) of the result lies at (i·h/299, j·w/299) of the source, between its four neighbours."""
+    """Pixel (i, j) of the result lies at (i·h/299, j·w/299) of the source and interpolates its four neighbours."""
     h, w = shape
     x = torch.randn(2, 3, h, w, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     large = inception.enlarge(x)
@@ -54,11 +54,11 @@ def test_the_network_sees_pixels_minus_128_over_128(extractor):
     assert torch.allclose(metrics.features(x, extractor), expected.detach(), atol=1e-6)
 
 
-def test_batches_change_nothing(extractor):
+def test_features_do_not_depend_on_the_batch_size(extractor):
     x = pixels(7)
     whole = metrics.features(x, extractor, batch_size=7)
     for size in (1, 3, None):
-        # the same convolutions in another order of summation: float32 rounding
+        # the same convolutions with another order of summation: float32 rounding
         assert torch.allclose(metrics.features(x, extractor, batch_size=size), whole, atol=1e-6)
 
 
@@ -92,7 +92,7 @@ class TestExtractors:
     def test_another_file_has_another_key(self, extractor, tmp_path):
         assert metrics.load_extractor(write_extractor(tmp_path / "other.pt", Features(9))).key != extractor.key
 
-    def test_files_that_are_none(self, tmp_path):
+    def test_missing_and_invalid_extractor_files(self, tmp_path):
         with pytest.raises(ValueError, match="no feature extractor at"):
             metrics.load_extractor(tmp_path / "missing.pt")
         (tmp_path / "text.pt").write_text("not a network")
@@ -113,7 +113,7 @@ class TestExtractors:
             with pytest.raises(ValueError, match=words):
                 metrics.features(pixels(2), bad)
 
-    def test_images_that_are_none(self, extractor):
+    def test_arrays_that_are_not_images(self, extractor):
         for bad, words in (
             (torch.zeros(2, 3, 8, 8), "uint8.*float32"),
             ([1, 2], "uint8.*list"),
@@ -130,7 +130,7 @@ class TestExtractors:
         assert inception.outputs(pixels(5), extractor)[1] is None
 
     def test_the_network_of_torchmetrics(self, tmp_path, monkeypatch):
-        """What is asked of it, on a stand-in: weights from this machine only, tensors only, and no antialiasing."""
+        """Its options, tested on a stand-in: local weights, tensors only, and no antialiasing."""
         import torchmetrics.image.fid as module
 
         monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
@@ -156,7 +156,7 @@ class TestExtractors:
         values, logits = inception.outputs(pixels(4), metrics.load_extractor("torch-fidelity"))
         assert torch.equal(values, pixels(4).float().mean((2, 3)))
         assert logits.shape == (4, 3)
-        torch.save(types.SimpleNamespace(code=1), weights)  # a pickle of something else than tensors
+        torch.save(types.SimpleNamespace(code=1), weights)  # a pickle that contains something other than tensors
         with pytest.raises(ValueError, match="more than tensors"):
             metrics.load_extractor("torch-fidelity")
 
@@ -169,5 +169,5 @@ def test_the_real_network():
     x = cifar10.images(asset("cifar10"), "test")[:4]
     values = metrics.features(x, extractor)
     assert values.shape == (4, 2048)
-    assert float(values.min()) >= 0  # averages of rectified activations
+    assert float(values.min()) >= 0  # averages of rectified activations are not negative
     assert torch.allclose(metrics.features(x, extractor, batch_size=3), values, atol=1e-4)

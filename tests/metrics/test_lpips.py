@@ -1,4 +1,4 @@
-"""LPIPS: a distance, the published network, and a reader of its weights that takes arrays and nothing else."""
+"""LPIPS: properties of a distance, the published network, and a reader that accepts only arrays as weights."""
 
 import os
 import pickle
@@ -29,14 +29,14 @@ def test_a_distance(lpips):
     assert torch.equal(lpips(x, x), torch.zeros(3))
     assert (lpips(x, y) > 0).all()
     assert torch.equal(lpips(x, y), lpips(y, x))
-    # the scale of the values is a matter of saying so; float32 rounds the conversion
+    # the range of the values is an argument; float32 rounds the conversion
     assert torch.allclose(lpips(64 * (x + 1), 64 * (y + 1), range=(0, 128)), lpips(x, y), rtol=1e-5)
     assert torch.allclose(lpips(x, y)[1:2], lpips(x[1:2], y[1:2]), rtol=1e-5)
 
 
 @pytest.mark.parametrize("size", [32, 67])
 def test_the_network_is_alexnet(lpips, size):
-    """The layers as torchvision's AlexNet has them, one module after the other, in float64."""
+    """The layers of torchvision's AlexNet, one module after the other, in float64."""
     tree = random_weights()
     modules = [
         nn.Conv2d(3, 64, 11, 4, 2), nn.ReLU(),
@@ -65,7 +65,7 @@ def test_the_network_is_alexnet(lpips, size):
 
 
 def test_published_weights():
-    """Values of torchmetrics 1.9 with the same backbone, for pairs of CIFAR-10 test images, at 32×32 and doubled."""
+    """Values of torchmetrics 1.9 with the same backbone, for pairs of CIFAR-10 test images at 32×32 and 64×64."""
     lpips = load_lpips(asset("lpips/alexnet.ckpt"))
     x = cifar10.images(asset("cifar10"), "test").float()
     a, b = x[:3], x[16:19]
@@ -76,7 +76,7 @@ def test_published_weights():
     assert lpips(a, b, (0, 255)).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_images_of_another_form(lpips):
+def test_images_of_another_shape(lpips):
     for x, y in ((pictures(2), pictures(3)), (pictures(2, 30), pictures(2, 30)), (pictures(2)[:, :1],) * 2):
         with pytest.raises(ValueError, match=r"\(n, 3, H, W\) of at least 31×31"):
             lpips(x, y)

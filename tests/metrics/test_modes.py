@@ -1,4 +1,4 @@
-"""Measures are the same under `torch.autocast`, which would compute products and convolutions in half precision."""
+"""Measures do not change under `torch.autocast`, which would compute products and convolutions in half precision."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def normal(*shape, seed=0):
 
 
 def observed():
-    """Draws of four observations of six numbers in R⁸, one of which is hidden in each, and the prior."""
+    """Draws for four observations of six values in R⁸, with one hidden value each, and the prior."""
     obs = Observations(normal(4, 6), operators.Dense(normal(6, 8, seed=1)), cov=LowRank(0.1 * normal(2, 6), 0.2))
     shown, hidden = metrics.hide(obs, 0.2)
     prior = priors.GaussianPrior(torch.zeros(8), LowRank(normal(3, 8, seed=2), 0.5))
@@ -48,7 +48,7 @@ def test_autocast_changes_nothing(name):
         assert torch.equal(torch.as_tensor(MEASURES[name]()), expected)
 
 
-def test_nor_does_it_change_measures_of_networks(tmp_path):
+def test_autocast_does_not_change_measures_of_networks(tmp_path):
     x, y = (torch.rand(24, 3, 32, 32, generator=torch.Generator().manual_seed(k)) * 2 - 1 for k in range(2))
     lpips = metrics.load_lpips(write_lpips(tmp_path / "alexnet.ckpt"))
     extractor = load_extractor(write_extractor(tmp_path / "extractor.pt", FeaturesAndLogits()))

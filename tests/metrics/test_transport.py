@@ -1,4 +1,4 @@
-"""Entropic transport against exact optimal transport; the GPU's soft minimum against the plain one."""
+"""Entropic transport against exact optimal transport; the GPU kernel of the soft minimum against the plain one."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_sinkhorn_tends_to_optimal_transport(n):
 
 
 def test_sinkhorn_converges_where_mass_travels_along_a_curve():
-    """Points on a curve, denser at one end than at the other: plain iterations at this regularisation stop 15 % too low."""
+    """Points on a curve, denser at one end: plain iterations at this regularisation stop 15 % too low."""
     import ot
 
     z = torch.linspace(0, 1, 300, dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_sinkhorn_converges_where_mass_travels_along_a_curve():
 @pytest.mark.parametrize("small", [0, 1 << 20], ids=["as given", "in double precision"])
 @pytest.mark.parametrize("n", [1, 2, 4, 16])
 def test_few_points_far_apart(n, small, monkeypatch):
-    """Potentials climb by the same step again and again there, from which nothing can be extrapolated."""
+    """Here the potentials grow by equal steps, from which nothing can be extrapolated."""
     import ot
 
     monkeypatch.setattr(transport, "SMALL", small)
@@ -52,13 +52,13 @@ def test_few_points_far_apart(n, small, monkeypatch):
         generator = torch.Generator().manual_seed(seed)
         x, y = (10 * torch.randn(n, 3, generator=generator) for _ in range(2))
         exact = ot.emd2(weights, weights, ot.dist(x.double().numpy(), y.double().numpy()))
-        # the entropy of a plan that is a permutation, and the digits of costs of a few hundred
+        # the entropy of a plan that is a permutation, and the rounding of costs of a few hundred
         assert entropic_cost(x, y, 1e-3) == pytest.approx(exact + 1e-3 * math.log(n), rel=1e-6)
 
 
 @pytest.mark.parametrize("reg", [1e-3, 0.1, 10.0])
-def test_a_set_with_itself_costs_as_much_as_with_its_copy(reg):
-    """Found apart and in fewer iterations; a dense curve, a cloud and a cluster far from both."""
+def test_the_cost_of_a_set_with_itself_equals_that_with_a_copy(reg):
+    """The symmetric problem is solved separately, in fewer iterations; a dense curve, a cloud and a distant cluster."""
     generator = torch.Generator().manual_seed(0)
     z = torch.linspace(0, 8, 200, dtype=torch.float64)
     cloud = torch.randn(100, 2, generator=generator, dtype=torch.float64)
@@ -77,11 +77,11 @@ def test_soft_minimum_of_the_kernel(n, m, d, epsilon, device):
     x, y, g = (torch.randn(*shape, generator=generator).to(device) for shape in ((n, d), (m, d), (m,)))
     exact = transport._soft_minimum(x.double(), y.double(), None, g.double(), epsilon)
     found = soft_minimum(x.T.contiguous(), y.T.contiguous(), g, epsilon)
-    # float32: costs of up to a hundred, of which a minimum of about 1 is left
+    # float32: costs of up to a hundred, whose minimum is about 1
     torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_kept_and_remade_distances_agree():
+def test_stored_and_recomputed_distances_agree():
     generator = torch.Generator().manual_seed(0)
     x, y, g = (torch.randn(*shape, generator=generator).double() for shape in ((30, 4), (20, 4), (20,)))
     f = torch.randn(30, generator=generator).double()

@@ -1,4 +1,4 @@
-"""fastMRI files: scales, masks and noise as stated, acquired k-space as the measurement, clear words on files that are wrong."""
+"""fastMRI files: scale, masks and noise as specified, acquired k-space, and error messages for invalid files."""
 
 import os
 
@@ -29,7 +29,7 @@ class TestSimulated:
         assert "12 slices of 3 volumes" in problem.about
         assert "noise level 0.01" in problem.about
 
-    def test_every_value_of_k_space_has_the_noise_that_was_asked_for(self, tmp_path):
+    def test_every_value_of_k_space_has_the_given_noise(self, tmp_path):
         for i in range(8):
             write_volume(tmp_path / f"{i}.h5", seed=i)
         problem = source(tmp_path, accel=2, sigma=0.3, slices=[0, None])
@@ -50,7 +50,8 @@ class TestSimulated:
         made = write_volume(tmp_path / "v.h5", coils=4, kspace=(64, 48), size=(48, 48))
         problem = source(tmp_path, complex=True, accel=1)
         u = torch.hypot(problem.reference[:, 0], problem.reference[:, 1]).numpy()
-        # the maps are estimated at low resolution, so the combined magnitude is right to a few per cent of the maximum
+        # the maps are estimated at low resolution, so the error of the combined magnitude is a few per cent of the
+        # maximum
         assert np.abs(u - 2 * np.abs(made["u"][1:5]) / made["max"]).max() < 0.1
 
     def test_windows_and_ranges(self, tmp_path):
@@ -66,7 +67,7 @@ class TestSimulated:
         assert problem.obs.y.shape == (4, 1, 3, 16, 16, 2)
         assert float(problem.obs.chi2(problem.reference).mean()) == pytest.approx(1, abs=0.2)
 
-    def test_in_memory_and_from_files_are_the_same_bits(self, tmp_path):
+    def test_observations_in_memory_and_on_disk_are_bit_identical(self, tmp_path):
         write_volume(tmp_path / "v.h5")
         memory, disk = source(tmp_path), source(tmp_path, cache=str(tmp_path / "cache"))
         assert torch.equal(memory.obs.y, disk.obs.y)
@@ -75,22 +76,22 @@ class TestSimulated:
         source(tmp_path, cache=str(tmp_path / "cache"), accel=4)
         assert len(list((tmp_path / "cache").iterdir())) == 2
 
-    def test_other_maps_are_measured_again(self, tmp_path):
-        """The cache knows the file of maps, not only its name."""
+    def test_changed_maps_are_measured_again(self, tmp_path):
+        """The cache key depends on the state of the file of maps, not only on its name."""
         write_volume(tmp_path / "v.h5")
         maps, options = tmp_path / "maps.npy", {"coils": str(tmp_path / "maps.npy"), "cache": str(tmp_path / "cache")}
         np.save(maps, coil_maps(3, 16, 16))
         before = source(tmp_path, **options).obs.y
         np.save(maps, 1j * coil_maps(3, 16, 16))
-        os.utime(maps, ns=(0, 0))  # another time than before, on any file system
+        os.utime(maps, ns=(0, 0))  # a modification time that differs on any file system
         assert torch.equal(source(tmp_path, **options).obs.y, source(tmp_path, coils=str(maps)).obs.y)
         assert not torch.equal(source(tmp_path, **options).obs.y, before)
 
 
 class TestAcquired:
     @pytest.mark.parametrize("coils", [None, 4])
-    def test_the_measurement_is_the_files_own(self, tmp_path, coils):
-        """With the true maps, the true image explains the data to within the noise, which is estimated from the corners."""
+    def test_the_observation_is_the_acquired_k_space(self, tmp_path, coils):
+        """With the true maps, the true image explains the data to within the noise level estimated from the corners."""
         made = write_volume(tmp_path / "v.h5", coils=coils, kspace=(64, 32), size=(32, 32), sigma=0.02)
         extra = {}
         if coils:
@@ -100,7 +101,8 @@ class TestAcquired:
         x = torch.from_numpy(2 * made["u"] / made["max"])
         x = torch.view_as_real(x).movedim(-1, 1).float()
         sigma = float(problem.obs.cov.diagonal((1,)).flatten()[0].sqrt())
-        # corners: 6 slices × 8 rows × 4 columns (× 4 coils), 192 complex samples: σ to 3.6 %, four times that is allowed
+        # corners: 6 slices × 8 rows × 4 columns (× 4 coils), 192 complex samples give σ to 3.6 %; the tolerance is four
+        # times that
         assert sigma == pytest.approx(2 * 0.02 * 3e-4 / made["max"], rel=0.15)
         assert float(problem.obs.chi2(x).mean()) == pytest.approx(1, abs=0.3)
         assert "estimated from the corners of k-space" in problem.about
@@ -109,7 +111,8 @@ class TestAcquired:
     def test_estimated_maps_explain_the_data(self, tmp_path):
         made = write_volume(tmp_path / "v.h5", coils=4, kspace=(64, 64), size=(64, 64), sigma=0.003)
         problem = source(tmp_path, mode="acquired", complex=True, accel=1, coils="estimate")
-        # the least-squares image under the estimated maps (Σ|C|² = 1, so it is the adjoint) has the true magnitude where there is any
+        # the least-squares image under the estimated maps (Σ|C|² = 1, so it is the adjoint) has the true magnitude
+        # inside the object
         u = problem.obs.A.adjoint(problem.obs.y)
         u = torch.hypot(u[:, 0], u[:, 1]).numpy()
         truth = 2 * np.abs(made["u"][1:5]) / made["max"]
@@ -117,8 +120,8 @@ class TestAcquired:
         assert np.abs(u - truth)[inside].mean() < 0.03
 
     @pytest.mark.parametrize("coils", [None, 3])
-    def test_magnitude_images_take_their_constant_along(self, tmp_path, coils):
-        """x = 4u/max − 2 explains y ← 4y/max − 2A(1) as well as u explained the file, here with the phase in the maps."""
+    def test_the_offset_of_magnitude_images_is_subtracted_from_k_space(self, tmp_path, coils):
+        """x = 4u/max − 2 explains y ← 4y/max − 2A(1) as well as u explains the file; the maps contain the phase."""
         made = write_volume(tmp_path / "v.h5", coils=coils, kspace=(64, 64), size=(64, 64), sigma=0.02)
         phase = np.exp(1j * np.angle(made["u"][0]))  # the same for every slice of the phantom
         maps = phase[None] if coils is None else made["maps"] * phase
@@ -126,7 +129,7 @@ class TestAcquired:
         problem = source(tmp_path, mode="acquired", accel=2, slices=[0, 6], coils=str(tmp_path / "maps.npy"))
         x = torch.from_numpy(4 * np.abs(made["u"]) / made["max"] - 2).float().unsqueeze(1)
         assert problem.obs.x_shape == (1, 64, 64)
-        # the corners' 384 complex samples give the variance to 5 %, four times that is allowed
+        # the 384 complex samples of the corners give the variance to 5 %; the tolerance is four times that
         assert float(problem.obs.chi2(x).mean()) == pytest.approx(1, abs=0.2)
 
     def test_columns_that_were_not_measured_stay_unmeasured(self, tmp_path):
@@ -160,7 +163,7 @@ def test_whitening_makes_correlated_coils_independent():
     noise = torch.from_numpy(root @ (rng.normal(size=(3, 40000)) + 1j * rng.normal(size=(3, 40000))))
     assert torch.allclose(
         noise_covariance(noise, "x"), psi, atol=0.05 * float(psi.abs().max())
-    )  # 0.5 % of error, tenfold
+    )  # ten times the error of 0.5 %
 
 
 def test_corners_are_those_of_the_measured_columns():
@@ -179,7 +182,7 @@ def test_estimated_maps_are_the_true_ones_up_to_the_images_phase():
     ].numpy()
     inside = np.abs(u[0]) > 0.2
     relative = got / got[:1] * np.abs(got[:1]) - maps / maps[:1] * np.abs(maps[:1])
-    assert np.abs(relative[:, inside]).max() < 0.05  # resolution of 24 of 64 columns on maps that vary slowly
+    assert np.abs(relative[:, inside]).max() < 0.05  # a resolution of 24 of 64 columns suffices for slowly varying maps
 
 
 class TestWrongFiles:
@@ -187,7 +190,7 @@ class TestWrongFiles:
         with pytest.raises(ValueError, match=words):
             source(path, **options)
 
-    def test_nothing_there(self, tmp_path):
+    def test_a_missing_path(self, tmp_path):
         self.refused("no folder or file at", tmp_path / "none")
         self.refused(r"no \*.h5 files", tmp_path)
 
@@ -201,7 +204,7 @@ class TestWrongFiles:
         (tmp_path / "v.h5").write_bytes(data[: len(data) // 2])
         self.refused("v.h5 cannot be read: it is truncated", tmp_path)
 
-    def test_something_else_in_it(self, tmp_path):
+    def test_an_hdf5_file_with_other_contents(self, tmp_path):
         with h5py.File(tmp_path / "v.h5", "w") as file:
             file["weather"] = np.zeros(3)
         self.refused("not a fastMRI file: .* it contains weather", tmp_path)

@@ -1,4 +1,4 @@
-"""Real images from files: order, scale, and a division into training and held-out slices that does not leak."""
+"""Real images from files: order, scale, and a division into training and held-out slices without leakage."""
 
 import tarfile
 
@@ -106,7 +106,7 @@ class TestDivision:
     def test_copies_count_once(self):
         images = self.images()
         images.pixels[7] = images.pixels[3]
-        images.pixels[59] = images.pixels[2]  # a copy at the end of a group: it was going to be held out
+        images.pixels[59] = images.pixels[2]  # a copy at the end of a group, which would be held out
         division = divide(images, 0.1, 5, 1.0)
         assert division.copies == 2
         assert not {7, 59} & set(division.part("all").tolist())
@@ -130,7 +130,7 @@ class TestDivision:
 
 
 class TestSource:
-    def test_parts_share_nothing_and_keep_their_addresses(self, tmp_path):
+    def test_parts_are_disjoint_and_keep_their_addresses(self, tmp_path):
         path = str(folder_of_images(tmp_path / "images"))
         options = {"path": path, "heldout": 0.2, "gap": 2, "accel": 2, "resemblance": 0.9}
         train, held, every = (

@@ -28,7 +28,7 @@ class TestMasks:
     def test_the_papers_numbers(self):
         assert centre_columns(320, 6) == 20
         assert column_probability(6) == pytest.approx(200 / 1800)
-        for accel in (4, 6, 10, 12, 20, 30):  # where R divides 60, 320/R columns on average
+        for accel in (4, 6, 10, 12, 20, 30):  # if R divides 60, 320/R columns on average
             c = centre_columns(320, accel)
             assert c + (320 - c) * column_probability(accel) == pytest.approx(320 / accel)
 
@@ -94,7 +94,7 @@ def measured(channels, n=7, coils=None, accel=3):
 
 
 def parts(slices, step=3):
-    """The same slices a few at a time."""
+    """The same slices in several batches."""
     ends = [0, *slices.masks.sum(1).cumsum(0).tolist()]
     for a in range(0, len(slices.masks), step):
         b = min(a + step, len(slices.masks))
@@ -164,7 +164,7 @@ class TestCache:
         assert len(on_disk(never(), False, tmp_path, {"a": 1})) == 7
         with pytest.raises(AssertionError, match="made again"):
             on_disk(never(), False, tmp_path, {"a": 2})
-        assert [p.name[0] for p in tmp_path.iterdir()] == ["k"]  # nothing half-made is left
+        assert [p.name[0] for p in tmp_path.iterdir()] == ["k"]  # no partial cache is left
 
     @pytest.mark.parametrize(("cache", "folder"), [(None, "environment"), ("recipe", "recipe")])
     def test_the_folder_is_that_of_the_recipe_or_of_the_environment(self, cache, folder, tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ class TestCache:
         assert [path.parent for path in tmp_path.glob("*/kspace-*")] == [tmp_path / folder]
 
     def test_a_cache_of_other_data_is_rejected(self, tmp_path):
-        """A complete cache folder of the same shape, copied to the name of another."""
+        """A complete cache folder of the same shape, copied to the name of another cache."""
         _, slices = measured(1)
         for a in (1, 2):
             on_disk(parts(slices), False, tmp_path / f"{a}", {"a": a})

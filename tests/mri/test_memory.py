@@ -1,4 +1,4 @@
-"""A large set of slices does not need a large memory: the source, the loop's shards and the fingerprint in a process that may not have it."""
+"""A large set of slices needs little memory: data source, shards and fingerprint in a process with limited memory."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 torch.fft.fft2(torch.zeros(4, 4))  # what a first call loads does not count
 allowed = int(sys.argv[2]) << 20
 held = int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmData"))) << 10
-resource.setrlimit(resource.RLIMIT_DATA, (held + allowed, held + allowed))  # anonymous memory; mapped files are not counted
+resource.setrlimit(resource.RLIMIT_DATA, (held + allowed, held + allowed))  # anonymous memory, without mapped files
 problem = make_problem("fastmri", 0, {"path": sys.argv[1], "slices": [0, None], "accel": 16, "cache": sys.argv[3]})
 obs = problem.obs
 n = len(obs)
@@ -38,10 +38,11 @@ except MemoryError:
 def test_slices_are_read_from_disk_as_they_are_used(tmp_path):
     (tmp_path / "volumes").mkdir()
     write_volume(tmp_path / "volumes" / "0.h5", slices=12, kspace=(320, 320), size=(320, 320))
-    for i in range(1, 16):  # the same file under many names: 192 slices
+    for i in range(1, 16):  # the same file under many names: 192 slices in total
         (tmp_path / "volumes" / f"{i}.h5").symlink_to(tmp_path / "volumes" / "0.h5")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "volumes"), "80", str(tmp_path / "cache")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    # 150 MiB of k-space and 75 MiB of images went through 80 MiB; what is needed does not grow with the number of slices
+    # 150 MiB of k-space and 75 MiB of images were read within 80 MiB; the required memory does not grow with the number
+    # of slices
     assert result.stdout.split() == ["192", "150", "limited"]

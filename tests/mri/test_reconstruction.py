@@ -1,4 +1,4 @@
-"""Reconstructions of slices: with a Gaussian prior every measure has an exact expectation."""
+"""Reconstructions of slices: with a Gaussian prior, every measure has an exact expectation."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ RECIPE = load_recipe({"name": "x", "data": {"source": "mri_images"}, "laps": 1, 
 
 
 def problem(channels, n=40, accel=3):
-    """Truths drawn from the prior itself, so that the posterior is calibrated exactly."""
+    """True images drawn from the prior, so that the posterior is calibrated exactly."""
     factor = torch.randn(6, channels, 12, 16, generator=torch.Generator().manual_seed(0)) / 4
     prior = priors.GaussianPrior(torch.full((channels, 12, 16), -0.5), LowRank(factor, 0.02))
     x = prior.exact_sample(torch.randn(n, channels, 12, 16, generator=torch.Generator().manual_seed(1)))
@@ -32,7 +32,7 @@ def test_measures_of_exact_posterior_draws(channels):
     k = 4
     part = reconstruct("R = 3", prior, obs, RECIPE, draws=k, truth=x)
     row = part.measures()
-    # the mean of k draws errs by V(1 + 1/k); 40 slices of 192 or 384 correlated pixels leave a few per cent
+    # the mean of k draws has variance V(1 + 1/k); 40 slices of 192 or 384 correlated pixels leave a few per cent
     assert row["error_to_std"] == pytest.approx((1 + 1 / k) ** 0.5, rel=0.05)
     # exact for any number of draws
     assert row["coverage90"] == pytest.approx(0.9, abs=0.02)

@@ -1,4 +1,4 @@
-"""Volumes in the fastMRI layout, made up: ellipses with a smooth phase, seen by smooth coils, with known noise."""
+"""Simulated volumes in the fastMRI layout: ellipses with a smooth phase, smooth coils, and known noise."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def coil_maps(coils: int, height: int, width: int) -> np.ndarray:
 
 
 def write_volume(
-    path: Path, *, coils: int | None = None, slices: int = 6, kspace: tuple[int, int] = (32, 16), size: tuple[int, int] = (16, 16),
+    path: Path, *, coils: int | None = None, slices: int = 6,
+    kspace: tuple[int, int] = (32, 16), size: tuple[int, int] = (16, 16),
     sigma: float = 0.0, level: float = 3e-4, seed: int = 0, mask: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Write a volume of largest value `level` and relative noise `sigma`; returns its images, maps and maximum."""
+    """Write a volume with maximum `level` and relative noise `sigma`; returns its images, maps and maximum."""
     u = level * phantom(slices, *kspace, seed)
     maps = None if coils is None else coil_maps(coils, *kspace)
     seen = u if maps is None else maps * u[:, None]

@@ -1,4 +1,4 @@
-"""The U-Net: the paper's parameter counts, samples that do not see each other, blocks that begin as the identity."""
+"""The U-Net: the paper's parameter counts, independence of samples, blocks that are initially the identity."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_the_noise_level_matters_and_reaches_every_sample():
 
 
 def test_a_block_keeps_the_size_of_its_features():
-    """(x + c·y)/√(1 + c²) has unit variance when x and y are independent with unit variance, whatever c; and x itself at c = 0."""
+    """(x + c·y)/√(1 + c²) has unit variance for any c if x and y are independent with unit variance; x for c = 0."""
     block = Modulated(8, 4, torch.nn.Identity()).double()
     last = block.modulation[-1]
     torch.nn.init.zeros_(last.weight)
@@ -78,5 +78,5 @@ def test_bad_settings(options, message):
         make_network("unet", (5,), {})
     with pytest.raises(
         ValueError, match=r"divisible by 4, got \(6, 8\)"
-    ):  # networks by name frame such images (framed.py)
+    ):  # networks by name pad such images (framed.py)
         UNet((2, 6, 8), (8, 16, 32), 1, (0, 0, 0))

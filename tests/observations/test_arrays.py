@@ -1,4 +1,4 @@
-"""Observations from what people have: arrays, frames, lists, data sets; with NaN where nothing was measured."""
+"""Observations from arrays, data frames, lists and data sets, with NaN for missing values."""
 
 import numpy as np
 import pandas
@@ -12,7 +12,7 @@ TABLE = np.array([[1.0, 2.0, np.nan], [4.0, np.nan, 6.0], [7.0, 8.0, 9.0], [np.n
 
 
 class Pairs(Dataset):
-    """Samples with labels, as torchvision's data sets have them; reading beyond the end does not fail."""
+    """Samples with labels, as in torchvision's data sets; indices beyond the end do not fail."""
 
     def __init__(self, x):
         self.x = x
@@ -48,7 +48,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_observations_from_every_kind_of_container(way):
-    """NaN is "not measured": the mask of the others, and what it measures, as from a float64 tensor."""
+    """NaN means "not measured": mask and measured values are those of a float64 tensor."""
     expected = Observations(torch.from_numpy(TABLE), operators.Mask(torch.from_numpy(~np.isnan(TABLE))), sigma=0.1)
     obs = Observations(WAYS[way](TABLE), sigma=0.1)
     assert obs.y.dtype == torch.float64
@@ -63,7 +63,7 @@ def test_without_nan_everything_is_measured():
     assert obs.y.dtype == torch.float32
 
 
-def test_infinite_values_are_no_gaps():
+def test_infinite_values_are_not_treated_as_missing():
     with pytest.raises(InputError, match="non-finite measured values"):
         Observations(np.array([[1.0, np.inf], [np.nan, 1.0]]), sigma=0.1)
 
@@ -121,7 +121,7 @@ def test_misuse_is_named(make, words):
         make()
 
 
-# noise -------------------------------------------------------------------------------------------------------------------
+# noise ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,13 +149,13 @@ def test_shapes_that_broadcast():
 
 
 def test_as_many_columns_as_observations():
-    """One number per observation, as ever; a leading axis makes it one per column."""
+    """A vector is one number per observation; a leading axis makes it one per column."""
     y, sigma = np.ones((3, 3)), np.array([1.0, 2.0, 3.0])
     assert Observations(y, sigma=sigma).cov.diagonal((3,))[:, 0].tolist() == [1, 4, 9]
     assert Observations(y, sigma=sigma[None]).cov.diagonal((3,))[0].tolist() == [1, 4, 9]
 
 
-# functions ---------------------------------------------------------------------------------------------------------------
+# functions ------------------------------------------------------------------------------------------------------------
 
 
 def test_functions_take_numbers_and_arrays():

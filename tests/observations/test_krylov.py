@@ -30,7 +30,7 @@ FUNCTIONS = {
 
 
 def complete(obs: Observations) -> Krylov:
-    """With as many products as a sample has numbers: exact."""
+    """Use as many products as a sample has numbers, which is exact."""
     return replace(matrix_free_information(obs), iterations=math.prod(obs.x_shape))
 
 
@@ -54,8 +54,8 @@ def test_functions_of_the_information(name: str) -> None:
         *itertools.product(("dense", "mask each", "blur reflect each"), ("diagonal", "low rank")),
     ],
 )
-def test_the_correction_holds_what_the_pivot_does(name: str, noise: str) -> None:
-    """s²x_t + t = (I + C)⁻¹ m, and denoising that m is the exact posterior mean of x ~ N(μ, Σ)."""
+def test_the_correction_is_equivalent_to_the_pivot(name: str, noise: str) -> None:
+    """s²x_t + t = (I + C)⁻¹ m, and denoising this m gives the exact posterior mean of x ~ N(μ, Σ)."""
     obs, matrix, cov_y = observations(name, noise)
     size, generator, scale = matrix.shape[-1], torch.Generator().manual_seed(7), 1.7
     pivot = Correction(obs, complete(obs).scaled(scale), scale)
@@ -83,8 +83,11 @@ def test_its_derivative_is_itself() -> None:
     torch.testing.assert_close(gradient, G.combine((function, weight)))
 
 
-def test_a_training_example_is_a_simulated_measurement() -> None:
-    """With another operator for each and none for one; the error is that of D, which is the ordinary denoiser where nothing is measured."""
+def test_a_training_example_is_a_simulated_observation() -> None:
+    """Each example has its own operator, and one measures nothing.
+
+    The error is that of D, which is the ordinary denoiser if nothing is measured.
+    """
     obs, matrix, cov_y = observations("dense")
     size, generator = matrix.shape[-1], torch.Generator().manual_seed(9)
     x, z, h = (torch.randn(N, *obs.x_shape, dtype=DOUBLE, generator=generator) for _ in range(3))
@@ -111,7 +114,7 @@ def test_a_training_example_is_a_simulated_measurement() -> None:
     torch.testing.assert_close(noise.output(seen, h).flatten(1)[1], ordinary[1])
 
 
-def test_where_nothing_was_measured_nothing_is_known() -> None:
+def test_unmeasured_observations_carry_no_information() -> None:
     obs, _, _ = observations("dense")
     G = matrix_free_information(obs).only(torch.zeros(N, dtype=torch.bool))
     x = torch.randn(N, *obs.x_shape, dtype=DOUBLE)
@@ -126,11 +129,11 @@ def test_extent_agrees_with_the_eigenvalues() -> None:
     expected_shares, expected_noises = explicit_information(obs).extent()
     torch.testing.assert_close(noises, expected_noises)
     size = math.prod(obs.x_shape)
-    assert (shares - expected_shares).abs().max() < 4 / size**0.5  # one probe of ±1 has a variance of at most 2/N
+    assert (shares - expected_shares).abs().max() < 4 / size**0.5  # the variance of one probe of ±1 is at most 2/N
 
 
-# With gains from 0 to 1/σ_y² = 100 the error of k products is at most 2√κ ((√κ − 1)/(√κ + 1))ᵏ = 0.034 for κ = 101, k = 32. The rows of the
-# bicubic reduction are nearly orthogonal: there rounding is what is left.
+# With gains from 0 to 1/σ_y² = 100 the error of k products is at most 2√κ ((√κ − 1)/(√κ + 1))ᵏ = 0.034 for κ = 101 and
+# k = 32. The rows of the bicubic reduction are nearly orthogonal, so only rounding errors remain there.
 LARGE = {
     "reduced by two": (operators.Downsample(2), (1, 24, 24), 1e-5),
     "blur that ends at the border": (operators.Blur(torch.ones(3, 3) / 9, boundary="reflect"), (24, 24), 2e-2),

@@ -1,4 +1,4 @@
-"""Observations: borders, slices, files."""
+"""Observations: validation, slices, files."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_residual_and_chi2():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_chi2_under_a_full_noise_covariance(shared):
-    """(y − Ax)ᵀ Σ⁻¹ (y − Ax) with the block of Σ on the measured values, over their number."""
+    """(y − Ax)ᵀ Σ⁻¹ (y − Ax) with the block of Σ on the measured values, divided by their number."""
     matrices = torch.stack([random_covariance(12, seed) for seed in range(4)])
     y, x = torch.randn(2, 4, 3, 4, dtype=torch.float64)
     mask = masked().measured
@@ -41,7 +41,7 @@ def test_chi2_under_a_full_noise_covariance(shared):
         assert float(obs.chi2(x)[i]) == pytest.approx(float(expected), rel=1e-10)
 
 
-def test_large_y_are_looked_at_in_parts_and_not_copied(monkeypatch):
+def test_a_large_y_is_checked_in_parts_and_not_copied(monkeypatch):
     from diffem.observations import observations
 
     monkeypatch.setattr(observations, "CHUNK_BYTES", 100)  # two observations of 3 × 4 at a time
@@ -50,7 +50,7 @@ def test_large_y_are_looked_at_in_parts_and_not_copied(monkeypatch):
     y = torch.where(mask, torch.randn(7, 3, 4), 0)
     assert Observations(y, operators.Mask(mask), sigma=1.0).y.data_ptr() == y.data_ptr()
     noisy = y.clone()
-    noisy[5, 0, 1] = torch.nan  # not measured: set to 0, in a copy
+    noisy[5, 0, 1] = torch.nan  # unmeasured entries are set to 0 in a copy
     assert torch.equal(Observations(noisy, operators.Mask(mask), sigma=1.0).y, y)
     assert noisy.isnan().any()
     noisy[[3, 6], 0, 0] = torch.inf
@@ -173,7 +173,7 @@ def test_bad_input(make, words):
     ],
 )
 @pytest.mark.parametrize("budget", [memory.RESIDENT_BYTES, 0], ids=["in memory", "on disk"])
-def test_files_that_are_something_else(structure, words, budget, tmp_path, monkeypatch):
+def test_files_with_other_contents_are_rejected(structure, words, budget, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "RESIDENT_BYTES", budget)
     path = tmp_path / "o.safetensors"
     identity = {"kind": "Identity", "children": [], "tensors": [], "complex": [], "config": {}}
@@ -213,7 +213,7 @@ def test_a_file_larger_than_the_budget_is_checked_like_others(tmp_path, monkeypa
 
 
 def test_a_shared_parameter_with_a_row_for_every_observation(tmp_path, monkeypatch):
-    """A matrix of three rows for three observations is no matrix row per observation: the file is read as a whole."""
+    """A shared matrix with as many rows as observations has no row per observation: the file is read as a whole."""
     A = operators.Dense(torch.arange(6.0).reshape(3, 2))
     obs = Observations(A(torch.ones(3, 2)), A, sigma=0.1)
     obs.save(tmp_path / "o.safetensors")
@@ -222,7 +222,7 @@ def test_a_shared_parameter_with_a_row_for_every_observation(tmp_path, monkeypat
     assert torch.equal(again.A(torch.ones(3, 2)), obs.y)
 
 
-def test_files_that_are_nothing(tmp_path):
+def test_missing_and_invalid_files(tmp_path):
     with pytest.raises(ValueError, match="cannot be read"):
         Observations.load(tmp_path / "missing.safetensors")
     (tmp_path / "text").write_text("not a tensor file")

@@ -1,7 +1,7 @@
-"""The operator configurations every battery runs over: name → (make, shape of a sample).
+"""The operator configurations of the battery: name → (make, shape of a sample).
 
-`make(n)` returns the operator for n observations in float64; configurations named "… each" have parameters of their own per
-observation.
+`make(n)` returns the operator for n observations in float64. Configurations named "… each" have separate parameters for
+every observation.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def test_gram_diagonal_is_that_of_the_matrix(name):
 
 @EACH
 @pytest.mark.parametrize("sigma", [0.3, torch.linspace(0.1, 0.9, N)], ids=["shared noise", "each its noise"])
-def test_reduced_observations_say_the_same(name, sigma):
-    """AᵀΣ⁻¹A and AᵀΣ⁻¹y are all that a likelihood knows of x; the rows of the reduced operator are orthonormal."""
+def test_reduced_observations_have_the_same_likelihood(name, sigma):
+    """The likelihood of x depends only on AᵀΣ⁻¹A and AᵀΣ⁻¹y. The rows of the reduced operator are orthonormal."""
     A, x, y, v = build(name)
     obs = Observations(y + v, A, sigma=sigma)
     reduced = obs.reduced()
@@ -121,7 +121,7 @@ def test_slicing(name, index):
 
 
 @EACH
-def test_check_says_usable(name):
+def test_check_reports_usable(name):
     make, x_shape = REGISTRY[name]
     verdict = operators.check(make(N), x_shape)
     assert verdict.ok
@@ -129,7 +129,7 @@ def test_check_says_usable(name):
 
 
 @EACH
-def test_calling_changes_nothing(name):
+def test_calling_does_not_change_the_operator(name):
     A, x, y, v = build(name)
     before = {k: t.clone() for k, t in A._tensors.items()}
     A(x), A.adjoint(v), A[:2], A.to(torch.float32)
@@ -150,7 +150,7 @@ def test_save_and_load(name, resident, tmp_path, monkeypatch):
     if not resident:
         monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
     again = Observations.load(tmp_path / "obs.safetensors")
-    # a parameter that is shared by all and has five rows, as there are observations, keeps a file from being read in parts
+    # a shared parameter with five rows, the number of observations, prevents a file from being read in parts
     on_disk = not resident and name not in ("dense", "blur zero")
     assert isinstance(again, StoredObservations) == on_disk
     assert data_fingerprint(again) == data_fingerprint(obs)
@@ -166,7 +166,7 @@ def test_save_and_load(name, resident, tmp_path, monkeypatch):
 
 
 @EACH
-def test_unmeasured_entries_influence_nothing(name):
+def test_unmeasured_entries_have_no_influence(name):
     A, x, y, v = build(name)
     measured = A.measured(y)
     if measured is None:
@@ -181,14 +181,14 @@ def test_unmeasured_entries_influence_nothing(name):
     assert torch.equal(obs.counts(), measured.flatten(1).sum(1))
 
 
-def test_the_registry_covers_what_is_promised():
+def test_the_registry_has_many_configurations():
     assert len(REGISTRY) >= 12
     assert sum("each" in name for name in REGISTRY) >= 5
     assert sum("complex" in name for name in REGISTRY) >= 3
 
 
 @EACH
-def test_autocast_around_it_changes_nothing(name):
+def test_autocast_does_not_change_results(name):
     A, x, y, v = build(name, dtype=torch.float32)
     back = A.adjoint(v)
     with torch.autocast("cpu", torch.bfloat16):

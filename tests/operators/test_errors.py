@@ -1,4 +1,4 @@
-"""Bad input to operators: the message says what was given and what is needed."""
+"""Bad input to operators: the message contains what was given and what is needed."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_mask_of_another_shape():
         operators.Mask(torch.ones(2, 2, 2, 2, 2, dtype=torch.bool))(torch.randn(2, 2))
 
 
-def test_mask_of_something_else_than_zero_and_one():
+def test_mask_with_other_values_than_zero_and_one():
     with raises("0 and 1"):
         operators.Mask(torch.tensor([0.5, 1.0]))
 
@@ -74,7 +74,7 @@ def test_crop_outside_the_image():
         operators.Crop((2, 2), (4, 4), top=3)
 
 
-def test_stack_that_cannot_be_taken_apart():
+def test_stack_that_cannot_be_split():
     with raises("different shapes", "x_shape"):
         operators.Stack(operators.Identity(), operators.Downsample(2))(torch.randn(1, 4, 4))
 
@@ -109,7 +109,7 @@ class TestCheck:
         with pytest.raises(operators.OperatorError, match="FAILED adjoint"):
             operators.check(Wrong(), (4,))
 
-    def test_samples_that_leak_into_each_other(self):
+    def test_samples_that_influence_each_other(self):
         with pytest.raises(operators.OperatorError, match="FAILED batch independence"):
             operators.check(lambda x: x + x.mean(0, keepdim=True), (4,))
 

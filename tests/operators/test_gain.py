@@ -11,7 +11,10 @@ from .registry import REGISTRY
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_gain_of_every_operator(name):
-    """Exact where AAᵀ is diagonal. Elsewhere its relative error has standard deviation √2 ‖off-diagonal part‖ / trace: five of those."""
+    """Exact if AAᵀ is diagonal; otherwise within five standard deviations.
+
+    The standard deviation of the relative error is √2 ‖off-diagonal part‖ / trace.
+    """
     make, x_shape = REGISTRY[name]
     x = torch.randn(3, *x_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     A = make(3).resolve_axes(x[:1])

@@ -1,4 +1,4 @@
-"""What the operators compute, against other people's implementations or by hand."""
+"""Values of the operators, against other implementations or computed by hand."""
 
 import numpy as np
 import pytest
@@ -43,12 +43,12 @@ def test_fourier_is_orthonormal_and_centred():
     assert torch.allclose(y[..., 0], torch.full((1, 6, 8), 1 / np.sqrt(48), dtype=torch.float64))
     assert y[..., 1].abs().max() < 1e-15
     constant = operators.Fourier()(torch.ones(1, 6, 8, dtype=torch.float64))[..., 0]
-    assert constant[0, 3, 4] == pytest.approx(np.sqrt(48))  # and a constant has only the zero frequency, in the middle
+    assert constant[0, 3, 4] == pytest.approx(np.sqrt(48))  # a constant has only the zero frequency, in the middle
     z = torch.randn(3, 6, 8, 2, dtype=torch.float64)
     assert torch.allclose(operators.Fourier(complex=True)(z).norm(), z.norm())
 
 
-def test_two_coils_see_the_image_through_their_maps():
+def test_two_coils_multiply_the_image_by_their_maps():
     maps = torch.randn(2, 6, 8, dtype=torch.complex128)
     x = torch.randn(1, 6, 8, 2, dtype=torch.float64)
     y = operators.Fourier(coils=maps, complex=True)(x)

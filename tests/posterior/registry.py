@@ -1,4 +1,4 @@
-"""Every posterior method, with each solver where it has one, for the batteries."""
+"""Every posterior method, with each solver if it uses one, for the batteries."""
 
 from diffem.linalg import SOLVERS
 

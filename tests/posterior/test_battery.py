@@ -1,4 +1,4 @@
-"""What every posterior method owes, whatever its approximation."""
+"""Properties that every posterior method must have, for any approximation."""
 
 import math
 
@@ -21,7 +21,7 @@ FAMILY = Family("Compose", "rows", "part", EVENT, (0.0, 1.0), (0.0, 10.0))
 
 
 def network_prior(seed=0):
-    """A smooth random network: its Jacobian is neither symmetric nor positive."""
+    """A smooth random network, whose Jacobian is neither symmetric nor positive."""
     torch.manual_seed(seed)
 
     class Network(nn.Module):
@@ -97,13 +97,13 @@ def test_float32_agrees_with_float64(name):
     prior = network_prior().float()
     coarse = prior.posterior(obs.to(torch.float32), method=method, **options)(x_t.float(), 0.7)
     assert coarse.dtype == torch.float32
-    # float32 epsilon 1e-7 times the conditioning of the system, about 1e3 at the smallest noise
+    # float32 epsilon 1e-7 times the condition number of the system, about 1e3 at the smallest noise
     assert float((coarse - fine).norm() / fine.norm()) < 1e-3
 
 
 @EACH_FOR_ANY_PRIOR
 def test_an_ill_behaved_jacobian_leaves_everything_finite(name):
-    """A Jacobian with negative eigenvalues and a rotation in it, in some samples only."""
+    """In some samples the Jacobian has negative eigenvalues and a rotation."""
     method, options = CONFIGURATIONS[name]
     obs = observations(8)
     clean = priors.GaussianPrior(torch.zeros(EVENT, dtype=torch.float64), random_covariance(SIZE))
@@ -232,9 +232,10 @@ def scalar_problem(sigma_y, n, y=0.7):
 @EACH_FOR_ANY_PRIOR
 @pytest.mark.parametrize("sigma_y", [1.0, 0.1, 1e-3, 1e-4])
 def test_the_last_denoising_stays_within_the_noise_of_the_state(name, sigma_y):
-    """For x_t ~ p(x_t | y) at σ_min the draw ends within 5 σ_min of E[x | x_t, y], whatever the method and the number of steps.
+    """For x_t ~ p(x_t | y) at σ_min, every method ends within 5 σ_min of E[x | x_t, y], for any number of steps.
 
-    Every sound end is an estimate of x given x_t, whose error is at most σ_min times a standard normal number; 5 of those bound 200.
+    The result is an estimate of x given x_t, whose error is at most σ_min times a standard normal number; 5 bounds 200
+    of these numbers.
     """
     method, options = CONFIGURATIONS[name]
     prior, obs, mean, spread = scalar_problem(sigma_y, 200)
@@ -249,14 +250,14 @@ def test_the_last_denoising_stays_within_the_noise_of_the_state(name, sigma_y):
 
 
 @pytest.mark.parametrize(("sampler", "steps"), [("ddpm", 16), ("ddpm", 256), ("ddim", 64), ("heun", 64)])
-def test_draws_of_dps_keep_within_its_step(sampler, steps):
-    """DPS moves x_s by ζ' towards y, never by less: around the posterior its draws lie within ζ', and no further out with more steps."""
+def test_draws_of_dps_stay_within_its_step(sampler, steps):
+    """DPS always moves x_s by ζ' towards y, so its draws lie within ζ' of the posterior, also with more steps."""
     prior, obs, mean, spread = scalar_problem(0.1, 100)
     x = prior.posterior(obs, method="dps").sample(steps=steps, sampler=sampler)
     assert float((x - mean).abs().max()) < 0.5 + 5 * spread
 
 
-def test_methods_that_correct_steps_refuse_corrections_that_are_not_steps():
+def test_methods_that_correct_steps_reject_the_predictor_corrector():
     prior, obs = network_prior(), observations(2)
     for method in ("dps", "pigdm"):
         with pytest.raises(ValueError, match=f"'{method}' is defined as a correction of a step.*'pc'"):
@@ -265,7 +266,7 @@ def test_methods_that_correct_steps_refuse_corrections_that_are_not_steps():
 
 
 def test_published_strength_of_dps_follows_the_number_of_steps():
-    """κ(T) c added to x̂ moves x_s by c: at twice the steps the denoiser's correction is about twice as strong."""
+    """κ(T) c added to x̂ moves x_s by c: with twice the steps, the denoiser's correction is about twice as strong."""
     prior, obs = network_prior(), observations(4)
     x_t = torch.randn(4, *EVENT, dtype=torch.float64)
     base = prior(x_t, 0.5)

@@ -66,7 +66,7 @@ def problem(name, kind="dense", sigma_y=0.3):
 
 
 def exact(prior, cov, obs, matrix, x_t, sigma, sigma_y=0.3):
-    # rows that measure nothing have a zero row in A: the information form needs no special case for them
+    # unmeasured rows are zero rows of A and need no special case in information form
     m = matrix.shape[1]
     cov_y = (sigma_y**2 * torch.eye(m, dtype=torch.float64)).expand(N, m, m)
     mean = prior.mean.flatten()
@@ -146,7 +146,7 @@ def test_correlated_noise(kind, options):
     obs = Observations(obs.y, obs.A, cov=noise_y)
     posterior = prior.posterior(obs, iterations=300, tolerance=1e-12, **options)
     x_t, measured = x + 0.7 * z, obs.measured.flatten(1)
-    for i in range(N):  # only the measured block of Σ_y counts
+    for i in range(N):  # only the measured block of Σ_y matters
         keep = measured[i]
         expected = gaussian_posterior_mean(
             prior.mean.flatten(), cov, x_t[i : i + 1].flatten(1), 0.7, obs.y[i : i + 1].flatten(1)[:, keep],
@@ -185,8 +185,11 @@ def test_truncated_cg_is_textbook_cg_on_the_dense_system(name, k):
         assert torch.allclose(got[i], expected, atol=1e-9)
 
 
-def test_few_iterations_go_far_on_k_space_of_real_images():
-    """Both halves of a Hermitian spectrum measure one thing; with them left in, five iterations get less far than two without."""
+def test_few_iterations_suffice_on_k_space_of_real_images():
+    """Both halves of a Hermitian spectrum measure the same values, so one half is removed.
+
+    Without this reduction, five iterations are less accurate than two with it.
+    """
     generator = torch.Generator().manual_seed(0)
     place = torch.cartesian_prod(torch.arange(12.0), torch.arange(12.0)).double()
     cov = torch.exp(-torch.cdist(place, place) / 3)
@@ -202,7 +205,7 @@ def test_few_iterations_go_far_on_k_space_of_real_images():
     x_t = x + 0.1 * torch.randn(4, 12, 12, generator=generator, dtype=torch.float64)
     exact = prior.posterior(obs, solver="direct")(x_t, 0.1)
     error = (prior.posterior(obs, iterations=2)(x_t, 0.1) - exact).norm()
-    # the orthonormal rows leave few distinct eigenvalues: two iterations are nearly converged
+    # the orthonormal rows have few distinct eigenvalues, so two iterations almost converge
     assert error < 2e-3 * (exact - prior(x_t, 0.1)).norm()
     unfolded = prior.posterior(obs, iterations=5)
     unfolded.observe(obs)
@@ -213,8 +216,9 @@ def test_few_iterations_go_far_on_k_space_of_real_images():
 def test_a_few_iterations_suffice_when_the_noise_is_unequal(solver):
     """Variances from 1e-4 to 1e2, three iterations: within 5 % of the correction of a full solve at every noise level.
 
-    The scaled system is S(Σ_y + V)S with S² = 1/(Σ_y + σ²): for x ~ N(0, I) its eigenvalues lie between 1/(1 + σ²) and 1. Unscaled, they
-    spread over six orders of magnitude at small σ. Above σ = 1 they spread by σ², but V stays below 1.
+    The scaled system is S(Σ_y + V)S with S² = 1/(Σ_y + σ²). For x ~ N(0, I) its eigenvalues lie between 1/(1 + σ²) and
+    1. Without scaling they spread over six orders of magnitude at small σ. Above σ = 1 they spread by σ², but V stays
+    below 1.
     """
     generator = torch.Generator().manual_seed(0)
     variances = torch.logspace(-4, 2, 20, dtype=torch.float64)

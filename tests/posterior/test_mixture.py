@@ -1,4 +1,4 @@
-"""The exact posterior of a mixture, and how far the approximations are from it."""
+"""The exact posterior of a mixture, and the errors of the approximations."""
 
 import math
 
@@ -24,7 +24,7 @@ def observations(n=4):
 
 
 def brute_force(prior, obs, x_t=None, sigma=None, draws=400_000):
-    """Self-normalised importance sampling from the prior: mean of p(x | x_t, y) per observation, and its standard error."""
+    """Mean of p(x | x_t, y) by self-normalised importance sampling from the prior, and its standard error."""
     generator = torch.Generator().manual_seed(2)
     x = prior.exact_sample(
         torch.rand(draws, generator=generator), torch.randn(draws, 3, generator=generator, dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_mmps_is_exact_for_a_single_component():
 
 
 def test_tweedie_covariance_beats_the_heuristics_along_a_curve():
-    """Mean squared error of E[x | x_t, y], x_t drawn from p(x_t | y): the reason for MMPS (the paper's Figures 1 and 2)."""
+    """Mean squared error of E[x | x_t, y] for x_t ~ p(x_t | y): the reason for MMPS (the paper's Figures 1 and 2)."""
     angle = 2 * math.pi * torch.arange(64, dtype=torch.float64) / 64
     curve = torch.stack([angle.cos(), angle.sin(), 0.3 * (2 * angle).cos()], 1)
     prior = priors.MixturePrior(
@@ -101,7 +101,7 @@ def test_tweedie_covariance_beats_the_heuristics_along_a_curve():
 
 
 def test_the_exact_posterior_is_that_of_its_components():
-    """Mean and log p(y | x_t) written out component by component, at one noise level and at one per sample."""
+    """Mean and log p(y | x_t), written out component by component, at one noise level and at one per sample."""
     prior, obs = mixture(), observations()
     x_t = torch.randn(4, 3, dtype=torch.float64)
     matrix = obs.A.tensors()["matrix"]
@@ -119,7 +119,7 @@ def test_the_exact_posterior_is_that_of_its_components():
             log_w, means = torch.stack(log_w), torch.stack(means)
             assert torch.allclose(evaluation.x_hat[i], torch.softmax(log_w, 0) @ means, atol=1e-10)
             assert torch.allclose(evaluation.prior[i], log_r[i].exp() @ m[i], atol=1e-10)
-            # up to the determinant of Σ_y, which is the same for every x_t
+            # up to the determinant of Σ_y, which does not depend on x_t
             constant = math.log(0.25)
             assert torch.allclose(
                 evaluation.log_likelihood(obs, obs.y, 1)[i] - constant, torch.logsumexp(log_w, 0), atol=1e-10

@@ -1,4 +1,4 @@
-"""Numeric types and torch modes around the library: the same answers, or refused by name."""
+"""Numeric types and torch modes: results are the same, or an error names the type or mode."""
 
 import math
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ EACH_MODE = pytest.mark.parametrize("mode", MODES)
 
 
 def problem():
-    """A Gaussian prior and noise that both take matrix products, in float32, and the exact E[x | x_t, y] at σ = 0.5."""
+    """A Gaussian prior and noise that both use matrix products, in float32, and the exact E[x | x_t, y] at σ = 0.5."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape):
@@ -43,7 +43,10 @@ def problem():
 
 @EACH_MODE
 def test_a_gaussian_posterior_is_exact_in_every_mode(mode):
-    """Observations, posterior and state made in the mode. 1e-5: float32 epsilon times a condition number below 100."""
+    """Observations, posterior and state are created in the mode.
+
+    The tolerance 1e-5 is float32 epsilon times a condition number below 100.
+    """
     prior, (y, A, noise), x_t, exact = problem()
     with MODES[mode]():
         obs = Observations(y, A, cov=noise)
@@ -55,7 +58,7 @@ def test_a_gaussian_posterior_is_exact_in_every_mode(mode):
 
 
 def results(prior, make_obs, context):
-    """Everything public that computes with matrices or Jacobians."""
+    """Results of all public functions that compute with matrices or Jacobians."""
     with context:
         obs = make_obs()
         found = {
@@ -77,17 +80,20 @@ def results(prior, make_obs, context):
 
 @EACH_MODE
 @pytest.mark.parametrize("kind", ["gaussian", "network", "function"])
-def test_every_mode_gives_the_same_bits(mode, kind):
+def test_results_are_bit_identical_in_every_mode(mode, kind):
     prior, (y, A, noise), _, _ = problem()
     make = lambda: Observations(y * 1.0, A, cov=noise)  # noqa: E731
     if kind == "network":
         prior, obs = network_prior().float(), observations(4).to(torch.float32)
         make = lambda: obs  # noqa: E731
-    elif kind == "function":  # an adjoint by automatic differentiation, with a parameter made in the mode
+    elif kind == "function":  # an adjoint by automatic differentiation, with a parameter created in the mode
         matrix = A.tensors()["matrix"]
-        make = lambda: Observations(  # noqa: E731
-            y * 1.0, operators.Function(lambda x, m: (m @ x.unsqueeze(-1)).squeeze(-1), (SIZE,), m=matrix.expand(4, 3, SIZE) * 1.0), sigma=0.3
-        )  # fmt: skip
+
+        def make() -> Observations:
+            m = matrix.expand(4, 3, SIZE) * 1.0
+            B = operators.Function(lambda x, m: (m @ x.unsqueeze(-1)).squeeze(-1), (SIZE,), m=m)
+            return Observations(y * 1.0, B, sigma=0.3)
+
     expected = results(prior, make, nullcontext())
     for name, value in results(prior, make, MODES[mode]()).items():
         assert value.dtype == expected[name].dtype, name
@@ -106,7 +112,10 @@ def test_every_method_ignores_autocast_and_inference_mode(name):
 
 
 def test_the_spread_of_draws_under_autocast():
-    """x ~ N(0, 1), σ_y = 0.5, low-rank form: the posterior's standard deviation within four standard errors and 1 % for the steps."""
+    """The posterior's standard deviation for x ~ N(0, 1) and σ_y = 0.5, in low-rank form.
+
+    The tolerance is four standard errors plus 1 % for the steps.
+    """
     n = 4000
     prior = priors.GaussianPrior(torch.zeros(2), LowRank(torch.ones(1, 2), 1e-2))
     obs = Observations(torch.ones(n, 2), operators.Dense(torch.eye(2)), sigma=0.5)
@@ -116,8 +125,8 @@ def test_the_spread_of_draws_under_autocast():
     assert float(x.std(0).mean() / cov.diagonal().sqrt().mean()) == pytest.approx(1, abs=4 / math.sqrt(2 * n) + 0.01)
 
 
-def test_a_prior_made_in_inference_mode_works_or_is_refused_by_name():
-    """Weights made in inference mode have no Jacobian; a Gaussian of a matrix has tensors of its own."""
+def test_a_prior_created_in_inference_mode_works_or_is_named_in_an_error():
+    """Weights created in inference mode have no Jacobian; a Gaussian with a matrix creates its own tensors."""
     with torch.inference_mode():
         obs = Observations(torch.ones(3, 2), operators.Identity(), sigma=0.5)
         prior = priors.GaussianPrior(torch.zeros(2), torch.eye(2))
@@ -138,7 +147,7 @@ def test_a_mixture_made_under_autocast():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_refused_by_name(dtype):
+def test_half_precision_is_named_in_an_error(dtype):
     half, whole = torch.zeros(2, dtype=dtype), torch.zeros(2)
     words = "must be float32 or float64, got torch.(b?)float16.*compute_in"
     with pytest.raises(ValueError, match=f"mean of a GaussianPrior {words}"):
@@ -153,13 +162,13 @@ def test_half_precision_is_refused_by_name(dtype):
     obs = Observations(whole[None], operators.Identity(), sigma=1.0)
     with pytest.raises(ValueError, match=f"y {words}"):
         obs.to(dtype)
-    prior = priors.MixturePrior(torch.ones(1), whole[None], torch.ones(1)).to(dtype)  # converted afterwards
+    prior = priors.MixturePrior(torch.ones(1), whole[None], torch.ones(1)).to(dtype)  # converted after its creation
     for use in (lambda: prior(half[None], 1.0), lambda: prior.sample(2), lambda: prior.posterior(obs)):
         with pytest.raises(ValueError, match=f"the MixturePrior {words}"):
             use()
 
 
-def test_samples_without_an_axis_are_refused_by_name():
+def test_samples_without_an_axis_are_named_in_an_error():
     with pytest.raises(ValueError, match=r"GaussianPrior: samples need at least one axis.*\(1,\)"):
         priors.GaussianPrior(torch.tensor(0.0), torch.eye(1))
     with pytest.raises(ValueError, match=r"at least one axis: y is \(3,\), give \(n, 1\)"):
@@ -175,6 +184,6 @@ def test_samples_without_an_axis_are_refused_by_name():
     ],
 )
 def test_noise_that_vanishes_in_the_dtype_is_refused(make):
-    """A variance that rounds to 0 would make a measured value count as not measured."""
+    """If a variance rounded to 0, a measured value would count as unmeasured."""
     with pytest.raises(ValueError, match=r"variance of 1.0e-(40|320), below the smallest number"):
         make()

@@ -1,4 +1,4 @@
-"""Observations that measure nothing: their posterior is the prior, for every method, solver, sampler and kind of noise."""
+"""The posterior of observations that measure nothing is the prior: every method, solver, sampler and kind of noise."""
 
 import math
 
@@ -28,7 +28,7 @@ def observations(noise="isotropic", n=N, empty=EMPTY):
     mask[:, 0, 0] = True
     mask[empty] = False
     y = torch.randn(n, *EVENT, generator=generator, dtype=DOUBLE)
-    y[empty] = torch.nan  # whatever stands where nothing was measured
+    y[empty] = torch.nan  # any values in the unmeasured entries
     return Observations(y, operators.Mask(mask), cov=NOISE[noise]())
 
 
@@ -52,11 +52,11 @@ def test_the_exact_denoiser_of_a_mixture_is_the_priors():
     prior = priors.MixturePrior(torch.ones(3, dtype=DOUBLE), means, torch.full((3,), 0.4, dtype=DOUBLE))
     posterior = prior.posterior(observations(), method="exact")
     x_t = torch.randn(N, *EVENT, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
-    # two ways through the same sum over components: rounding
+    # the same sum over components in two orders: rounding
     assert torch.allclose(posterior(x_t, 0.7)[EMPTY], prior(x_t, 0.7)[EMPTY], rtol=1e-13, atol=1e-13)
 
 
-def test_one_pass_is_exact_where_all_or_nothing_is_measured():
+def test_one_pass_is_exact_if_all_or_nothing_is_measured():
     mask = ~EMPTY.reshape(N, 1, 1).expand(N, *EVENT)
     obs = Observations(torch.randn(N, *EVENT, dtype=DOUBLE), operators.Mask(mask), sigma=0.3)
     prior = network_prior()
@@ -75,7 +75,7 @@ def assert_moments(x, mean, cov):
 
 @pytest.mark.parametrize("sampler", ["ddpm2", "tds"])
 def test_draws_are_those_of_the_prior(sampler):
-    """64 second-order steps leave a bias below 1 % of a standard deviation; 1,000 draws, four standard errors."""
+    """64 second-order steps have a bias below 1 % of a standard deviation; 1,000 draws, four standard errors."""
     n = 1000
     cov = random_covariance(2, seed=3)
     prior = priors.GaussianPrior(torch.tensor([1.0, -2.0], dtype=DOUBLE), cov, sigma_max=30.0)
@@ -84,14 +84,14 @@ def test_draws_are_those_of_the_prior(sampler):
     x, statistics = prior.posterior(obs).sample(steps=64, sampler=sampler, return_stats=True, **options)
     assert_moments(x, prior.mean, cov)
     if sampler == "tds":
-        assert (statistics.effective == 2).all()  # particles that nothing weighs
+        assert (statistics.effective == 2).all()  # all particles have equal weights
         assert (statistics.resamplings == 0).all()
 
 
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("kind", ["dense", "low rank", "diagonal"])
 def test_gaussian_draws_are_exactly_those_of_the_prior(kind, noise):
-    """Matheron's rule with nothing to correct: μ + Σ^½z, each draw with the normal numbers of its address."""
+    """Matheron's rule without a correction: μ + Σ^½z, where z of each draw are the normal numbers of its address."""
     cov = {
         "dense": DenseCovariance(random_covariance(SIZE)),
         "low rank": LowRank(torch.randn(2, *EVENT, dtype=DOUBLE, generator=torch.Generator().manual_seed(5)), 0.3),
@@ -111,8 +111,8 @@ def test_gaussian_draws_are_exactly_those_of_the_prior(kind, noise):
 
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("rank", [None, 2])
-def test_the_gaussian_fit_leaves_them_out(noise, rank):
-    """They add nothing to the likelihood: the same rounds on the others give the same Gaussian, bit for bit."""
+def test_the_gaussian_fit_ignores_them(noise, rank):
+    """They add nothing to the likelihood: the same rounds on the other observations give a bit-identical Gaussian."""
     n = 60
     empty = torch.arange(n) % 4 == 0
     obs = observations(noise, n, empty)

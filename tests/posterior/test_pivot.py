@@ -1,4 +1,4 @@
-"""The pivot: x_t and y as one Gaussian observation of x, for every operator, against dense algebra."""
+"""The pivot: x_t and y combined to one Gaussian observation of x, for every operator, against dense algebra."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..operators.registry import REGISTRY
 N = 3
 SIGMAS = [1e-3, 3e-2, 0.5, 4.0, 1e2]
 DIAGONAL = {  # configurations whose information is diagonal in a known basis
-    "identity", "mask", "mask each", "mask each, channels together", "crop", "crop each", "crop of two channels", "blur circular",
-    "fourier, real image", "fourier, columns", "fourier, everything", "fourier each, complex image",
+    "identity", "mask", "mask each", "mask each, channels together", "crop", "crop each", "crop of two channels",
+    "blur circular", "fourier, real image", "fourier, columns", "fourier, everything", "fourier each, complex image",
     "fourier, odd sizes, channel", "fourier each, two channels",
 }  # fmt: skip
 
@@ -43,7 +43,8 @@ def observations(name: str, noise: str = "isotropic") -> tuple[Observations, tor
             obs, cov = Observations(y, A, cov=LowRank(factor, variances)), cov + flat.T @ flat
     measured = obs.measured
     inside = torch.ones(N, size, dtype=torch.bool) if measured is None else measured.expand_as(y).flatten(1)
-    # what was not measured has a zero row in A: any variance will do, without correlations to what was
+    # unmeasured entries have a zero row in A: their variance is arbitrary, but they are uncorrelated with measured
+    # entries
     both = inside.unsqueeze(2) & inside.unsqueeze(1)
     return obs, matrix_of(A, x_shape, N), torch.where(both, cov, torch.eye(size, dtype=torch.float64))
 
@@ -94,7 +95,7 @@ def mixture() -> priors.MixturePrior:
 
 @pytest.mark.parametrize("A", [operators.Identity(), operators.Fourier()], ids=["identity", "all of k-space"])
 def test_one_pass_is_exact_for_every_prior(A: operators.Operator) -> None:
-    """A mixture, whose posterior mean is known by dense algebra, with a noise level of its own per observation."""
+    """A mixture, whose posterior mean is computed by dense algebra, with separate noise levels of the observations."""
     prior, generator = mixture(), torch.Generator().manual_seed(1)
     x = prior.means[:3] + 0.3 * torch.randn(3, 5, 8, dtype=torch.float64, generator=generator)
     y = A(x)
@@ -137,7 +138,7 @@ def test_exact_draws_of_noisy_samples_follow_the_posterior() -> None:
     torch.testing.assert_close(x.T.cov(), cov, rtol=0.1, atol=0.02)
 
 
-def test_anything_else_is_refused_by_name() -> None:
+def test_unsupported_observations_are_named_in_an_error() -> None:
     prior = priors.GaussianPrior(torch.zeros(4), torch.eye(4))
     masked = Observations(torch.zeros(2, 4), operators.Mask(torch.tensor([True, True, False, True])), sigma=0.1)
     with pytest.raises(InputError, match="proportional to the identity"):

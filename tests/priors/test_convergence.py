@@ -1,4 +1,4 @@
-"""Exact posteriors of a Gaussian prior rest on a solve; one that does not converge is reported."""
+"""Exact posteriors of a Gaussian prior use an iterative solver; missing convergence is reported."""
 
 import warnings
 
@@ -11,7 +11,7 @@ from diffem.priors import gaussian
 
 
 def problem(sigma=1e-3):
-    """Dense operators for each of four observations and little noise: condition numbers of about 1e7."""
+    """Four observations with separate dense operators and little noise: condition numbers of about 1e7."""
     generator = torch.Generator().manual_seed(0)
     matrix = torch.randn(4, 12, 12, generator=generator, dtype=torch.float64)
     prior = priors.GaussianPrior(torch.zeros(12, dtype=torch.float64), torch.diag(torch.logspace(-2, 2, 12).double()))
@@ -25,12 +25,12 @@ def test_a_solve_that_hits_its_limit_is_reported(method, monkeypatch):
         warnings.simplefilter("error")
         getattr(prior, method)(obs)
     monkeypatch.setattr(gaussian, "ITERATIONS", 3)
-    said = r"4 of 4 systems did not converge within 3 iterations \(relative residual up to \d.\de[+-]\d\d, required: 1.0e-08\)"
-    with pytest.warns(ConvergenceWarning, match=said):
+    residual = r"\(relative residual up to \d.\de[+-]\d\d, required: 1.0e-08\)"
+    with pytest.warns(ConvergenceWarning, match=rf"4 of 4 systems did not converge within 3 iterations {residual}"):
         getattr(prior, method)(obs)
 
 
-def test_only_those_that_did_not_converge_are_counted(monkeypatch):
+def test_only_systems_that_did_not_converge_are_counted(monkeypatch):
     """With noise far above the signal the first iterations suffice."""
     prior, obs = problem(sigma=torch.tensor([1e9, 1e9, 1e-3, 1e9], dtype=torch.float64))
     monkeypatch.setattr(gaussian, "ITERATIONS", 3)
@@ -39,7 +39,7 @@ def test_only_those_that_did_not_converge_are_counted(monkeypatch):
 
 
 def test_the_low_rank_fit_reports_its_last_round():
-    """Measured values whose noise differs by a factor of 1e5 and a dense operator: 256 iterations are too few."""
+    """A dense operator, and measured values whose noise differs by a factor of 1e5: 256 iterations are not enough."""
     generator = torch.Generator().manual_seed(0)
     matrix = torch.randn(300, 300, generator=generator, dtype=torch.float64) * torch.logspace(0, 4, 300).double()
     y = torch.randn(6, 300, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The Gaussian fit: likelihood that never decreases, known answers, agreement of its paths."""
+"""The Gaussian fit: monotone likelihood, known answers, agreement of its algorithms."""
 
 import math
 
@@ -13,7 +13,7 @@ from ..exact import matrix_of, random_covariance
 
 
 def log_likelihood(prior_mean, prior_cov, obs):
-    """Observed-data log-likelihood per measured value, by dense algebra apart from the library."""
+    """Log-likelihood of the observed data per measured value, by dense algebra independent of the library."""
     matrix = matrix_of(obs.A, obs.x_shape, len(obs))
     shape = obs.y.shape
     eye = torch.eye(shape[1:].numel(), dtype=torch.float64).reshape(-1, 1, *shape[1:])
@@ -60,7 +60,7 @@ def test_the_likelihood_never_decreases_and_is_the_likelihood(seed, kind, rank):
     obs, history = problem(seed, kind=kind), priors.FitHistory()
     prior = priors.fit_gaussian(obs, rank, rounds=60, tolerance=-1.0, history=history)
     steps = torch.tensor(history.log_likelihood).diff()
-    # where AAᵀ is not diagonal the low-rank fit estimates a trace with one sign vector per observation
+    # if AAᵀ is not diagonal, the low-rank fit estimates a trace with one sign vector per observation
     slack = 1e-12 if rank is None or kind == "mask" else 1e-3
     assert (steps > -slack).all()
     cov = torch.stack(
@@ -71,7 +71,7 @@ def test_the_likelihood_never_decreases_and_is_the_likelihood(seed, kind, rank):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_default_stop_is_as_good_as_a_long_run(seed):
+def test_the_default_stopping_rule_is_as_good_as_a_long_run(seed):
     obs = problem(seed, n=400)
     short = priors.fit_gaussian(obs)
     long = priors.fit_gaussian(obs, rounds=5_000, tolerance=1e-15)
@@ -88,7 +88,7 @@ def test_a_thousand_observations_of_a_known_gaussian_give_it_back():
     mask = torch.rand(n, size, generator=generator) < 0.7
     y = x + 0.1 * torch.randn(n, size, generator=generator, dtype=torch.float64)
     prior = priors.fit_gaussian(Observations(y, operators.Mask(mask), sigma=0.1))
-    # a coordinate is seen 700 times, a pair 490 times: four standard errors of a mean and of a covariance from so many
+    # a coordinate is measured 700 times and a pair 490 times: four standard errors of the mean and of the covariance
     spread = truth.diagonal().sqrt()
     assert ((prior.mean - 0.5).abs() < 4 * spread / math.sqrt(0.7 * n)).all()
     error = 4 * (truth**2 + spread.outer(spread) ** 2).sqrt() / math.sqrt(0.49 * n)
@@ -110,19 +110,20 @@ def test_low_rank_recovers_a_low_rank_truth():
     got = torch.stack(
         [prior.covariance().matvec(e.reshape(1, *shape)).flatten() for e in torch.eye(20, dtype=torch.float64)]
     )
-    assert (got - truth).norm() / truth.norm() < 0.08  # sampling error of 3,000 half-seen vectors
+    # sampling error of 3,000 vectors with half of the entries measured
+    assert (got - truth).norm() / truth.norm() < 0.08
     assert float(prior.covariance()._tensors["variances"].mean()) == pytest.approx(0.09, rel=0.1)
 
 
-def test_batches_change_nothing():
+def test_the_fit_does_not_depend_on_the_batch_size():
     obs = problem(0)
     for rank in (None, 2):
         a, b = (priors.fit_gaussian(obs, rank, rounds=20, batch_size=size) for size in (60, 7))
         assert torch.allclose(a.mean, b.mean, atol=1e-10)
 
 
-def test_going_on_from_a_fit():
-    """Rounds can be split: ten and ten more are twenty, up to the rounding of a prior in between."""
+def test_continuing_a_fit():
+    """Ten rounds and ten more equal twenty, up to the rounding of the prior in between."""
     for kind in ("mask", "dense"):
         obs = problem(0, kind=kind)
         whole, part, rest = priors.FitHistory(), priors.FitHistory(), priors.FitHistory()
@@ -136,7 +137,7 @@ def test_going_on_from_a_fit():
 
 
 def test_everything_measured_needs_no_rounds():
-    """The closed form for A = I is what iterating ends with for a mask that hides nothing, and its likelihood is the likelihood."""
+    """For A = I, the closed form equals the limit of the iterations for a mask of ones, and so does its likelihood."""
     y = problem(0, n=60).y + torch.randn(60, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     obs, history = Observations(y, operators.Identity(), sigma=0.2), priors.FitHistory()
     closed = priors.fit_gaussian(obs, history=history)
@@ -144,9 +145,9 @@ def test_everything_measured_needs_no_rounds():
     iterated = priors.fit_gaussian(masked, rounds=2000, tolerance=1e-14)
     assert torch.allclose(closed.mean, iterated.mean, atol=1e-8)
     a, b = (p.covariance().matrix()[0] for p in (closed, iterated))
-    assert torch.allclose(a, b, atol=1e-5)  # where iterating stops
+    assert torch.allclose(a, b, atol=1e-5)  # tolerance of the stopping rule
     assert history.log_likelihood == [pytest.approx(log_likelihood(closed.mean.flatten(), a, obs), abs=1e-10)]
-    # and so are its posterior draws, from the same random numbers, also with a noise level of each observation's own
+    # its posterior draws agree too, with the same random numbers, also with a separate noise level for each observation
     for sigma in (0.2, torch.linspace(0.1, 0.3, 60, dtype=torch.float64)):
         x, z = (closed.draw_posterior(Observations(y, A, sigma=sigma)) for A in (operators.Identity(), masked.A))
         assert torch.allclose(x, z, atol=1e-10)
@@ -160,8 +161,8 @@ def test_directions_below_the_noise_have_no_variance():
     assert torch.allclose(prior.covariance().matrix()[0], expected, atol=1e-12)
 
 
-def test_an_extrapolation_that_goes_too_far_is_taken_back(monkeypatch):
-    """Where it leads, covariances have no Cholesky factor: the rounds are those of plain EM, which never loses."""
+def test_an_extrapolation_that_goes_too_far_is_undone(monkeypatch):
+    """The extrapolated covariances have no Cholesky factor, so the rounds are those of plain EM."""
     generator = torch.Generator().manual_seed(0)
     A = operators.Dense(torch.randn(60, 5, 8, generator=generator, dtype=torch.float64))
     x = torch.randn(60, 8, generator=generator, dtype=torch.float64) @ random_covariance(8)

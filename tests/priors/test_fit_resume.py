@@ -1,4 +1,4 @@
-"""A Gaussian fit continued from any of its checkpoints ends with the same bits."""
+"""A Gaussian fit resumed from any of its checkpoints ends with a bit-identical result."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_every_checkpoint_leads_to_the_same_bits(problem):
+def test_resuming_from_every_checkpoint_is_bit_identical(problem):
     A, options = PROBLEMS[problem]
     y = A(X)
     obs = Observations(y + 0.1 * torch.randn(y.shape, generator=torch.Generator().manual_seed(1)), A, sigma=0.1)
@@ -25,7 +25,7 @@ def test_every_checkpoint_leads_to_the_same_bits(problem):
     assert len(states) > 4
     for state in states:
         again = priors.FitHistory()
-        # written and read again, tensors have another place in memory
+        # tensors that were written and read have other addresses in memory
         copies = {name: t.clone() for name, t in state.tensors.items()}
         state = priors.FitState(copies, list(state.log_likelihood))
         resumed = priors.fit_gaussian(obs, rounds=20, history=again, resume=state, **options)

@@ -1,4 +1,4 @@
-"""A Gaussian fit that is cheap: in the coordinates that are measured, with a sampled E-step, until held-out observations are predicted no better."""
+"""A cheap Gaussian fit: measured coordinates, a sampled E-step, and a stop when held-out predictions stop improving."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def generator(seed=0):
 
 
 def images(kind, n=80, sigma=0.3):
-    """Correlated images of 3×4 through circular blurs, or k-space of a real or a complex image, with noise levels of their own."""
+    """Correlated 3×4 images with separate noise levels, through circular blurs, or as real or complex k-space."""
     shape = {"complex": (3, 4, 2), "channels": (2, 3, 4)}.get(kind, (3, 4))
     size = torch.Size(shape).numel()
     x = torch.randn(n, size, generator=generator(1), dtype=DOUBLE) @ torch.linalg.cholesky(random_covariance(size, 3)).T
@@ -46,8 +46,8 @@ KINDS = ["blur", "real", "complex", "channels", "window"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_coordinates_say_the_same_about_x(kind):
-    """Up to a factor that does not depend on x, and that is known."""
+def test_observations_in_coordinates_have_the_same_likelihood(kind):
+    """Up to a known factor that does not depend on x."""
     obs = images(kind, n=5)
     coordinates = diagonalised(obs)
     x = torch.randn(2, 5, *obs.x_shape, generator=generator(6), dtype=DOUBLE)
@@ -70,8 +70,8 @@ def test_coordinates_say_the_same_about_x(kind):
 
 @pytest.mark.parametrize("rank", [None, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_fit_in_coordinates_is_the_fit(kind, rank, monkeypatch):
-    """The maximum of the likelihood that dense algebra finds, and its value."""
+def test_the_fit_in_coordinates_equals_the_ordinary_fit(kind, rank, monkeypatch):
+    """The maximum of the likelihood, and its value, by dense algebra."""
     obs, history = images(kind), priors.FitHistory()
     fitted = priors.fit_gaussian(obs, rank, rounds=400, history=history)
     eye = torch.eye(fitted.mean.numel(), dtype=DOUBLE).reshape(-1, *obs.x_shape)
@@ -80,12 +80,13 @@ def test_the_fit_in_coordinates_is_the_fit(kind, rank, monkeypatch):
     monkeypatch.setattr("diffem.priors.fit.diagonalised", lambda obs: None)
     dense = priors.FitHistory()
     priors.fit_gaussian(obs, rank, rounds=400, history=dense)
-    # where traces are estimated (low rank, AAᵀ not diagonal) plain algebra has an error of its own; repeated k-space is folded there
+    # if traces are estimated (low rank, AAᵀ not diagonal), the ordinary fit has an error of its own; repeated k-space
+    # is folded there
     if rank is None and kind != "real":
         assert history.log_likelihood[-1] == pytest.approx(dense.log_likelihood[-1], abs=2e-4)
 
 
-def test_going_on_from_a_fit_in_coordinates():
+def test_continuing_a_fit_in_coordinates():
     obs, first, rest = images("blur"), priors.FitHistory(), priors.FitHistory()
     prior = priors.fit_gaussian(obs, rounds=10, tolerance=-1.0, history=first)
     priors.fit_gaussian(obs, rounds=4, tolerance=-1.0, start=prior, history=rest)
@@ -94,7 +95,7 @@ def test_going_on_from_a_fit_in_coordinates():
 
 @pytest.mark.parametrize("kind", ["blur", "dense"])
 def test_a_sampled_e_step_comes_close_to_the_exact_one(kind):
-    """Its error is that of as many draws as there are observations, far below the error of estimating from these observations."""
+    """Its error is that of one draw per observation, far below the error of estimating from these observations."""
     if kind == "blur":
         obs = images("blur", n=600)
     else:
@@ -106,12 +107,13 @@ def test_a_sampled_e_step_comes_close_to_the_exact_one(kind):
     )
     size = exact.mean.numel()
     values = [log_likelihood(p.mean.flatten(), p.covariance().matrix()[0], obs) for p in (exact, sampled)]
-    # a covariance of N(N + 3)/2 parameters from n draws instead of exactly: half a nat each, over all measured values, and twice that for chance
+    # the N(N + 3)/2 parameters are estimated from n draws: half a nat each, over all measured values, and twice that
+    # for chance
     assert values[0] - values[1] < size * (size + 3) / 2 / float(obs.counts().sum())
 
 
-def test_a_fit_stops_when_held_out_observations_are_predicted_no_better():
-    """With 16 observations of 12 numbers the maximum of the likelihood predicts others badly: the fit returns an earlier round."""
+def test_a_fit_stops_when_held_out_predictions_stop_improving():
+    """With 16 observations of 12 numbers, the maximum of the likelihood overfits: the fit returns an earlier round."""
     obs, stopped = images("blur", n=240, sigma=0.1), priors.FitHistory()
     few, held_out, others = obs[:16], obs[16:116], obs[116:]
     early = priors.fit_gaussian(few, rounds=300, held_out=held_out, history=stopped)
@@ -138,7 +140,7 @@ def test_a_fit_with_held_out_observations_resumes_bit_for_bit(moments):
         assert torch.equal(resumed.covariance().matrix(), fitted.covariance().matrix())
 
 
-def test_what_the_recipe_states_is_done():
+def test_options_of_the_recipe_are_followed():
     obs, cpu = observations(), torch.device("cpu")
     stated = plan_start(Gaussian(rounds=7), obs, cpu, 0)
     assert (stated.rounds, stated.moments, stated.observations, stated.held_out) == (7, "exact", None, None)
@@ -151,7 +153,7 @@ def test_what_the_recipe_states_is_done():
     assert not set(left_open.observations.tolist()) & set(left_open.held_out.tolist())
 
 
-def test_dear_moments_are_sampled_and_dearer_ones_of_fewer_observations():
+def test_expensive_moments_are_sampled_and_more_expensive_ones_use_fewer_observations():
     y = torch.zeros(3000, 14, 14)
     kernel = torch.rand(3000, 5, 5, generator=generator())
     for boundary, all_of_them in (("circular", True), ("zero", False)):

@@ -1,4 +1,4 @@
-"""The Gaussian fit over observations on disk: the same bits as over observations in memory, and never all of them at once."""
+"""The Gaussian fit on disk is bit-identical to that in memory, and never reads all observations at once."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from .test_fit import problem
 
 
 class Counted:
-    """Observations behind a shelf that notes how many are read at a time, and how often."""
+    """A wrapper of observations that records how many are read at a time, and how often."""
 
     digest = "00"
 
@@ -41,11 +41,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_on_disk_or_in_memory_the_bits_are_the_same(case, monkeypatch):
+def test_fits_on_disk_and_in_memory_are_bit_identical(case, monkeypatch):
     obs, rank = CASES[case]
     monkeypatch.setattr(
         "diffem.observations.batches.SCANNED_BYTES", 7 * 8 * 12
-    )  # several batches where the data are only looked at
+    )  # several batches for passes that only read the data
     fits = []
     for budget in (1 << 30, 0):
         for observations in (obs, StoredObservations(Counted(obs))):
@@ -68,7 +68,7 @@ def test_observations_beyond_the_budget_are_read_a_batch_at_a_time(case, monkeyp
         priors.fit_gaussian(StoredObservations(shelf), rank, rounds=7, batch_size=16)
         assert shelf.largest <= 16
         read[budget] = shelf.rows
-    # within the budget all rounds, or the two passes of the closed form, use what the first of them has read
+    # within the budget, all rounds, or the two passes of the closed form, use the data read by the first
     passes = 2 if case == "everything measured" else 7
     assert read[0] - read[1 << 30] >= (passes - 1) * len(obs)
 
@@ -85,8 +85,8 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("case", MEASURED)
-def test_a_batch_keeps_to_its_share_of_memory(case, monkeypatch):
-    """The most bytes in tensors at once, as PyTorch's allocator counts them, for observations that would take several times as much."""
+def test_a_batch_stays_within_its_memory_budget(case, monkeypatch):
+    """The peak of bytes in tensors, counted by PyTorch's allocator, if the observations take several times as much."""
     obs, rank = MEASURED[case]
     monkeypatch.setattr(memory, "WORKING_BYTES", 4 << 20)
     monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
@@ -99,5 +99,5 @@ def test_a_batch_keeps_to_its_share_of_memory(case, monkeypatch):
     for event in sorted(events, key=lambda event: event.start_ns()):
         now += event.nbytes()
         most = max(most, now)
-    # the model itself, a few matrices of 128 × 128, is not part of the batch
+    # the model itself, a few matrices of 128 × 128, does not count towards the batch
     assert 2 << 20 < most < 5 << 20

@@ -1,4 +1,4 @@
-"""How a network is evaluated: in which precision, how many samples at a time, and that neither is seen in the draws."""
+"""The precision and the batch size in which a network is evaluated, and that the draws do not depend on them."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from diffem.priors.files import save_prior
 
 
 class Watched(torch.nn.Module):
-    """A network that notes the batches it is given."""
+    """A network that records its batch sizes."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ def test_accelerating_keeps_the_precision(prior):
     assert not torch.equal(prior.accelerate(8, precision="float32")(x, 0.5), coarse)
 
 
-def test_a_few_draws_are_not_worth_compiling_for():
-    """`diffem mri` as it is, six measurements of 28 steps in two batches, against a hundred batches of 64 steps; on a GPU, acted out."""
+def test_few_draws_are_not_compiled():
+    """`diffem mri` with six observations, against a hundred batches of 64 steps, on a simulated GPU."""
     for is_cuda, evaluations, expected in ((True, 6 * 2 * 28, []), (True, 100 * 64, [32]), (False, 100 * 64, [])):
         batches: list[int] = []
         stand_in = SimpleNamespace(mean=SimpleNamespace(is_cuda=is_cuda), accelerate=batches.append)
@@ -67,8 +67,8 @@ def test_a_few_draws_are_not_worth_compiling_for():
         assert batches == expected
 
 
-def test_as_many_at_a_time_as_suit_the_device(prior, obs, monkeypatch):
-    """Where nobody says how many: prior samples, posterior draws and particles, none of which depend on it."""
+def test_default_batch_sizes_depend_on_the_device(prior, obs, monkeypatch):
+    """Prior samples, posterior draws and particles, none of which depend on the batch size."""
     draws = {
         "prior": lambda **options: prior.sample(20, steps=2, **options),
         "posterior": lambda **options: prior.posterior(obs).sample(5, steps=2, **options),
@@ -79,7 +79,7 @@ def test_as_many_at_a_time_as_suit_the_device(prior, obs, monkeypatch):
         monkeypatch.setattr(batching, "CPU_NUMBERS", 7 * 4)
         prior.network.sizes.clear()
         parts = draw()
-        assert max(prior.network.sizes) in (6, 7)  # particles of a draw stay together
+        assert max(prior.network.sizes) in (6, 7)  # the particles of a draw are in one batch
         torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-4)  # float32, and a solve in every step
         monkeypatch.undo()
 
@@ -91,14 +91,14 @@ def test_batches_by_size_of_a_sample():
     assert priors.DiffusionPrior(torch.nn.Identity(), (3, 1024, 1024)).batch_for(4) == 1
     assert few.accelerate(32).batch_for(10_000) == 32
     assert few.batch_for(3) == 3
-    # a draw from a Gaussian holds 24 vectors in float64: 256 MiB are enough for 455 photographs
+    # a draw from a Gaussian needs 24 vectors in float64: 256 MiB are enough for 455 photographs
     assert priors.GaussianPrior(torch.zeros(5), torch.eye(5)).batch_for(10_000) == 10_000
     assert priors.GaussianPrior(torch.zeros(3, 32, 32), Isotropic(torch.tensor(1.0))).batch_for(10_000) == 455
 
 
 @pytest.mark.parametrize(("fits", "batch"), [(1000, 512), (20, 128), (2, 1)])
 def test_batches_by_memory(monkeypatch, fits, batch):
-    """On a GPU, acted out: a sample takes a megabyte, a probe of more samples than `fits` runs out of memory."""
+    """On a simulated GPU: a sample takes a megabyte, and a probe of more than `fits` samples runs out of memory."""
 
     def peak(prior, count):
         if count > fits:
@@ -122,6 +122,6 @@ def test_loaded_in_a_precision(tmp_path):
         for precision in ("float32", "bf16", "recipe")
     )
     assert not torch.equal(coarse, exact)
-    assert torch.equal(drawn, exact)  # on a CPU, where runs draw in float32
+    assert torch.equal(drawn, exact)  # on a CPU, on which runs draw in float32
     with pytest.raises(InputError, match="precision must be"):
         diffem.load(tmp_path / "prior.safetensors", precision="double")

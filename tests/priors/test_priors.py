@@ -40,7 +40,7 @@ PRIORS = {
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("sigma", [0.05, 1.0, 20.0])
 def test_tweedie(name, sigma):
-    """x̂ = x_t + σ² ∇log p(x_t), with p(x_t) written down apart: the mean and, by its Jacobian, the covariance."""
+    """x̂ = x_t + σ² ∇log p(x_t), with p(x_t) written independently: the mean and, by its Jacobian, the covariance."""
     prior = PRIORS[name]()
     x_t = torch.randn(3, *EVENT, dtype=torch.float64, requires_grad=True)
     if name == "mixture":
@@ -124,7 +124,8 @@ class TestDiffusion:
             priors.DiffusionPrior(nn.Identity(), (3,), mean=torch.zeros(4))
 
     def test_sampling_starts_at_the_mean(self):
-        class Frozen(nn.Module):  # D(x_t) ≈ x_t at tiny σ and 0 at large σ: the start shows only through the mean
+        # D(x_t) ≈ x_t at tiny σ and 0 at large σ, so the start is visible only through the mean
+        class Frozen(nn.Module):
             def forward(self, x, log_sigma):
                 return torch.zeros_like(x)
 
@@ -132,8 +133,8 @@ class TestDiffusion:
         x = prior.sample(64, steps=8)
         assert (x.mean(0) - 50).abs().max() < 0.1
 
-    def test_the_embedding_tells_noise_levels_apart(self):
-        """Mean distance between embeddings of log σ a step of 0.2 apart, ours against the reference's frequencies."""
+    def test_the_embedding_distinguishes_noise_levels(self):
+        """Mean distance between embeddings of log σ that differ by 0.2, compared with the reference's frequencies."""
         log_sigma = torch.arange(-7, 4.6, 0.2)
         from diffem.nn import NoiseEmbedding
 
@@ -166,7 +167,7 @@ def test_bad_input(make, words):
 
 
 def test_exact_draws_of_a_mask_with_little_noise_in_float32():
-    """Eigenvalues over eight decades and noise of 1e-3: the draws still explain what was measured, at χ² = 1 per value."""
+    """Eigenvalues over eight decades and noise of 1e-3: draws still explain the measured values at χ² = 1 per value."""
     generator = torch.Generator().manual_seed(0)
     size, n = 192, 16
     basis = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=torch.float64)).Q
@@ -177,4 +178,4 @@ def test_exact_draws_of_a_mask_with_little_noise_in_float32():
     obs = Observations(y.float(), operators.Mask(mask), sigma=1e-3)
     prior = priors.GaussianPrior(torch.zeros(size), (root @ root.T).float())
     chi2 = obs.chi2(prior.draw_posterior(obs))
-    assert (chi2 - 1).abs().mean() < 4 * math.sqrt(2 / (0.25 * size))  # spread of χ² over so many values
+    assert (chi2 - 1).abs().mean() < 4 * math.sqrt(2 / (0.25 * size))  # spread of χ² over this number of values

@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, both with stand-ins that keep what they are given."""
+"""TensorBoard and Weights & Biases, replaced by stand-ins that record their calls."""
 
 import builtins
 import importlib
@@ -23,7 +23,7 @@ SHORT = {"train.steps": STEPS}
 
 
 class Writer:
-    """What TensorBoard's SummaryWriter is told."""
+    """Records the calls of TensorBoard's SummaryWriter."""
 
     made: ClassVar[list["Writer"]] = []
 
@@ -43,7 +43,7 @@ class Writer:
 
 
 class Board:
-    """What a run of Weights & Biases is told."""
+    """Records the calls of a run of Weights & Biases."""
 
     def __init__(self, **options):
         self.options, self.logged, self.axes, self.finished = options, [], {}, False
@@ -84,12 +84,12 @@ def fit(out, laps=2, **options):
 
 @pytest.fixture
 def pictures_undrawn():
-    """For tests of which laps are written; two others look at the pictures."""
+    """For tests that check which laps are written; two other tests check the pictures."""
     with undrawn():
         yield
 
 
-def test_tensorboard_is_told_measures_losses_and_pictures(tensorboard, tmp_path):
+def test_tensorboard_receives_measures_losses_and_pictures(tensorboard, tmp_path):
     run = fit(tmp_path / "run", loggers=["tensorboard"])
     (writer,) = tensorboard
     assert writer.closed
@@ -101,14 +101,14 @@ def test_tensorboard_is_told_measures_losses_and_pictures(tensorboard, tmp_path)
     assert [(step, value) for name, value, step in writer.scalars if name == "training/loss"] == list(
         zip(steps, losses, strict=True)
     )
-    assert steps[-1] == 2 * STEPS  # counted over both laps
+    assert steps[-1] == 2 * STEPS  # steps are counted over both laps
     assert [(name, step) for name, _, step in writer.images] == [
         (name, lap) for lap in range(3) for name in ("samples", "posterior")
     ]
     assert all(image.dtype == np.uint8 and image.shape[-1] == 3 and image.std() > 0 for _, image, _ in writer.images)
 
 
-def test_weights_and_biases_is_told_the_same_on_two_axes(wandb, tmp_path):
+def test_weights_and_biases_receives_the_same_on_two_axes(wandb, tmp_path):
     run = fit(tmp_path / "run", loggers=["wandb"])
     (board,) = wandb
     assert board.finished
@@ -130,7 +130,7 @@ def test_a_finished_run_is_written_once(tensorboard, wandb, tmp_path):
     fit(tmp_path / "run", loggers=["wandb"])
     assert len(tensorboard) == len(wandb) == 1
     assert {step for name, _, step in tensorboard[0].scalars if name.startswith("lap/")} == {0, 1, 2}
-    (tmp_path / "run/logged.json").write_text("{")  # written again, and not a reason to fail
+    (tmp_path / "run/logged.json").write_text("{")  # a corrupted record is no error: all laps are written again
     fit(tmp_path / "run", loggers=["tensorboard"])
     assert len(tensorboard) == 2
 
@@ -156,7 +156,7 @@ def test_a_logger_that_fails_does_not_end_the_run(tensorboard, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
-def test_a_logger_that_is_not_installed_is_refused_before_anything_is_done(name, module, monkeypatch, tmp_path):
+def test_a_logger_that_is_not_installed_is_rejected_before_the_run(name, module, monkeypatch, tmp_path):
     found = importlib.import_module
 
     def missing(wanted, *rest):

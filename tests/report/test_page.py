@@ -1,4 +1,4 @@
-"""What a report says is true of the run it is about: of own data, of clean samples, of vectors."""
+"""The sentences of a report are true of its run: for the user's own data, for clean samples, for vectors."""
 
 import re
 from html import unescape
@@ -22,14 +22,14 @@ SHORT = {"train.steps": 30, "laps": 1}
 
 
 def text(page):
-    """The words of a page."""
+    """The text of a page."""
     page = re.sub(r"<style.*?</style>", "", page.read_text(), flags=re.S)
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)))
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """A run on vectors of the user's, with a recipe whose text is about other data."""
+    """A run on the user's vectors, with a recipe whose description is about other data."""
     out = tmp_path_factory.mktemp("runs") / "my-table"
     recipe = {**RECIPE, "name": "digits", "about": "handwritten digits of 8×8 pixels"}
     diffem.fit(observations(), recipe, out, changes=SHORT, progress=False)
@@ -44,7 +44,7 @@ def test_the_page_of_own_data_is_about_them(own):
     assert "learned from the observations alone" in page
 
 
-def test_settings_tell_the_encoding_in_readable_letters(own):
+def test_settings_describe_the_encoding_in_readable_text(own):
     page = text(own / "report.html")
     assert "8×8 pixels" in page
     assert "x some entries of x, 25% to 100% of the values, noise 0.1" in page.replace("an observation y", "x")
@@ -54,7 +54,7 @@ def test_settings_tell_the_encoding_in_readable_letters(own):
     assert "8×8" in (own / "recipe.yaml").read_text()
 
 
-def test_the_card_tells_how_the_prior_was_learned(own, tmp_path):
+def test_the_card_describes_how_the_prior_was_learned(own, tmp_path):
     hub.export_run(own, tmp_path / "export")
     card = (tmp_path / "export/README.md").read_text()
     assert "From lap 1 of expectation–maximisation." in card
@@ -70,7 +70,7 @@ def test_vectors_have_a_posterior_section(own):
 def test_predictions_come_with_their_uncertainty(own):
     lap = diffem.Run(own).laps[1]
     shown = f"{lap['predictive_log_likelihood']:.3f} ± {lap['predictive_error']:.3f}"
-    assert text(own / "report.html").count(shown) >= 3  # above, in the verdict, in the table
+    assert text(own / "report.html").count(shown) >= 3  # in the figures at the top, in the verdict, and in the table
 
 
 def test_a_report_without_the_observations_shows_no_empty_ones(own):
@@ -116,7 +116,7 @@ def test_a_given_start_is_not_called_gaussian(tmp_path):
     assert "Gaussian start)" not in page
 
 
-# pieces --------------------------------------------------------------------------------------------------------------------
+# parts ---------------------------------------------------------------------------------------------------------------
 
 
 def test_operators_are_named_in_words():
@@ -146,7 +146,7 @@ def test_columns_are_those_that_were_measured():
     assert cell({"loss": float("nan")}, "loss", "{:.2f}") == cell({}, "loss", "{:.2f}") == "–"
 
 
-def test_curves_carry_errors_and_the_level_they_should_have():
+def test_curves_show_errors_and_the_expected_level():
     laps = [
         {
             "lap": k,
@@ -172,7 +172,7 @@ def test_a_row_of_curves_is_as_wide_as_the_page_however_many_there_are():
     one = pictures.Curve([0.0, 1.0], [1.0, 2.0])
     widths = {size(pictures.curves({str(k): one for k in range(n)}))[0] for n in (1, 3, 5)}
     assert len(widths) == 1
-    assert size(pictures.curves({str(k): one for k in range(5)}))[1] > 500  # two rows, and not five plots in one
+    assert size(pictures.curves({str(k): one for k in range(5)}))[1] > 500  # two rows instead of five plots in one row
 
 
 @pytest.mark.parametrize("entries", [3, 200])

@@ -1,4 +1,4 @@
-"""Pictures of samples that are points: a row for every set, all on the axes of the first."""
+"""Pictures of samples that are points: one row per set, all with the axes of the first."""
 
 import io
 
@@ -23,13 +23,13 @@ def test_a_set_that_moved_looks_different_and_one_that_did_not_the_same(count):
     assert not np.array_equal(same[half:], moved[half:])
 
 
-def test_points_that_are_all_the_same_are_seen():
-    """An axis of no length would show nothing."""
+def test_identical_points_are_visible():
+    """An axis of length zero would show nothing."""
     few, many = np.zeros((3, 2)), np.zeros((pictures.FEW, 2))
     picture = image(pictures.marginals({"few": few, "many": many}))
     half = picture.shape[0] // 2
     accent = np.array([int(pictures.ACCENT[i : i + 2], 16) for i in (1, 3, 5)])
-    assert (np.abs(picture[:half] - accent).max(-1) < 100).any()  # the dot, let through by a part
+    assert (np.abs(picture[:half] - accent).max(-1) < 100).any()  # the dot, which is partly transparent
     inside = picture[half + half // 4 : -half // 4, picture.shape[1] // 4 : -picture.shape[1] // 4]
     assert len(np.unique(inside.reshape(-1, 3), axis=0)) > 1  # one bin is darker than the empty ones
 

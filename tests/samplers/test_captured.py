@@ -1,4 +1,7 @@
-"""A captured step draws and counts as the same step taken one by one. Without a GPU, capturing is acted out: its steps are taken, then undone."""
+"""A captured step gives the same draws and counts as the step itself. Without a GPU, capturing is simulated.
+
+The simulation executes the steps of the capture and then restores the state.
+"""
 
 from types import SimpleNamespace
 
@@ -54,7 +57,7 @@ def test_captured_steps_draw_and_count_the_same(name):
             {"solver": "direct"},
             "pc",
             False,
-        ),  # three measured values: an eigenvalue problem that is asked for its success
+        ),  # three measured values: an eigenvalue problem whose success is checked on the host
         ({"iterations": 2}, "tds", True),
         ({"iterations": 3}, "tds", False),
         ({"solver": "gmres"}, "ddpm", False),

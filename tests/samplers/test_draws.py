@@ -1,4 +1,4 @@
-"""Draws against the distributions they should follow, and against each other."""
+"""Draws against their exact distributions, and independence of batch and progress."""
 
 import math
 
@@ -36,7 +36,7 @@ def test_default_draws_follow_the_exact_gaussian_posterior():
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_prior_draws_follow_the_mixture(name):
-    """Weights and moments of a two-component mixture; 512 steps leave less bias than 5,000 draws can show."""
+    """Weights and moments of a two-component mixture; 512 steps have less bias than 5,000 draws can resolve."""
     prior = priors.MixturePrior(
         torch.tensor([0.3, 0.7], dtype=torch.float64),
         torch.tensor([[-2.0, 0.0], [1.0, 1.0]], dtype=torch.float64),
@@ -60,7 +60,7 @@ def test_draws_are_the_same_in_any_batch(name):
     assert (prior.sample(32, steps=12, sampler=name, seed=6) - x).abs().max() > 0.1
 
 
-def test_corrections_end_where_they_are_told_to():
+def test_corrections_end_at_the_given_noise_level():
     prior, _, _ = problem()
     draws = {level: prior.sample(16, steps=8, sampler="pc", down_to=level) for level in (0.0, 1e-9, 1.0, 1e9)}
     assert torch.equal(draws[0.0], draws[1e-9])

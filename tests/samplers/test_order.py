@@ -1,4 +1,4 @@
-"""Order of convergence, measured on an exact mixture prior, and the bias of every sampler on a Gaussian."""
+"""Order of convergence on an exact mixture prior, and the bias of every sampler on a Gaussian."""
 
 import itertools
 import math
@@ -28,7 +28,8 @@ def end_points(prior, sampler, steps, n=256):
 def test_order_of_convergence(name, expected, steps):
     """The deterministic samplers solve an ODE: halving the step divides the error of every end point by 2^order."""
     prior = mixture()
-    # a second-order reference four times finer than the finest run: its own error is 1/16 of that of a second-order run
+    # the second-order reference is four times finer than the finest run, so its error is 1/16 of that of a second-order
+    # run
     truth = end_points(prior, get_sampler("heun"), 8 * steps[-1])
     errors = [float((end_points(prior, get_sampler(name), k) - truth).abs().mean()) for k in steps]
     orders = [math.log2(a / b) for a, b in itertools.pairwise(errors)]
@@ -36,16 +37,16 @@ def test_order_of_convergence(name, expected, steps):
 
 
 def gaussian_std(name, steps, std=1.0, **options):
-    """Standard deviation a sampler returns for N(0, std²), exactly: the step is linear, so follow two end points and noise.
+    """The exact standard deviation that a sampler returns for N(0, std²).
 
-    x_0 = a x_1 + Σ b_i z_i for a linear denoiser; a and b_i come out of draws with a single unit noise.
+    For a linear denoiser x_0 = a x_1 + Σ b_i z_i. Draws with a single unit noise give a and every b_i.
     """
     prior = priors.GaussianPrior(torch.zeros(1, dtype=torch.float64), std**2 * torch.ones(1, 1, dtype=torch.float64))
     sampler = get_sampler(name, **options)
     slots = 1 + steps * sampler.noises_per_step
 
     class UnitNoise:
-        """Row i of the batch gets 1 at address i and 0 elsewhere."""
+        """Random numbers whose row i of the batch is 1 at address i and 0 elsewhere."""
 
         def normal(self, index, shape, *, step=0, draw=None, dtype):
             z = torch.zeros(len(index), *shape, dtype=dtype)
@@ -57,7 +58,7 @@ def gaussian_std(name, steps, std=1.0, **options):
 
 
 def test_bias_of_the_default_is_far_below_that_of_ddpm():
-    """What EM would compound: relative error of the standard deviation of a unit Gaussian."""
+    """EM would compound this error: the relative error of the standard deviation of a unit Gaussian."""
     assert gaussian_std("ddpm", 64) - 1 == pytest.approx(-0.0836, abs=5e-4)
     assert gaussian_std("ddim", 64) - 1 == pytest.approx(-0.0440, abs=5e-4)
     for steps in (18, 24, 32, 64, 256):
@@ -74,8 +75,8 @@ def test_one_calibration_serves_every_variance_and_stochasticity(eta, std):
 
 
 @pytest.mark.parametrize("std", [0.05, 1.0])
-def test_without_it_draws_are_too_wide_by_nearly_the_same_factor(std, monkeypatch):
-    """Nearly: the levels end at σ_min, and 0.05 is nearer to that."""
+def test_without_calibration_draws_are_too_wide_by_nearly_the_same_factor(std, monkeypatch):
+    """Nearly, because the noise levels end at σ_min, which is closer to 0.05."""
     monkeypatch.setattr(ddim, "CALIBRATION", (1.0, 0.0, 0.0))
     assert gaussian_std("ddpm2", 18, std) / std - 1 == pytest.approx(0.0445, abs=2e-3)
     assert gaussian_std("ddpm", 18, std) / std - 1 == pytest.approx(-0.249, abs=1e-3)
@@ -92,7 +93,7 @@ def test_eta_interpolates_between_ddim_and_ddpm():
     prior = mixture()
     for name, eta in (("ddim", 0.0), ("ddpm", 1.0)):
         assert torch.equal(prior.sample(4, 16, name), prior.sample(4, 16, "ddim", eta=eta))
-    # fresh noise in a step has variance σ_s² η² τ: Eq. 3's η², not Algorithm 2's η
+    # new noise in a step has variance σ_s² η² τ, with η² as in Eq. 3, not η as in Algorithm 2
     row = get_sampler("ddim", eta=0.5).table(schedule(16))[3]
     full = get_sampler("ddpm").table(schedule(16))[3]
     assert float(row[3] / full[3]) == pytest.approx(0.5)

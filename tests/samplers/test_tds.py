@@ -29,27 +29,27 @@ def dense_observations(n=3, m=2, size=4, sigma=0.4):
 
 
 def mixture():
-    """Three clusters on a line and a fourth off it: p(x | x_t) has several modes at middle noise, where MMPS goes wrong."""
+    """Three clusters on a line and a fourth off it: p(x | x_t) has several modes at middle noise, where MMPS fails."""
     means = torch.tensor([[-4.0, 0.0], [0.0, 1.0], [4.0, 0.0], [1.0, -4.0]], dtype=DOUBLE)
     weights = torch.tensor([0.4, 0.1, 0.2, 0.3], dtype=DOUBLE)
     return priors.MixturePrior(weights, means, torch.full((4,), 0.5, dtype=DOUBLE))
 
 
-def two_clusters_seen():
-    """One row that two clusters explain alike, one observation."""
+def ambiguous_observation():
+    """One observation with one row, which two clusters explain equally well."""
     A = operators.Dense(torch.tensor([[0.2, 1.0]], dtype=DOUBLE))
     return Observations(torch.tensor([[0.3]], dtype=DOUBLE), A, sigma=0.3)
 
 
 def test_systematic_resampling():
-    """Every particle ⌊Pw⌋ or ⌈Pw⌉ times, and on average over the uniform number exactly Pw."""
+    """Every particle is picked ⌊Pw⌋ or ⌈Pw⌉ times, and on average over the uniform number exactly Pw times."""
     w = torch.tensor([[0.5, 0.25, 0.2, 0.05], [0.0, 1.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]], dtype=DOUBLE)
     grid = (torch.arange(1000, dtype=DOUBLE) + 0.5) / 1000
     ancestors = torch.stack([systematic(w, u.expand(3), w.shape[1]) for u in grid])  # (1000, 3, P)
     counts = torch.nn.functional.one_hot(ancestors, 4).sum(2).double()
     assert (counts >= (4 * w - 1e-9).floor()).all()
     assert (counts <= (4 * w + 1e-9).ceil()).all()
-    assert torch.allclose(counts.mean(0), 4 * w, atol=4e-3)  # the grid's spacing, four times over
+    assert torch.allclose(counts.mean(0), 4 * w, atol=4e-3)  # four times the spacing of the grid
 
 
 def test_fewer_picks_than_particles():
@@ -57,11 +57,11 @@ def test_fewer_picks_than_particles():
     grid = (torch.arange(1000, dtype=DOUBLE) + 0.5) / 1000
     picked = torch.stack([systematic(w, u.expand(1), 2) for u in grid])  # (1000, 1, 2)
     counts = torch.nn.functional.one_hot(picked, 4).sum(2).double()
-    assert (counts[:, 0, 0] == 1).all()  # half the weight, one of two picks
+    assert (counts[:, 0, 0] == 1).all()  # half the weight gets one of two picks
     assert torch.allclose(counts.mean(0), 2 * w, atol=2e-3)
 
 
-def test_weights_survive_what_is_not_a_number():
+def test_weights_with_nan_stay_valid():
     nan, inf = math.nan, math.inf
     w = normalised(torch.tensor([[0.0, nan, math.log(3)], [-inf, -inf, nan], [-1e9, -1e9, -1e9 - 1], [0.0, inf, 0.0]]))
     assert torch.allclose(w[0], torch.tensor([0.25, 0.0, 0.75]))
@@ -96,7 +96,7 @@ def exact_log_likelihood(obs, matrix, x_hat, V):
 )
 @pytest.mark.parametrize("kind", ["dense A", "mask", "mask, full noise covariance"])
 def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, kind):
-    """Differences between two x_t of the same observation, where the constant drops out."""
+    """Differences between two x_t of the same observation, in which the constant cancels."""
     prior, n = gaussian(), 3
     if kind.startswith("mask"):
         mask = torch.tensor([[True, False, True, True], [True, True, True, True], [False, False, True, False]])
@@ -116,16 +116,17 @@ def test_the_twist_of_a_gaussian_prior_is_its_likelihood(options, kind):
             evaluation = posterior.evaluate(x_t, torch.tensor(sigma, dtype=DOUBLE))
             got.append(evaluation.log_likelihood(obs, torch.ones_like(obs.y), posterior.iterations + 4))
             expected.append(exact_log_likelihood(obs, matrix, prior(x_t, sigma), V))
-        # besides the constant of 2π, the whole density: the determinant is in it
+        # the whole density up to the constant of 2π: the determinant is included
         constant = -0.5 * obs.counts() * math.log(2 * math.pi)
         assert torch.allclose(got[0] + constant, expected[0], rtol=1e-7, atol=1e-7)
         assert torch.allclose(got[0] - got[1], expected[0] - expected[1], rtol=1e-7, atol=1e-7)
 
 
 def test_lanczos_determinant_under_correlated_noise():
-    """Eigenvalues of M below the smallest variance of the noise, but not below its smallest eigenvalue, count as they are.
+    """Only eigenvalues of M below the smallest eigenvalue of the noise covariance are clamped.
 
-    As many Lanczos steps as dimensions make zᵀ log(M) z exact; here nothing is known about x and M = Σ_y has eigenvalues 0.1 and 1.9.
+    With as many Lanczos steps as dimensions, zᵀ log(M) z is exact. Here A V Aᵀ = 0, and M = Σ_y has eigenvalues 0.1 and
+    1.9; the first is below the smallest variance of the noise.
     """
     noise = torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=DOUBLE)
     obs = Observations(torch.zeros(1, 2, dtype=DOUBLE), operators.Mask(torch.ones(1, 2)), cov=DenseCovariance(noise))
@@ -135,7 +136,7 @@ def test_lanczos_determinant_under_correlated_noise():
 
 
 def test_lanczos_determinant():
-    """Exact for a multiple of the identity in one step; right on average over probes for a full matrix."""
+    """Exact in one step for a multiple of the identity; unbiased over probes for a full matrix."""
     mask = torch.rand(2, 30) < 0.5
     obs = Observations(torch.randn(2, 30, dtype=DOUBLE), operators.Mask(mask), sigma=0.3)
     isotropic = priors.GaussianPrior(torch.zeros(30, dtype=DOUBLE), 0.7 * torch.eye(30, dtype=DOUBLE))
@@ -158,7 +159,7 @@ def test_lanczos_determinant():
 
 @pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_exact_twist_leaves_weights_equal(order):
-    """Gaussian prior, full solve: the guide is the true posterior, so only the steps' length makes weights differ."""
+    """With a Gaussian prior and a full solve, the twist is exact: weights differ only by the error of finite steps."""
     posterior = gaussian().posterior(dense_observations(1), solver="direct")
     lost = []
     for steps in (32, 128, 384):
@@ -167,13 +168,13 @@ def test_an_exact_twist_leaves_weights_equal(order):
         )
         assert (statistics.resamplings == 0).all()
         lost.append(8 - float(statistics.effective.mean()))
-    # the variance of log w falls like the step: with three times the steps, a third of the loss where it is small
+    # the variance of log w is proportional to the step: with three times the steps, a third of the loss if it is small
     assert lost[2] < 0.5
     assert lost[0] > 1.5 * lost[1] > 3 * lost[2]
 
 
 def moments_agree(x, exact, steps_bias):
-    """First and second moments within five standard errors of the two sets, and the bias of the steps."""
+    """First and second moments agree within five standard errors of the two sets plus the bias of the steps."""
     for power in (1, 2):
         a, b = x**power, exact**power
         error = ((a.var(0) + b.var(0)) / len(x)).sqrt()
@@ -184,22 +185,22 @@ def moments_agree(x, exact, steps_bias):
 
 @pytest.mark.parametrize("order", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_draws_follow_the_exact_posterior_of_a_mixture(order):
-    """Several clusters explain y. MMPS alone gives them the wrong weights; 16 weighted particles do not."""
-    prior, obs, n = mixture(), two_clusters_seen(), 800
+    """Several clusters explain y. MMPS alone gives them wrong weights; 16 weighted particles give the right ones."""
+    prior, obs, n = mixture(), ambiguous_observation(), 800
     exact = prior.posterior(obs, method="exact").exact_sample(n, seed=7)[:, 0]
     posterior = prior.posterior(obs, solver="direct")
     twisted, statistics = posterior.sample(draws=n, steps=128, sampler="tds", order=order, return_stats=True)
     assert moments_agree(
         twisted[:, 0], exact, 0.04 if order == 1 else 0.01
-    )  # 128 steps lose 4 % of a standard deviation
+    )  # 128 steps have an error of 4 % of a standard deviation
     assert float(statistics.effective.mean()) > 4
     assert not moments_agree(posterior.sample(draws=n, steps=128)[:, 0], exact, 0.1)
 
 
 @pytest.mark.parametrize(("method", "particles"), [("exact", 2), ("sigma_t", 32)])
 def test_any_method_guides_to_the_same_posterior(method, particles):
-    """The twist decides how many particles it takes, not where they go."""
-    prior, obs, n = mixture(), two_clusters_seen(), 300
+    """The twist determines how many particles are needed, not the distribution of the draws."""
+    prior, obs, n = mixture(), ambiguous_observation(), 300
     exact = prior.posterior(obs, method="exact").exact_sample(n, seed=7)[:, 0]
     posterior = prior.posterior(obs, method=method)
     assert moments_agree(posterior.sample(draws=n, steps=96, sampler="tds", particles=particles)[:, 0], exact, 0.06)
@@ -209,7 +210,7 @@ def test_one_particle_is_the_guided_sampler():
     posterior = gaussian().posterior(dense_observations())
     alone = posterior.sample(steps=16, sampler="tds", particles=1, seed=4)
     assert torch.allclose(alone, posterior.sample(steps=16, sampler="ddpm", seed=4), atol=1e-12)
-    prior = gaussian()  # without observations there is nothing to weigh
+    prior = gaussian()  # without observations all weights are equal
     for order, name in ((1, "ddpm"), (2, "ddpm2")):
         assert torch.equal(prior.sample(5, 16, "tds", particles=7, order=order), prior.sample(5, 16, name))
 
@@ -235,11 +236,11 @@ def test_statistics():
     assert x.shape == (2, 3, 4)
     assert (statistics.evaluations == 4 * 6).all()  # four particles, five steps and the last denoising
     assert (statistics.forwards == 4 * 6).all()
-    # two measured values; the determinant comes with the solve, and the last denoising is the prior's
+    # two measured values; the solve gives the determinant, and the last denoising uses the prior
     assert (statistics.vjps == 4 * 5 * 2).all()
     assert ((statistics.effective >= 1) & (statistics.effective <= 4)).all()
     assert statistics.resamplings.shape == (2, 3)
-    # one iteration: the solve takes one product, the Lanczos estimate of the determinant one more
+    # one iteration: the solve takes one product, and the Lanczos estimate of the determinant another
     posterior = gaussian().posterior(dense_observations(), iterations=1)
     _, statistics = posterior.sample(steps=5, sampler="tds", particles=4, return_stats=True)
     assert (statistics.vjps == 4 * 5 * 2).all()
@@ -248,7 +249,7 @@ def test_statistics():
 
 
 def test_picks_from_one_set():
-    """With nothing to weigh all particles are picked, once each, and the one that is picked alone is among them."""
+    """With equal weights all particles are picked once each, and the single pick is one of them."""
     posterior = gaussian().posterior(dense_observations(sigma=1e6), solver="direct")
     settings = {"steps": 8, "sampler": "tds", "particles": 4, "seed": 1}
     alone = posterior.sample(draws=2, **settings)
@@ -261,21 +262,24 @@ def test_picks_from_one_set():
     assert torch.allclose(posterior.sample(draws=7, picks=4, batch_size=5, **settings), x, atol=1e-9)
 
 
-def test_picks_leave_less_to_chance():
-    """Which of two clusters: the fraction of four picks varies less than a draw does, by nearly as much as four independent draws would."""
-    prior, obs = mixture(), two_clusters_seen()[[0] * 400]
+def test_picks_reduce_the_variance():
+    """The fraction of four picks in one of two clusters varies less than a single draw.
+
+    The reduction is almost that of four independent draws.
+    """
+    prior, obs = mixture(), ambiguous_observation()[[0] * 400]
     x = prior.posterior(obs, solver="direct").sample(draws=4, steps=32, sampler="tds", particles=16, picks=4)
     right = (x[..., 0] > 2).double()  # (4, 400)
     p = float(right.mean())
-    exact = prior.posterior(two_clusters_seen(), method="exact").exact_sample(20_000)[:, 0, 0]
+    exact = prior.posterior(ambiguous_observation(), method="exact").exact_sample(20_000)[:, 0, 0]
     assert p == pytest.approx(float((exact > 2).double().mean()), abs=4 * math.sqrt(p * (1 - p) / 400))
-    # a quarter for independent draws; four standard errors of a variance of 400 numbers, √(2/400) each, above that
+    # a quarter for independent draws, plus four standard errors of a variance of 400 numbers, √(2/400) each
     assert float(right.mean(0).var()) < 0.25 * (1 + 4 * math.sqrt(2 / 400)) * p * (1 - p)
 
 
 def test_as_an_e_step():
-    """Draws of a shard with `e_step.sampler: tds`, whatever the batch; the shard's screening sees ordinary draws."""
-    prior, obs = mixture(), two_clusters_seen()[[0] * 10]
+    """Draws of a shard with `e_step.sampler: tds` do not depend on the batch size."""
+    prior, obs = mixture(), ambiguous_observation()[[0] * 10]
     options = EStep(sampler="tds", sampler_options={"particles": 4}, solver="direct", steps=16)
     settings = {"index": torch.arange(10), "seed": 0, "lap": 1, "bound": 20.0}
     shard = draw_shard(prior, obs, options, **settings)
@@ -285,8 +289,8 @@ def test_as_an_e_step():
 
 
 def test_picks_in_an_e_step():
-    """Four draws of two sets: their particles are counted once, rejected ones are drawn again, and a part may be renewed."""
-    prior, obs = mixture(), two_clusters_seen()[[0] * 10]
+    """Four draws from two sets: particles are counted once, rejected draws are redrawn, a fraction can be renewed."""
+    prior, obs = mixture(), ambiguous_observation()[[0] * 10]
     options = EStep(sampler="tds", sampler_options={"particles": 4, "picks": 2}, solver="direct", steps=16, draws=4)
     settings = {"index": torch.arange(10), "seed": 0, "lap": 2, "bound": 20.0}
     shard = draw_shard(prior, obs, options, **settings)
@@ -294,14 +298,14 @@ def test_picks_in_an_e_step():
     assert shard.report["evaluations"] == 2 * 10 * 4 * 17
     assert shard.report["draws"] == 40
     assert torch.allclose(draw_shard(prior, obs, options, batch_size=6, **settings).x, shard.x, atol=1e-10)
-    # screening: whatever is beyond the bound is replaced, the rest stays as it was
+    # screening: draws beyond the bound are replaced, the others do not change
     bound = float(shard.x.abs().amax(-1).median())
     screened = draw_shard(prior, obs, options, **{**settings, "bound": bound}, previous=lambda: torch.zeros(4, 10, 2))
     good = shard.x.abs().amax(-1) <= bound
     assert screened.report["rejected"] == int((~good).sum())
     assert torch.equal(screened.x[good], shard.x[good])
     assert float(screened.x.abs().max()) <= bound
-    # a part: both draws of a set are for the same observations
+    # a fraction: both draws of a set belong to the same observations
     renewed = draw_shard(
         prior, obs, options, **settings, previous=lambda: torch.zeros(4, 10, 2, dtype=DOUBLE), fresh=0.3
     )

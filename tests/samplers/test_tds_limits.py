@@ -1,4 +1,4 @@
-"""What weighted draws converge to: the posterior of the prior's own draws, whatever the solver, the noise and σ_min."""
+"""Weighted draws converge to the posterior of the prior's own samples, for any solver, noise and σ_min."""
 
 import math
 
@@ -14,7 +14,7 @@ DOUBLE = torch.float64
 
 
 def test_unequal_noise_and_the_default_solver():
-    """Sliced W₁ to exact draws, over that between exact draws: at most 1.1 besides the Monte-Carlo spread of one set.
+    """Sliced W₁ to exact draws, relative to that between exact draws: at most 1.1 plus the Monte-Carlo spread.
 
     Three iterations of conjugate gradients do not solve a system of six values whose noise is this unequal.
     """
@@ -27,7 +27,7 @@ def test_unequal_noise_and_the_default_solver():
 
 
 def test_the_determinant_of_a_scaled_system():
-    """zᵀ log(SMS) z averaged over all sign vectors z is the trace, exactly; log |S| is taken out again."""
+    """zᵀ log(SMS) z averaged over all sign vectors z is exactly the trace; log |S| is subtracted again."""
     signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=DOUBLE)] * 3)  # (8, 3)
     matrix = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     variances, sigma = torch.tensor([1e-4, 1.0, 1e2], dtype=DOUBLE), torch.tensor(0.3, dtype=DOUBLE)
@@ -39,10 +39,11 @@ def test_the_determinant_of_a_scaled_system():
     assert float(lanczos_logdet(system, signs, obs, 3).mean()) == pytest.approx(float(exact), rel=1e-9)
 
 
-def test_the_law_of_weighted_draws_at_a_large_last_noise_level():
-    """x ~ N(0, 1) and σ_min = 0.5: D(x_t) has variance 1/(1 + σ_min²), and draws follow the posterior of that Gaussian exactly.
+def test_the_distribution_of_weighted_draws_at_a_large_last_noise_level():
+    """For x ~ N(0, 1), D(x_t) at σ_min = 0.5 has variance 1/(1 + σ_min²).
 
-    Ending with E[x | x_t, y] instead of D(x_t) would use y twice, and draws would be too narrow.
+    Draws follow the posterior of that Gaussian exactly. Ending with E[x | x_t, y] instead of D(x_t) would use y twice,
+    and draws would be too narrow.
     """
     sigma_min, n, y = 0.5, 500, 1.0
     prior = priors.GaussianPrior(torch.zeros(1, dtype=DOUBLE), torch.eye(1, dtype=DOUBLE), sigma_min=sigma_min)
@@ -53,5 +54,5 @@ def test_the_law_of_weighted_draws_at_a_large_last_noise_level():
         exact = 1 / (1 / variance + 1 / sigma_y**2)
         mean, error = exact * y / sigma_y**2, math.sqrt(exact / n)
         assert abs(float(x.mean()) - mean) < 4 * error
-        # four standard errors of a variance, and 3 %: what 48 steps over this range lose
+        # four standard errors of a variance, and 3 % for the error of 48 steps over this range
         assert abs(float(x.var()) / exact - 1) < 4 * math.sqrt(2 / n) + 0.03

@@ -23,7 +23,10 @@ from .options import (
     require_folder,
 )
 
-ELSEWHERE = ("diffem.mri.commands",)  # other modules with commands, which their `register(app)` adds
+ELSEWHERE = (
+    "diffem.mri.commands",
+    "diffem.tables.commands",
+)  # other modules with commands, which their `register(app)` adds
 PATIENCE = 8.0  # seconds after a signal within which a run must stop; see `core/interruption.py`
 
 app = typer.Typer(

@@ -102,7 +102,7 @@ def overfitting(history: History, level: float) -> list[str]:
     if other <= (1 + BY_HEART) * own or other - own < one_sided(level) * error:
         return []
     return [
-        f"the network learns its draws by heart: its loss is {own:.3g} on draws it was trained on and {other:.3g} ± "
+        f"the network overfits its training draws: its loss is {own:.3g} on draws it was trained on and {other:.3g} ± "
         f"{error:.1g} on draws for held-out observations; raise e_step.draws, network.dropout or train.augment, or "
         f"lower {_steps_key(history)}"
     ]
@@ -147,7 +147,7 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     )
     return [
         f"{outside:.1%} of the draws explain their observation and lie beyond ±{bound:.3g}, where draws are rejected, "
-        f"and {stuck:.1%} in every try: {what}"
+        f"and {stuck:.1%} in every attempt: {what}"
     ]
 
 

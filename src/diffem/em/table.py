@@ -89,7 +89,7 @@ class LapTable:
 
 
 def _start(data: dict[str, Any]) -> str:
-    state = "new run" if data["done"] < 0 else f"going on after lap {data['done']}"
+    state = "new run" if data["done"] < 0 else f"resuming after lap {data['done']}"
     final = data.get("final", False)
     if data["done"] >= data["laps"] + final:
         state = "all laps are done"

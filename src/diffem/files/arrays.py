@@ -1,4 +1,7 @@
-"""Arrays of numbers from `.npy` and `.npz` files. What a header claims must be what the file holds, before memory is taken for it."""
+"""Read numeric arrays from `.npy` and `.npz` files.
+
+The size that a header claims is compared with the size of the file before memory is allocated.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,22 @@ from . import memory
 from .reading import BLOCK, opened, require_substance, size_of
 from .rows import RowsInFile
 
-MEMBERS = 1024  # arrays of an .npz, at most
+MEMBERS = 1024  # largest number of arrays in an .npz
 
 
 def read_array(path: Path, sha256: str | None = None) -> np.ndarray:
-    """The array in a `.npy`; sha256: what the file's hash must be."""
+    """Read a `.npy` file.
+
+    Args:
+        path: The file.
+        sha256: The expected hash of the file. Default: the hash is not checked.
+
+    Returns:
+        The array.
+
+    Raises:
+        InputError: If the file is corrupted, does not contain numbers, or needs more memory than is available.
+    """
     hashed = hashlib.sha256()
     with opened(path) as file:
         array = _read(file, size_of(file), str(path), hashed.update)
@@ -31,26 +45,38 @@ def read_array(path: Path, sha256: str | None = None) -> np.ndarray:
 
 
 def array_of(data: bytes, name: str) -> np.ndarray:
-    """The array in a `.npy` that is not on disk; name: what messages call it."""
+    """Read an array from the bytes of a `.npy` file; name: name of the file in error messages."""
     return _read(io.BytesIO(data), len(data), name)
 
 
 def read_arrays(path: Path, *names: str, also: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-    """Those of the arrays `names`, one at least, and `also` that an `.npz` holds; all when none is named. Nothing is unpacked to disk."""
+    """Read arrays from an `.npz` file; nothing is unpacked to disk.
+
+    Args:
+        path: The file.
+        names: Names of arrays, of which the file must contain at least one. Default: all arrays of the file.
+        also: Names of optional arrays.
+
+    Returns:
+        The arrays among `names` and `also` that the file contains, by name.
+
+    Raises:
+        InputError: If the file contains none of `names`, or cannot be read.
+    """
     try:
         with opened(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if len(members) > MEMBERS:
-                raise InputError(f"{path} holds {len(members)} arrays, at most {MEMBERS} make sense here")
-            wanted = [name for name in names or members if name in members]
-            if not wanted:
+                raise InputError(f"{path} holds {len(members)} arrays, the limit is {MEMBERS}")
+            selected = [name for name in names or members if name in members]
+            if not selected:
                 found = ", ".join(list(members)[:8])[:200] or "no named arrays"
                 raise InputError(f"{path} holds {found}; needed: an array {' or '.join(map(repr, names))}")
-            wanted += [name for name in also if name in members]
-            return {name: _member(archive, members[name], f"{path}: {name}") for name in wanted}
+            selected += [name for name in also if name in members]
+            return {name: _member(archive, members[name], f"{path}: {name}") for name in selected}
     except InputError:
         raise
-    except Exception as error:  # a damaged archive fails in many ways, and every one is about the file
+    except Exception as error:  # corrupted archives raise many kinds of exceptions, all caused by the file
         raise InputError(f"{path} cannot be read as an .npz: {error}") from error
 
 
@@ -58,12 +84,16 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> np.nd
     require_substance(info.file_size, info.compress_size, name)
     with archive.open(info) as file:
         array = _read(file, info.file_size, name)  # type: ignore[arg-type]
-        file.read(1)  # at the end the archive compares its own checksum
+        file.read(1)  # zipfile checks the CRC when it reaches the end of the member
     return array
 
 
 def array_rows(path: Path) -> RowsInFile:
-    """The array in a `.npy`, of which rows are read as they are used."""
+    """Open a `.npy` file whose rows are read when they are used.
+
+    Raises:
+        InputError: If the header is invalid, or the array has no axes or is stored in column order.
+    """
     with opened(path) as file:
         start = _Start(file)
         shape, fortran, dtype = _header(start, size_of(file), str(path))
@@ -75,31 +105,33 @@ def array_rows(path: Path) -> RowsInFile:
 
 
 def _header(start: _Start, size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether columns come first, and type of an array in a file of `size` bytes, compared with that size."""
+    """Read the header of an array in a file of `size` bytes: its shape, whether it is in Fortran order, its dtype."""
     try:
         version = np.lib.format.read_magic(start)
         if version not in ((1, 0), (2, 0)):
             raise ValueError(f"format version {version}")
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read_header(start)
-    except Exception as error:  # whatever the header's text provokes is about the file
+    except Exception as error:  # an invalid header raises many kinds of exceptions, all caused by the file
         raise InputError(f"{name} cannot be read as an array: {_first_line(error)}") from None
     if dtype.hasobject or dtype.kind not in "biufc" or dtype.subdtype is not None:
         raise InputError(
-            f"{name} cannot be read as an array: it holds {str(dtype)[:80]}, not numbers; objects are never read, they could execute code"
+            f"{name} cannot be read as an array: it holds {str(dtype)[:80]}, not numbers; objects are never read, "
+            "because they could execute code"
         )
     if any(n < 0 for n in shape) or len(shape) > 32:
         raise InputError(f"{name} claims an array of shape {_short(shape)}")
     claimed, held = math.prod(shape) * dtype.itemsize, size - len(start.seen)
     if claimed != held:
         raise InputError(
-            f"{name} cannot be read as an array: {dtype} of shape {_short(shape)} takes {claimed} bytes, the file holds {held}"
+            f"{name} cannot be read as an array: {dtype} of shape {_short(shape)} takes {claimed} bytes, "
+            f"the file holds {held}"
         )
     return shape, fortran, dtype
 
 
 def _read(file: BinaryIO, size: int, name: str, hashed: Callable[[bytes], None] | None = None) -> np.ndarray:
-    """One array from an open file of `size` bytes."""
+    """Read one array from an open file of `size` bytes; hashed: called with every block of the file."""
     start = _Start(file)
     shape, fortran, dtype = _header(start, size, name)
     claimed = math.prod(shape) * dtype.itemsize
@@ -119,7 +151,7 @@ def _read(file: BinaryIO, size: int, name: str, hashed: Callable[[bytes], None] 
 
 
 class _Start:
-    """The beginning of a file, remembered as it is read."""
+    """A reader that records the bytes it has read, so that they can be counted and hashed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.seen = file, bytearray()

@@ -1,7 +1,8 @@
-"""The origin of a run's files: every file that a later step reads names its run, seed and lap, and draws their observations.
+"""The origin of a run's files: every file that a later step reads contains the name, seed and lap of its run.
 
-A checksum shows that a file is whole, not that it belongs where it is: a prior of another lap, seed or run is whole too. The name of a
-run is a hash of its seed, recipe and observations, so an interrupted run and its undisturbed twin write the same bytes.
+Files of draws also contain the range of their observations. A checksum shows that a file is intact, but not that it
+belongs in its place: a prior of another lap, seed or run is intact too. The name of a run is a hash of its seed, recipe
+and observations, so a run that was interrupted and resumed writes the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ class Origin:
     """The file of a run that an object was written for.
 
     Attributes:
-        kind: What the file holds: "start" (an unfinished one), "prior", "training" (an unfinished one), "optimizer", "draws", "losses" or
-            "metrics".
+        kind: The content of the file: "start" (unfinished Gaussian start), "prior", "training" (unfinished training),
+            "optimizer", "draws", "losses" or "metrics".
         run: The name of the run, see `runs/naming.py`.
         seed: The run's seed.
         lap: The lap of this run, counted from its own start.

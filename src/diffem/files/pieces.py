@@ -1,9 +1,10 @@
-"""Tensors in several safetensors files, each below a size: for media and services that limit the size of one file.
+"""Tensors in several safetensors files of limited size, for media and services that limit the size of one file.
 
     model.safetensors                                                          one file
     model-00001-of-00003.safetensors … model-00003-of-00003.safetensors        several
 
-A tensor that does not fit into what is left of a file continues in the next, cut between rows of its first axis.
+A tensor that does not fit into the rest of a file continues in the next file. It is split between rows of its first
+axis.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from .tensors import read_header, read_tensors
 from .writing import file_digest, write_tensors
 
 NAME = re.compile(r"(\w{1,40}?)(-\d{5}-of-\d{5})?\.safetensors")
-MOST = 10_000  # files
-HEADER, ENTRY = (
-    1024,
-    256,
-)  # bytes of a file's header at the most, beside its description: of the file, and of one tensor
+MOST = 10_000  # largest number of files
+HEADER = 1024  # upper bound on a file's header in bytes, without the description and the entries of tensors
+ENTRY = 256  # upper bound on a tensor's entry in the header, in bytes
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def parse_size(text: str) -> int:
-    """`15M` → 15,000,000 bytes; K, M and G are powers of 1000."""
+    """Parse a size: `15M` → 15,000,000 bytes. K, M and G are powers of 1000.
+
+    Raises:
+        InputError: If the text is not a positive size.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)", text.strip().upper())
     if match is None or float(match[1]) <= 0:
         raise InputError(f"a size is a positive number of bytes like 15M, got {text!r}")
@@ -44,14 +47,17 @@ def write_pieces(
     """Write tensors to files in `folder`.
 
     Args:
-        folder: Where to write.
-        name: What the names of the files begin with.
+        folder: Folder for the files.
+        name: Beginning of the file names.
         tensors: Tensors by name.
-        description: What the header of every file states.
-        most: The largest size of a file in bytes; None writes one file.
+        description: Description in the header of every file.
+        most: Largest size of a file in bytes. Default: one file of any size.
 
     Returns:
-        The size and SHA-256 of every file by its name, in the order in which they are read again.
+        The size and SHA-256 of every file by its name, in the order in which the files must be read.
+
+    Raises:
+        InputError: If a row of a tensor does not fit into a file, or there would be too many files.
     """
     pieces = [tensors] if most is None else list(_pieces(tensors, most - HEADER - len(json.dumps(description))))
     if len(pieces) > MOST:
@@ -65,17 +71,17 @@ def write_pieces(
 
 
 def _pieces(tensors: dict[str, Tensor], room: int) -> Iterator[dict[str, Tensor]]:
-    """The tensors of one file after another, of at most `room` bytes each with their entries in the header."""
+    """Iterate over the tensors of each file; with their entries in the header they take at most `room` bytes."""
     piece: dict[str, Tensor] = {}
     left = room
     for name, tensor in tensors.items():
         row = max(1, tensor[0].nbytes if tensor.ndim and len(tensor) else tensor.nbytes)
         if row + ENTRY > room:
             raise InputError(
-                f"a piece is too small for {name}, of which {row} bytes stay together: allow larger pieces"
+                f"a piece is too small for {name}, whose rows of {row} bytes are not split; allow larger pieces"
             )
         rest = tensor
-        while (fit := left - ENTRY) < rest.nbytes:  # cut between rows, or begin the next file if not even one fits
+        while (fit := left - ENTRY) < rest.nbytes:  # split between rows; if no row fits, begin the next file
             if rest.ndim and fit >= row:
                 piece[name], rest = rest[: fit // row], rest[fit // row :]
             yield piece
@@ -86,7 +92,11 @@ def _pieces(tensors: dict[str, Tensor], room: int) -> Iterator[dict[str, Tensor]
 
 
 def require_files(files: Any, name: str, where: str) -> dict[str, str]:
-    """The SHA-256 of every file by its name, from an untrusted list of files."""
+    """Extract the SHA-256 of every file by its name from an untrusted list of files.
+
+    Raises:
+        InputError: If the list is not what `write_pieces` returns for `name`.
+    """
     if not isinstance(files, dict) or not 0 < len(files) <= MOST:
         raise InputError(f"{where}: the card names no hash for {name}.safetensors")
     for file, entry in files.items():
@@ -98,7 +108,7 @@ def require_files(files: Any, name: str, where: str) -> dict[str, str]:
 
 
 def shapes_in_pieces(folder: Path, files: dict[str, str], what: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of all tensors, from the headers alone."""
+    """Read the shapes of all tensors from the headers alone."""
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         for name, shape in read_header(folder / file, what)[0].items():
@@ -107,7 +117,11 @@ def shapes_in_pieces(folder: Path, files: dict[str, str], what: str) -> dict[str
 
 
 def read_pieces(folder: Path, files: dict[str, str], what: str) -> dict[str, Tensor]:
-    """All tensors; a file that is missing, damaged or another one is named in the error."""
+    """Read all tensors.
+
+    Raises:
+        InputError: If a file is missing, corrupted or has another SHA-256; the message names the file.
+    """
     parts: dict[str, list[Tensor]] = {}
     for file, sha256 in files.items():
         if file_digest(folder / file) != sha256:
@@ -120,6 +134,6 @@ def read_pieces(folder: Path, files: dict[str, str], what: str) -> dict[str, Ten
 
 
 def is_piece(file: str, name: str) -> bool:
-    """Whether a file's name is one that `write_pieces` gives."""
+    """Whether `write_pieces` would give a file this name."""
     match = NAME.fullmatch(file)
     return match is not None and match[1] == name

@@ -1,4 +1,7 @@
-"""YAML as recipes use it: words, numbers, lists and mappings. Nothing is executed, and a short text cannot stand for a long one."""
+"""Parse the subset of YAML that recipes use: words, numbers, lists and mappings.
+
+Nothing is executed. Aliases are rejected, because with them a short text can expand to a huge value.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ import yaml
 
 from ..core.errors import InputError
 
-YAML_BYTES, YAML_DEPTH = 32 << 10, 16  # the parser takes a second for as much
+YAML_BYTES, YAML_DEPTH = 32 << 10, 16  # the parser takes about a second for the largest text
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only: an alias lets a line of text stand for a million, and a repeated key hides the first."""
+    """A loader that rejects aliases, deep nesting and repeated keys, of which YAML would keep only the last."""
 
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not read; write the value out")
+            raise yaml.YAMLError("aliases (*name) are not read; repeat the value instead")
         self.depth += 1
         if self.depth > YAML_DEPTH:
             raise yaml.YAMLError(f"values are nested more than {YAML_DEPTH} deep")
@@ -37,9 +40,13 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """YAML values; name: what the text is, for the error."""
+    """Parse YAML; name: name of the text in error messages.
+
+    Raises:
+        InputError: If the text is too long, is not valid YAML, or contains other values than the subset allows.
+    """
     if len(text) > YAML_BYTES:
-        raise InputError(f"{name} is too large: {len(text)} characters, at most {YAML_BYTES} make sense here")
+        raise InputError(f"{name} is too large: {len(text)} characters, the limit is {YAML_BYTES}")
     try:
         value = yaml.load(text, _Loader)  # a SafeLoader: nothing is executed
         _require_plain(value)
@@ -49,7 +56,7 @@ def parse_yaml(text: str, name: str) -> Any:
 
 
 def _require_plain(value: Any) -> None:
-    """Words, finite numbers of ordinary size, and lists and mappings of them."""
+    """Require words, finite numbers below 2^63, and lists and mappings of them; otherwise raise ValueError."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -63,6 +70,6 @@ def _require_plain(value: Any) -> None:
             raise ValueError(f"numbers must be finite, got {value}")
     elif isinstance(value, int):
         if abs(value) >= 1 << 63:
-            raise ValueError("a whole number is beyond 2^63")
+            raise ValueError("integers must be below 2^63 in magnitude")
     elif value is not None and not isinstance(value, str):
         raise ValueError(f"{type(value).__name__} {str(value)[:40]!r} is neither a word nor a number")

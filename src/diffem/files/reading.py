@@ -1,7 +1,8 @@
-"""Reading what somebody else may have written: a file can at worst fail to load.
+"""Read untrusted files: they can fail to load, but they cannot execute code, exhaust memory or block the reader.
 
-Only regular files are opened, a pipe or a device could keep a reader for ever. What a file claims is compared with what it holds before
-memory is taken. JSON has a largest size and depth, and a checksum where we wrote it. Arrays, tensors and YAML: see the neighbours.
+Only regular files are opened, because a pipe or a device could block the reader forever. The size that a file claims is
+compared with its actual size before memory is allocated. JSON is limited in size and depth, and is verified if it
+contains a checksum. Arrays, tensors and YAML have modules of their own: `arrays.py`, `tensors.py`, `plain_yaml.py`.
 """
 
 from __future__ import annotations
@@ -19,20 +20,26 @@ import numpy as np
 
 from ..core.errors import InputError
 
-JSON_BYTES, JSON_DEPTH, JSON_VALUES = 32 << 20, 64, 1 << 21  # a million losses fit
-EXPANSION, SMALL = 200, 64 << 20  # what grows more than so many times on reading, to more than so many bytes, is a trap
-BLOCK = 1 << 20  # bytes hashed at a time
+JSON_BYTES, JSON_DEPTH, JSON_VALUES = 32 << 20, 64, 1 << 21  # enough for a million losses
+EXPANSION = 200  # largest ratio of the size in memory to the size on disk; a larger ratio indicates an attack
+SMALL = 64 << 20  # the ratio is not checked for data of at most this many bytes
+BLOCK = 1 << 20  # bytes read and hashed at a time
 
 StrPath = str | os.PathLike[str]
 
 
 @contextmanager
 def opened(path: StrPath) -> Iterator[BinaryIO]:
-    """The file, for reading; whatever keeps it from being read is an `InputError` that names it."""
+    """Open a file for reading.
+
+    Raises:
+        InputError: If the file cannot be read, is not a regular file, or consists almost entirely of holes. Operating
+            system errors inside the `with` statement are converted to `InputError` too.
+    """
     try:
         _require_regular(path, os.stat(path).st_mode)
         with open(path, "rb", opener=_without_waiting) as file:
-            _require_regular(path, os.fstat(file.fileno()).st_mode)  # it may have been replaced in between
+            _require_regular(path, os.fstat(file.fileno()).st_mode)  # the path may have been replaced since os.stat
             _require_substance(path, file)
             yield file
     except OSError as error:
@@ -45,7 +52,7 @@ def _require_regular(path: StrPath, mode: int) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe opens at once, even if nobody writes to it
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe without a writer must not block the open
 
 
 def _kind(mode: int) -> str:
@@ -54,11 +61,12 @@ def _kind(mode: int) -> str:
 
 
 def size_of(file: BinaryIO) -> int:
+    """Size of an open file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
 def _require_substance(path: StrPath, file: BinaryIO) -> None:
-    """Refuse a large file that is nearly all holes: it takes no room on a disk, and all it claims in memory."""
+    """Reject a large sparse file that is almost entirely holes: small on disk, but of full size in memory."""
     size, held, place = size_of(file), 0, 0
     if size <= SMALL or not hasattr(os, "SEEK_DATA"):
         return
@@ -69,22 +77,30 @@ def _require_substance(path: StrPath, file: BinaryIO) -> None:
             place = os.lseek(descriptor, start, os.SEEK_HOLE)
             held += place - start
     except OSError:
-        pass  # no data beyond this place
+        pass  # lseek fails if no data follow
     os.lseek(descriptor, 0, os.SEEK_SET)
     require_substance(size, held, str(path))
 
 
 def require_substance(size: int, held: int, what: str) -> None:
-    """Refuse `held` bytes that would become `size` bytes on reading, where no real data shrink so much."""
+    """Reject `held` bytes on disk that would become `size` bytes in memory if real data do not compress that well.
+
+    Raises:
+        InputError: If `size` exceeds `SMALL` and is more than `EXPANSION` times `held`.
+    """
     if size > SMALL and size > EXPANSION * held:
-        raise InputError(f"{what} claims {size} bytes and holds {held}: real data do not shrink so much")
+        raise InputError(f"{what} claims {size} bytes and holds {held}: real data do not shrink this much")
 
 
 def read_text(path: StrPath, most: int) -> str:
-    """A text file of at most so many bytes."""
+    """Read a text file in UTF-8 of at most `most` bytes.
+
+    Raises:
+        InputError: If the file is larger or is not text.
+    """
     with opened(path) as file:
         if size_of(file) > most:
-            raise InputError(f"{path} is too large: {size_of(file)} bytes, at most {most} make sense here")
+            raise InputError(f"{path} is too large: {size_of(file)} bytes, the limit is {most}")
         data = file.read(most)
     try:
         return data.decode()
@@ -92,19 +108,23 @@ def read_text(path: StrPath, most: int) -> str:
         raise InputError(f"{path} is not text: {error}") from None
 
 
-# JSON --------------------------------------------------------------------------------------------------------------------
+# JSON -----------------------------------------------------------------------------------------------------------------
 
 
 def parse_json(text: str, name: str) -> Any:
-    """JSON values; name: what the text is, for the error."""
+    """Parse JSON of limited size, depth and number of values; name: name of the text in error messages.
+
+    Raises:
+        InputError: If the text is not valid JSON or exceeds a limit.
+    """
     if len(text) > JSON_BYTES:
-        raise InputError(f"{name} is too large: {len(text)} characters, at most {JSON_BYTES} make sense here")
+        raise InputError(f"{name} is too large: {len(text)} characters, the limit is {JSON_BYTES}")
     data = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
     opening, closing = ((data == ord(a)) | (data == ord(b)) for a, b in ("[{", "]}"))
     depth = np.cumsum(opening.view(np.int8) - closing.view(np.int8), dtype=np.int32)
     if depth.max(initial=0) > JSON_DEPTH:
         raise InputError(f"{name} is not valid: brackets are nested more than {JSON_DEPTH} deep")
-    # a bracket or two become an object of many bytes: a short text may take a large memory
+    # two brackets become a Python object of many bytes, so a short text can take much memory
     if np.count_nonzero(opening) > JSON_VALUES // 2 or np.count_nonzero(data == ord(",")) > 2 * JSON_VALUES:
         raise InputError(f"{name} is too large: it holds more than {JSON_VALUES} values")
     try:
@@ -114,25 +134,34 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def json_checksum(value: dict[str, Any]) -> str:
-    """A hash of what a mapping says, however its text is laid out."""
+    """Hash of the content of a mapping, independent of the layout of its text."""
     return digest(json.dumps(value).encode())
 
 
 def read_json(path: StrPath, most: int = JSON_BYTES) -> Any:
-    """JSON values from a file of at most so many bytes; a mapping that carries a checksum must agree with it."""
+    """Read JSON from a file of at most `most` bytes. If it is a mapping with a checksum, the checksum is verified.
+
+    Raises:
+        InputError: If the file is too large, is not valid JSON, or does not match its checksum.
+    """
     value = parse_json(read_text(path, most), str(path))
     if isinstance(value, dict) and "checksum" in value and value.pop("checksum") != json_checksum(value):
         raise InputError(
-            f"{path} is damaged: its contents do not match its checksum (if you changed it on purpose, remove the checksum)"
+            f"{path} is damaged: its contents do not match its checksum (if you changed it on purpose, "
+            "remove the checksum)"
         )
     return value
 
 
-# places and hashes -------------------------------------------------------------------------------------------------------
+# paths and hashes -----------------------------------------------------------------------------------------------------
 
 
 def require_inside(path: Path, folder: Path) -> Path:
-    """`path`, unless links in it lead out of `folder`: a run holds its own files and no others."""
+    """Return `path` if it lies in `folder` after links are resolved: a run contains only its own files.
+
+    Raises:
+        InputError: If a link leads out of the folder.
+    """
     real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     if not real.is_relative_to(root):
         raise InputError(f"{path} leads out of {folder}, to {real}: links that leave the folder are not followed")
@@ -140,11 +169,12 @@ def require_inside(path: Path, folder: Path) -> Path:
 
 
 def digest(data: bytes | memoryview) -> str:
+    """SHA-256 of bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def file_digest(path: StrPath) -> str:
-    """The hash of a file, read block by block."""
+    """SHA-256 of a file, in hexadecimal; the file is read block by block."""
     value = hashlib.sha256()
     with opened(path) as file:
         while block := file.read(BLOCK):

@@ -1,7 +1,7 @@
-"""Rows of an array in a file, read as they are used: memory is taken for those rows and no others.
+"""Rows of an array in a file, read when they are used, so that only these rows take memory.
 
-They are read, not mapped: pages of a mapped file count as memory of the process for as long as it is mapped, and a mapped file that is cut
-short ends the process.
+The file is read and not memory-mapped. The pages of a mapped file count as memory of the process, and if a mapped file
+is truncated, the next access kills the process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,16 @@ from .reading import opened
 
 
 class RowsInFile:
-    """An array `(n, ...)` at `offset` bytes of a file, row after row; one without axes is one row.
+    """An array `(n, ...)` in row order at byte `offset` of a file. An array without axes has one row.
 
-    A file that is written to or replaced afterwards is refused: what was checked when it was opened would no longer hold.
+    The file is checked when it is opened. If it is modified or replaced afterwards, reading rows raises `InputError`.
+
+    Attributes:
+        path: The file.
+        dtype: Type of the values.
+        shape: Shape of the whole array.
+        offset: Position of the first row in the file, in bytes.
+        row_bytes: Size of one row in bytes.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
@@ -37,7 +44,7 @@ class RowsInFile:
         return self.row_bytes * len(self)
 
     def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
-        """The rows `(m,)`, in that order: one call of the operating system for every run of consecutive ones."""
+        """Read the rows with the indices `(m,)`, in that order, with one system call per run of consecutive rows."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
@@ -57,10 +64,11 @@ class RowsInFile:
         return out
 
     def whole(self) -> np.ndarray:
+        """Read the whole array."""
         return self[:].reshape(self.shape)
 
     def blocks(self, size: int = 1 << 22) -> Iterator[np.ndarray]:
-        """All rows, about `size` bytes at a time."""
+        """Iterate over all rows in blocks of about `size` bytes."""
         rows = max(1, size // max(1, self.row_bytes))
         for first in range(0, len(self), rows):
             yield self[first : first + rows]
@@ -75,6 +83,6 @@ def _fill(descriptor: int, view: memoryview, place: int, path: Path) -> None:
 
 
 def _version(descriptor: int) -> tuple[int, ...]:
-    """What changes with a file's contents, as far as the operating system keeps account of it."""
+    """Device, inode, size and modification time: one of them changes when the file is modified or replaced."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,7 +1,8 @@
-"""Named tensors with a description, as one safetensors file: nothing in it is executed.
+"""Named tensors with a description in a safetensors file. Reading it executes no code.
 
-The header's metadata holds the description as JSON under `diffem`, and in it, as `sha256`, a hash of all else it says and of every
-tensor's name, type, shape and bytes. Files without a hash, of other programs or written before there was one, are read too.
+The metadata in the header contains the description as JSON under the key `diffem`. Its entry `sha256` is a hash of the
+rest of the description and of the name, type, shape and bytes of every tensor. Files without a hash are read without
+this check: files of other programs, and files of older versions of diffem.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ NUMPY = {
 
 
 def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
+    """Hash of the description and of the name, type, shape and bytes of every tensor."""
     value = _described(description)
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -47,9 +49,9 @@ def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) ->
 
 
 def _described(description: dict[str, Any]) -> hashlib._Hash:
-    """A hash that begins with a description, less the hash in it."""
-    said = {name: value for name, value in description.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(said).encode())
+    """Start a hash with the description without its entry `sha256`."""
+    hashed = {name: value for name, value in description.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(hashed).encode())
 
 
 def _begin(value: hashlib._Hash, name: str, dtype: torch.dtype, shape: list[int]) -> None:
@@ -57,10 +59,21 @@ def _begin(value: hashlib._Hash, name: str, dtype: torch.dtype, shape: list[int]
 
 
 def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the description in a file; what: what it should hold, for the error."""
+    """Read all tensors of a file and its description.
+
+    Args:
+        path: The file.
+        what: The expected content of the file in error messages.
+
+    Returns:
+        Tensors by name, and the description without its hash.
+
+    Raises:
+        InputError: If the file is corrupted, or needs more memory than is available.
+    """
     with _tensor_file(path, what) as (file, size, description):
         memory.require(size, str(path))
-        # copied out of the file's mapping: aligned for complex arithmetic, and safe if the file changes
+        # clone() copies out of the mapped file: complex arithmetic needs alignment, and the file may change
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
     if "sha256" in description and description.pop("sha256") != tensors_checksum(tensors, description):
         raise InputError(f"{path} is damaged: its contents do not match its checksum")
@@ -68,7 +81,7 @@ def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor
 
 
 def read_header(path: StrPath, what: str = "tensors") -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
-    """The shapes of the tensors in a file and its description, from the header alone: nothing is compared with the checksum."""
+    """Read the shapes of the tensors and the description from the header alone; the checksum is not verified."""
     with _tensor_file(path, what) as (file, _, description):
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     description.pop("sha256", None)
@@ -76,13 +89,16 @@ def read_header(path: StrPath, what: str = "tensors") -> tuple[dict[str, tuple[i
 
 
 def tensor_rows(path: StrPath, what: str = "tensors") -> tuple[dict[str, RowsInFile], dict[str, Any]]:
-    """The tensors of a file, of which rows are read as they are used, and the description.
+    """Open the tensors of a file, whose rows are read when they are used, and read the description.
 
-    The contents are compared with their checksum once, block by block.
+    The checksum is verified once, block by block.
+
+    Raises:
+        InputError: If the file is corrupted, or contains a type that NumPy does not support.
     """
     path = Path(path)
     with _tensor_file(path, what) as (_, size, description):
-        pass  # the reader has compared the header with the file: offsets, types and shapes agree
+        pass  # safetensors has compared the header with the file: offsets, types and shapes agree
     with opened(path) as file:
         start = size_of(file) - size
         header = parse_json(file.read(start)[8:].decode(), f"{path}: the header")
@@ -111,7 +127,11 @@ def _torch_dtype(dtype: np.dtype) -> torch.dtype:
 
 @contextmanager
 def _tensor_file(path: StrPath, what: str) -> Iterator[tuple[Any, int, dict[str, Any]]]:
-    """The file opened by safetensors, the bytes of its tensors, and its description; whatever goes wrong is an `InputError`."""
+    """Open a file with safetensors; yields the reader, the size of its tensors in bytes, and its description.
+
+    Raises:
+        InputError: If the file cannot be read. All errors inside the `with` statement are converted to `InputError`.
+    """
     from safetensors import safe_open
 
     path = Path(path)
@@ -123,9 +143,9 @@ def _tensor_file(path: StrPath, what: str) -> Iterator[tuple[Any, int, dict[str,
             raise InputError(f"{path} cannot be read as {what}: {claim} {size} bytes")
         entries = file.read(header).count(b'"data_offsets"')
     try:
-        _require_few(entries)  # before the parser makes something of each
+        _require_few(entries)  # checked before the parser allocates an object per tensor
         with safe_open(str(path), "pt") as tensor_file:
-            _require_few(len(tensor_file.keys()))  # the word may be written in other ways
+            _require_few(len(tensor_file.keys()))  # counted again: JSON can spell "data_offsets" with escapes
             notes = (tensor_file.metadata() or {}).get("diffem", "{}")
             description = parse_json(notes, f"{path}: the description in the header")
             if not isinstance(description, dict):
@@ -134,23 +154,27 @@ def _tensor_file(path: StrPath, what: str) -> Iterator[tuple[Any, int, dict[str,
     except InputError as error:
         text = str(error)
         raise InputError(text if str(path) in text else f"{path} cannot be read as {what}: {text}") from None
-    except Exception as error:  # the reader has errors of its own, and every one is about the file
+    except Exception as error:  # safetensors raises its own kinds of exceptions, all caused by the file
         raise InputError(f"{path} cannot be read as {what}: {explain(error)}") from None
 
 
 def _require_few(count: int) -> None:
     if count > TENSORS:
-        raise InputError(f"it holds {count} tensors, at most {TENSORS} make sense here")
+        raise InputError(f"it holds {count} tensors, the limit is {TENSORS}")
 
 
 def explain(error: Exception) -> str:
-    """What went wrong, in a line: our own words as they are, others' with their kind."""
+    """Describe an error in one line: the text of an `InputError`, otherwise the type of the error and its text."""
     text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     return (text.splitlines() or [repr(error)])[0][:400]
 
 
 def require_finite(tensors: dict[str, Tensor], path: StrPath) -> None:
-    """Refuse floating-point tensors with NaN or infinite entries, and exotic types that little arithmetic exists for."""
+    """Reject floating-point tensors with entries that are not finite, and types with little support in PyTorch.
+
+    Raises:
+        InputError: If a tensor is rejected.
+    """
     for name, tensor in tensors.items():
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue

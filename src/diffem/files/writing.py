@@ -1,4 +1,7 @@
-"""Files that are whole or absent: written under a temporary name, synced, renamed. Reading them again: `reading.py` and its neighbours."""
+"""Write files atomically: each is written under a temporary name, synced and renamed, so it is complete or absent.
+
+The counterparts that read these files are in `reading.py`, `arrays.py` and `tensors.py`.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,17 @@ def cache_folder() -> Path:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file, or leave what was there untouched and say why it could not be done."""
+    """Write a file atomically. If this fails, an existing file stays unchanged.
+
+    Raises:
+        StorageError: If the file cannot be written, with the reason.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             partial.unlink(missing_ok=True)
-            # made here and nowhere else: a link that waits under this name is not followed
+            # O_EXCL creates a new file: an existing link with this name is not followed
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -60,7 +67,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             partial.unlink(missing_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the rename itself survives a power cut
+            os.fsync(folder)  # so that the rename survives a power failure
         finally:
             os.close(folder)
     except OSError as error:
@@ -70,11 +77,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A mapping is written with a checksum of what it says, which `read_json` compares and takes off again."""
+    """Write JSON atomically. A mapping gets a key `checksum`, which `read_json` verifies and removes."""
     if isinstance(value, dict):
         value = {name: item for name, item in value.items() if name != "checksum"}
         value["checksum"] = json_checksum(value)
@@ -82,6 +90,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write tensors and their description as a safetensors file, atomically, with a checksum (see `tensors.py`)."""
     from safetensors.torch import save
 
     description = {name: value for name, value in description.items() if name != "sha256"}
@@ -90,22 +99,23 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str,
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
+    """Write an array as a `.npy` file, atomically."""
     write_bytes(path, array_bytes(array))
 
 
 def array_bytes(array: np.ndarray) -> bytes:
-    """The bytes of a `.npy` file, in one copy of the array."""
+    """The bytes of a `.npy` file; the array is copied only once."""
     header, array = io.BytesIO(), np.ascontiguousarray(array)
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
     return b"".join([header.getvalue(), array.reshape(-1).view("u1").data])
 
 
 def clear_partials(folder: Path) -> None:
-    """Remove what an interrupted write left behind."""
+    """Remove the temporary files of interrupted writes."""
     for path in folder.rglob(".*.partial"):
         path.unlink(missing_ok=True)
 
 
 def notice(text: str) -> None:
-    """Tell whoever watches that something was put right."""
+    """Print a line about a problem that was corrected to the standard error."""
     print(f"diffem: {text}", file=sys.stderr, flush=True)

@@ -15,9 +15,11 @@ from torch import nn
 
 from ..core.errors import InputError
 from ..files import memory
+from .conv1d import Conv1d
 from .embedding import NoiseEmbedding
 from .framed import Framed, framed_shape, needs_frame
 from .mlp import MLP
+from .residual import ResidualMLP
 from .unet import UNet
 
 
@@ -32,6 +34,32 @@ def mlp(
     low, high = frequencies or (0.25, 16.0)
     hidden = [256, 256, 256] if hidden is None else hidden
     return MLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
+
+
+def residual(
+    event_shape: tuple[int, ...],
+    hidden: list[int] | None = None,
+    embedding: int = 64,
+    dropout: float = 0.0,
+    frequencies: list[float] | None = None,
+    shown: int = 0,
+) -> nn.Module:
+    low, high = frequencies or (0.25, 16.0)
+    hidden = [256, 256, 256] if hidden is None else hidden
+    return ResidualMLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
+
+
+def conv1d(
+    event_shape: tuple[int, ...],
+    hidden: list[int] | None = None,
+    embedding: int = 64,
+    dropout: float = 0.0,
+    frequencies: list[float] | None = None,
+    shown: int = 0,
+) -> nn.Module:
+    low, high = frequencies or (0.25, 16.0)
+    hidden = [64, 64, 64, 64] if hidden is None else hidden
+    return Conv1d(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
 
 
 def unet(
@@ -56,7 +84,7 @@ def unet(
     return UNet(event_shape, hidden, blocks, heads, noise, dropout, space_to_depth, shown)
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "unet": unet}
+NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "residual": residual, "conv1d": conv1d, "unet": unet}
 
 
 # upper bound of each setting

@@ -39,7 +39,7 @@ def set_aside(error: InputError, *files: Path) -> None:
     for file in files:
         os.replace(file, file.with_name(f"{file.name}.{suffix}"))
     renamed = " and ".join(f"{file.name}.{suffix}" for file in files)
-    notice(f"{error}; renamed to {renamed} and made again")
+    notice(f"{error}; renamed to {renamed}, and recomputed")
 
 
 def _flaw(run: LapFiles, lap: int, file: Path) -> InputError | None:

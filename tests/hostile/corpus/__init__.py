@@ -1,7 +1,8 @@
-"""Inputs from a stranger: damaged, absurd, or made to hang, to fill the memory, to run code or to lead somewhere else.
+"""Untrusted inputs: damaged, absurd, or made to hang, to exhaust memory, to execute code or to lead to other files.
 
-A new one is a function with a line above it that says which command it is given to, what it is, and a word its refusal must contain. It writes
-into an empty folder and returns the path the command is given. Large files are holes. Every input is the same each time it is made.
+A new input is a function with a decorator, which names the command, describes the input, and contains a pattern that
+the error message must match. The function writes into an empty folder and returns the path for the command. Large files
+are sparse. Every input is reproducible.
 """
 
 from . import arrays, exports, foreign, images, observations, priors, recipes, runs, visits, volumes
@@ -20,4 +21,4 @@ FAMILIES = (
     images,
     volumes,
     visits,
-)  # importing one enters its inputs
+)  # importing a module registers its inputs

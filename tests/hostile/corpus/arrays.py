@@ -1,4 +1,4 @@
-"""Arrays of images, for reference and as data."""
+"""Arrays of images, as reference and as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .registry import TIB, Bomb, hole, hostile, pickled
 
 
 def npy(path: Path, header: str | bytes, data: bytes = b"", version: int = 1, length: int | None = None) -> Path:
-    """A `.npy` with a header of our own."""
+    """Write a `.npy` with the given header."""
     text = header.encode() if isinstance(header, str) else header
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     size = len(text) if length is None else length
@@ -87,7 +87,7 @@ def _(folder):
     return folder / "x.npy"
 
 
-@hostile("reference", "a consistent array of 1 TiB of holes", "real data do not shrink so much")
+@hostile("reference", "a consistent array of 1 TiB of holes", "real data do not shrink this much")
 def _(folder):
     path = npy(folder / "x.npy", claim(f"({TIB // 16}, 4)"))
     return hole(path, path.stat().st_size + TIB, path.read_bytes())
@@ -100,7 +100,7 @@ def _(folder):
 
 
 def zeros_npz(path: Path, images: int) -> Path:
-    """An `.npz` of so many images, all zeros: compressed, a thousandth of what it becomes."""
+    """Write an `.npz` of images of zeros, which is a thousand times smaller than its content."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": (images, 3, 32, 32)})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("images.npy", "w") as file:
@@ -110,7 +110,7 @@ def zeros_npz(path: Path, images: int) -> Path:
     return path
 
 
-@hostile("reference", "an .npz that unpacks to a thousand times its size", "real data do not shrink so much")
+@hostile("reference", "an .npz that unpacks to a thousand times its size", "real data do not shrink this much")
 def _(folder):
     return zeros_npz(folder / "x.npz", 40_000)
 

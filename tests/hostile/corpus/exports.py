@@ -1,4 +1,4 @@
-"""Folders in the hub's layout: exported priors of strangers, and folders that an export is to be written into."""
+"""Folders in the hub's layout: untrusted exported priors, and folders into which an export is to be written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shared(folder: Path, kind: str = "network") -> Path:
 
 
 def with_card(folder: Path, change: Callable[[dict[str, Any]], Any], kind: str = "network") -> Path:
-    """An export whose card says something else."""
+    """An export with a changed card."""
     path = shared(folder, kind)
     card = read_json(path / "config.json")
     change(card)
@@ -33,7 +33,7 @@ def with_card(folder: Path, change: Callable[[dict[str, Any]], Any], kind: str =
 
 
 def with_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any], kind: str = "network") -> Path:
-    """An export with other weights, whose card has their hash."""
+    """An export with changed weights, whose card has their hash."""
     path = shared(folder, kind)
     tensors = load_file(path / "model.safetensors")
     change(tensors)
@@ -45,7 +45,7 @@ def with_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any],
 
 
 def with_file(folder: Path, name: str, make: Callable[[Path], Any]) -> Path:
-    """An export in which one file is something else."""
+    """An export in which one file is replaced."""
     path = shared(folder)
     (path / name).unlink()
     make(path / name)
@@ -78,7 +78,7 @@ for file in ("model.safetensors", "config.json"):
     def _(folder, file=file):
         return with_file(folder, file, Path.mkdir)
 
-    @hostile("hub", f"{file} is a terabyte of holes", "is too large|real data do not shrink so much")
+    @hostile("hub", f"{file} is a terabyte of holes", "is too large|real data do not shrink this much")
     def _(folder, file=file):
         return with_file(folder, file, lambda path: hole(path, TIB, b"{"))
 
@@ -111,7 +111,7 @@ def _(folder):
     return with_file(folder, "model.safetensors", lambda path: path.write_bytes(struct.pack("<Q", 5 << 30) + bytes(99)))
 
 
-@hostile("hub", "six gigabytes of a tensor the card does not know", "real data do not shrink so much")
+@hostile("hub", "six gigabytes of a tensor the card does not know", "real data do not shrink this much")
 def _(folder):
     header = {"x": {"dtype": "F32", "shape": [3 << 29], "data_offsets": [0, 6 << 30]}}
     text = json.dumps(header).encode()
@@ -241,7 +241,7 @@ def _(folder):
     return path
 
 
-# folders to write an export into: what is in them is somebody's
+# folders for an export that already contain files
 
 
 def target(folder: Path, files: dict[str, bytes]) -> Path:

@@ -1,4 +1,4 @@
-"""Runs with files of other laps, seeds and runs in them, or on data that changed: whole files, in places where they do not belong."""
+"""Runs that contain intact files of other laps, seeds or runs, or whose data changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARD = ("laps/001/draws/00000.npy", "laps/001/draws/00000.json")
 
 
 def swapped(folder: Path, changes: dict[str, Any], *files: str) -> Path:
-    """A run with files of another."""
+    """A run with files of another run."""
     run, other = write_run(folder / "run"), write_run(folder / "other", **changes)
     for file in files:
         shutil.copy(other / file, run / file)
@@ -36,7 +36,7 @@ def swapped(folder: Path, changes: dict[str, Any], *files: str) -> Path:
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Any]], Any], file: str) -> Path:
-    """A run in which one description was changed and written again with a checksum that agrees."""
+    """A run in which one description was changed and its checksum updated."""
     run = write_run(folder / "run")
     if file.endswith(".safetensors"):
         tensors, description = read_tensors(run / file)
@@ -130,7 +130,7 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of a terabyte of holes", "real data do not shrink so much")
+@hostile("draws", "of a terabyte of holes", "real data do not shrink this much")
 def _(folder):
     run = write_run(folder / "run")
     hole(run / SHARD[0], TIB, (run / SHARD[0]).read_bytes())
@@ -247,7 +247,7 @@ def _(folder):
 
 
 def on_a_file(folder: Path, obs: Observations) -> Path:
-    """A run on observations in a file, which was replaced since."""
+    """A run on observations in a file that was replaced afterwards."""
     observations(32).save(folder / "obs.safetensors")
     run = write_run(folder / "run", data={"source": "file", "path": str(folder / "obs.safetensors")})
     obs.save(folder / "obs.safetensors")

@@ -14,7 +14,7 @@ from .registry import TIB, hostile
 
 
 def png(width: int, height: int, data: bytes = bytes(1000)) -> bytes:
-    """A picture that claims a size, with whatever in it."""
+    """A PNG that claims a size, with arbitrary content."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -49,7 +49,7 @@ def _(folder):
     return folder
 
 
-@hostile("images", "a hundred pictures of 25 million pixels, all black", "real data do not shrink so much")
+@hostile("images", "a hundred pictures of 25 million pixels, all black", "real data do not shrink this much")
 def _(folder):
     data = png(5000, 5000, bytes(5000 * 5001))
     for k in range(100):
@@ -118,7 +118,7 @@ def _(folder):
 def _(folder):
     info = tarfile.TarInfo("a.txt")
     info.size = 10 << 30
-    # gzip members may follow one another: one of 64 MiB of zeros, many times
+    # gzip members can be concatenated: one of 64 MiB of zeros, many times
     zeros = gzip.compress(bytes(1 << 26), 6, mtime=0)
     (folder / "x.tar.gz").write_bytes(gzip.compress(info.tobuf(), mtime=0) + zeros * 160)
     return folder / "x.tar.gz"

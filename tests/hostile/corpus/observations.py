@@ -18,7 +18,7 @@ from .registry import hostile
 def rewritten(
     folder: Path, A: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None, **parts: Any
 ) -> Path:
-    """An observations file with some of it replaced, and a checksum that agrees."""
+    """An observations file in which some entries are replaced and the checksum is updated."""
     from diffem.files.writing import read_tensors
 
     path = folder / "obs.safetensors"
@@ -30,7 +30,7 @@ def rewritten(
 
 
 def node(kind: str, *children: dict[str, Any], tensors: tuple[str, ...] = (), **config: Any) -> dict[str, Any]:
-    """An operator as files describe it."""
+    """An operator in the format of observations files."""
     return {"kind": kind, "config": config, "tensors": list(tensors), "complex": [], "children": list(children)}
 
 
@@ -79,7 +79,7 @@ def _(folder):
 
 
 def dense_noise(values: torch.Tensor, vectors: torch.Tensor) -> dict[str, Any]:
-    """A full noise covariance by its eigenvalues and eigenvectors."""
+    """A full noise covariance with given eigenvalues and eigenvectors."""
     cov = {"kind": "dense", "axes": {"vectors": 2, "values": 1}}
     return {"cov": cov, "tensors": {"cov.values": values, "cov.vectors": vectors}}
 

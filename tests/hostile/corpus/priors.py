@@ -23,7 +23,7 @@ def whole_prior(folder: Path) -> Path:
 
 
 def with_header(path: Path, header: dict[str, Any] | bytes, data: bytes = b"", length: int | None = None) -> Path:
-    """A safetensors file with a header of our own."""
+    """A safetensors file with the given header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
     return path
@@ -118,7 +118,7 @@ def _(folder):
     return with_header(folder / "p.safetensors", {"mean": entry([1 << 62, 4], 0, 16)}, bytes(16))
 
 
-@hostile("prior", "a consistent tensor of 1 TiB of holes", "real data do not shrink so much")
+@hostile("prior", "a consistent tensor of 1 TiB of holes", "real data do not shrink this much")
 def _(folder):
     size = TIB // 4
     description = {"format": "diffem-prior-1", "kind": "GaussianPrior", "event_shape": [size], "sigma": [0.1, 1]}
@@ -133,7 +133,7 @@ def _(folder):
 
 
 def changed(folder: Path, tensors: dict[str, Any] | None = None, kind: str = "network", **description: Any) -> Path:
-    """A prior file with some tensors and parts of its description replaced, and a checksum that agrees."""
+    """A prior file in which tensors and parts of the description are replaced and the checksum is updated."""
     own_tensors, own = packed_prior(kind)
     write_tensors(folder / "prior.safetensors", own_tensors | (tensors or {}), own | description)
     return folder / "prior.safetensors"

@@ -40,7 +40,7 @@ def _(folder):
     return recipe(folder, "\n".join(" " * k + "a:" for k in range(200)))
 
 
-@hostile("recipe", "a file of a gigabyte", "is too large|do not shrink so much")
+@hostile("recipe", "a file of a gigabyte", "is too large|do not shrink this much")
 def _(folder):
     return hole(folder / "recipe.yaml", 1 << 30, b"name: x\n")
 
@@ -127,6 +127,6 @@ def _(folder):
     return recipe(folder, start="/dev/zero")
 
 
-@hostile("recipe, no folder", "a name that climbs out of its folder", "hold no slashes")
+@hostile("recipe, no folder", "a name that climbs out of its folder", "contain no slashes")
 def _(folder):
     return recipe(folder, name="../../../escaped")

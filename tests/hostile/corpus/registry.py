@@ -1,4 +1,4 @@
-"""The register of hostile inputs, the commands they are given to, and what several of them are made with."""
+"""The registry of hostile inputs, the commands that read them, and functions that several inputs use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ TIB = 1 << 40
 class Hostile:
     command: str
     name: str
-    words: str  # what the message must say; it must also name the file, or the key of a recipe that it begins with
+    # a pattern that the message must match; it must also contain the file name, or begin with the recipe key
+    words: str
     make: Callable[[Path], Path]
 
 
 CORPUS: dict[str, Hostile] = {}
 
-# the command a kind of input is given to; {input}: the input, {sound}: a folder of sound things, {out}: a place for what is written
+# The command for each kind of input. {input}: the input; {sound}: a folder of valid inputs; {out}: a folder for
+# outputs.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "prior": ("sample", "{input}", "-n", "2", "--steps", "2", "-o", "{out}/x.npy"),
     "observations": ("posterior", "{sound}/run", "{input}", "-o", "{out}/p.npz", "--draws", "2", "--steps", "2"),
@@ -33,29 +35,31 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run, export": ("export", "{input}", "-o", "{out}/shared"),
     "run, observe": ("observe", "{input}", "-o", "{out}/obs.safetensors"),
     "run, fit": ("fit", "{sound}/recipe.yaml", "-o", "{input}"),
-    "reference": ("evaluate", "{sound}/run", "--reference", "{input}", "--draws", "0", "--samples", "8", "--steps", "2"),
+    "reference": ("evaluate", "{sound}/run", "--reference", "{input}", "--draws", "0", "--samples", "8",
+                  "--steps", "2"),
     "images": ("prepare", "{input}", "-o", "{out}/images.npz"),
-    "volume": ("observe", "fastmri", "--set", "data.path={input}", "--set", "data.size=null", "--set", "data.slices=[0, null]", "--set", "data.image=auto",
-               "-o", "{out}/obs.safetensors"),
-    "maps": ("observe", "fastmri", "--set", "data.path={sound}/volumes", "--set", "data.size=null", "--set", "data.slices=[0, null]", "--set", "data.image=auto",
-             "--set", "data.coils={input}", "-o", "{out}/obs.safetensors"),
+    "volume": ("observe", "fastmri", "--set", "data.path={input}", "--set", "data.size=null",
+               "--set", "data.slices=[0, null]", "--set", "data.image=auto", "-o", "{out}/obs.safetensors"),
+    "maps": ("observe", "fastmri", "--set", "data.path={sound}/volumes", "--set", "data.size=null",
+             "--set", "data.slices=[0, null]", "--set", "data.image=auto", "--set", "data.coils={input}",
+             "-o", "{out}/obs.safetensors"),
     "cifar10": ("observe", "cifar10", "--set", "data.folder={input}", "-o", "{out}/obs.safetensors"),
     "export": ("export", "{sound}/run", "-o", "{input}"),
-    # not of the command line: what is read from Python and by the app, see `reading`
+    # not commands, but functions for Python and the app, see `reading`
     "hub": ("hub", "{input}"),
     "draws": ("draws", "{input}"),
     "run, app": ("look", "{input}"),
-    # not of the command line: what visitors of the app send it, see `visiting`
+    # not commands, but requests of visitors of the app, see `visiting`
     "upload": ("upload", "{input}", "{out}/uploads"),
     "request": ("request", "{input}"),
 }  # fmt: skip
 
-# a sound input for every command: it must be taken
+# a valid input for every command, which must be accepted
 SOUND = {
-    "prior": "prior.safetensors", "observations": "obs.safetensors", "recipe": "recipe.yaml", "run": "run", "run, report": "run",
-    "reference": "reference.npy", "images": "images.tar.gz", "volume": "volumes", "maps": "maps.npy", "cifar10": "cifar",
-    "upload": "images/0.png", "request": "request.json", "run, evaluate": "run", "run, export": "run", "run, observe": "run", "run, app": "run",
-    "export": "shared", "hub": "shared", "draws": "run",
+    "prior": "prior.safetensors", "observations": "obs.safetensors", "recipe": "recipe.yaml", "run": "run",
+    "run, report": "run", "reference": "reference.npy", "images": "images.tar.gz", "volume": "volumes",
+    "maps": "maps.npy", "cifar10": "cifar", "upload": "images/0.png", "request": "request.json", "run, evaluate": "run",
+    "run, export": "run", "run, observe": "run", "run, app": "run", "export": "shared", "hub": "shared", "draws": "run",
 }  # fmt: skip
 
 
@@ -68,7 +72,7 @@ def hostile(command: str, name: str, words: str) -> Callable[[Callable[[Path], P
 
 
 def hole(path: Path, size: int, start: bytes = b"") -> Path:
-    """A file of `size` bytes that takes no room: `start`, then nothing."""
+    """Write a sparse file of `size` bytes that begins with `start` and takes no space on disk."""
     with path.open("wb") as file:
         file.write(start)
         file.truncate(size)
@@ -76,7 +80,7 @@ def hole(path: Path, size: int, start: bytes = b"") -> Path:
 
 
 class Bomb:
-    """Unpickled, it leaves a file behind."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = str(mark)

@@ -14,7 +14,7 @@ from .registry import Bomb, hole, hostile
 
 
 def outside(folder: Path) -> Path:
-    """A folder beside the run, with a prior in it that the run has no business with."""
+    """A folder beside the run, with a prior that does not belong to the run."""
     return write_run(folder / "outside")
 
 
@@ -84,7 +84,7 @@ def _(folder):
     return run
 
 
-@hostile("run", "a run.json of a gigabyte", "is too large|do not shrink so much")
+@hostile("run", "a run.json of a gigabyte", "is too large|do not shrink this much")
 def _(folder):
     run = write_run(folder / "run")
     hole(run / "run.json", 1 << 30, b'{"version": ')

@@ -1,4 +1,4 @@
-"""What visitors of the app send: files to decode, and requests that another web page makes in their name."""
+"""What visitors of the app send: files to decode, and requests that other web pages make in their name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def saved(kind: str, image: Image.Image | None = None, **options: object) -> byt
 
 
 def noise(kind: str) -> bytes:
-    """A picture that does not shrink, always the same."""
+    """A picture that cannot be compressed, always the same."""
     return saved(kind, Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)))
 
 
@@ -58,7 +58,7 @@ def jpeg(width: int, height: int) -> bytes:
 
 
 def webp(width: int, height: int) -> bytes:
-    """A WebP that claims a canvas and has nothing on it."""
+    """A WebP that claims a canvas and contains no pixels."""
     size = b"".join((n - 1).to_bytes(3, "little") for n in (width, height))
     return b"RIFF\x1e\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00" + bytes(4) + size + bytes(8)
 
@@ -69,7 +69,7 @@ def animation(kind: str) -> bytes:
 
 
 def upload(name: str, words: str, file: str, content: bytes | Callable[[], bytes]) -> None:
-    """Enter a file that is handed in under the name `file`."""
+    """Register a file that is uploaded under the name `file`."""
 
     def make(folder: Path) -> Path:
         (folder / file).write_bytes(content if isinstance(content, bytes) else content())
@@ -80,7 +80,7 @@ def upload(name: str, words: str, file: str, content: bytes | Callable[[], bytes
 
 HEADER = SIGNATURES["png"] + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0))
 
-# Formats that Pillow would open, the first by starting Ghostscript, under names that promise another.
+# Formats that Pillow would open, the first by starting Ghostscript, with the suffixes of other formats.
 upload("an EPS", NO_PICTURE, "x.eps", EPS)
 upload("an EPS called .png", NO_PICTURE, "x.png", EPS)
 upload("an EPS with a DOS header", NO_PICTURE, "x.png", DOS_EPS)
@@ -107,7 +107,7 @@ upload("a zip called .npy", NO_PICTURE, "x.npy", b"PK\x03\x04" + bytes(200))
 upload("nothing", "choose a file first", "x.png", b"")
 upload("one byte", NO_PICTURE, "x.png", b"\x89")
 
-# Signatures that lie.
+# Wrong signatures.
 for suffix, signature in SIGNATURES.items():
     upload(f"the signature of .{suffix} alone", "read as an", f"alone.{suffix}", signature)
     upload(f"the signature of .{suffix}, then an EPS", "read as an", f"eps.{suffix}", signature + EPS)
@@ -127,7 +127,7 @@ upload(
     lambda: noise("PNG")[:99] + bytes(900) + noise("PNG")[999:],
 )
 
-# Bombs.
+# Files that expand to a large size.
 upload("a PNG of 10^10 pixels", "10000000000 pixels|100000×100000", "x.png", lambda: png(100_000, 100_000))
 upload("a PNG of 10^8 pixels", "10000×10000 pixels", "x.png", lambda: png(10_000, 10_000, bytes(10_000 * 10_001)))
 upload("a PNG of 2^31 columns", "cannot be read as an image|pixels", "x.png", lambda: png((1 << 31) - 1, 1))
@@ -145,7 +145,7 @@ upload(
 upload("an animated PNG", "animation of 3 frames", "x.png", lambda: animation("PNG"))
 upload("an animated WebP", "animation of 3 frames", "x.webp", lambda: animation("WEBP"))
 
-# Cut off.
+# Truncated files.
 upload("half a PNG", "corrupted", "x.png", lambda: noise("PNG")[: len(noise("PNG")) // 2])
 upload("half a JPEG", "corrupted", "x.jpg", lambda: noise("JPEG")[: len(noise("JPEG")) // 2])
 upload("half a WebP", "corrupted", "x.webp", lambda: noise("WEBP")[: len(noise("WEBP")) // 2])
@@ -210,7 +210,7 @@ def _(folder):
     return folder / "x.npy"
 
 
-# Requests. HOST is the address that the page is served at.
+# Requests. HOST is the address of the page.
 HOST = "127.0.0.1:7860"
 API = "/gradio_api/"
 
@@ -224,7 +224,7 @@ def request(
     host: str | None = HOST,
     mebibytes: int = 0,
 ) -> None:
-    """Enter an HTTP request."""
+    """Register an HTTP request."""
 
     def make(folder: Path) -> Path:
         own = [] if host is None else [("host", host)]

@@ -1,0 +1,138 @@
+"""What a column holds: numbers, whole numbers, truth values or categories."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from ..core.errors import InputError
+
+Kind = Literal["numeric", "integer", "boolean", "categorical"]
+KINDS: tuple[str, ...] = get_args(Kind)
+FEW = 20  # categories that any column may have
+MANY = 256  # categories that a column may have unless it is named as categorical
+MOST = 4096  # categories that a column may have at all
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table an imputer was fitted to.
+
+    Attributes:
+        name: As in the table.
+        kind: What it holds.
+        categories: The values it was observed to take, for kinds without order.
+    """
+
+    name: Hashable
+    kind: Kind
+    categories: tuple[Any, ...] = ()
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether its values are categories, truth values among them."""
+        return self.kind in ("boolean", "categorical")
+
+    def numbers(self, column: pd.Series) -> np.ndarray:
+        """Its values as float64 `(n,)`; categories as their numbers, NaN if missing or never observed in the fit."""
+        if not self.is_categorical:
+            return _as_floats(column, self.kind)
+        codes = pd.Index(self.categories, dtype=object).get_indexer(column.astype(object)).astype(np.float64)
+        return np.where((codes < 0) | column.isna().to_numpy(), np.nan, codes)
+
+    def values(self, numbers: np.ndarray) -> np.ndarray:
+        """What `numbers` made of values, undone: categories by their numbers, whole numbers rounded."""
+        if self.is_categorical:
+            kept = np.empty(len(self.categories), dtype=object)
+            kept[:] = self.categories
+            return kept[numbers.astype(np.int64)]
+        return np.rint(numbers) if self.kind == "integer" else numbers
+
+
+def describe(column: pd.Series, kind: str | None = None, round_integers: bool = True) -> Column:
+    """The description of a column with at least one value.
+
+    Args:
+        column: The values, `(n,)`.
+        kind: What it holds, if the caller knows; one of `KINDS`.
+        round_integers: Whether a column of floating-point numbers that are all whole is `integer`; otherwise it is
+            `numeric`.
+
+    Raises:
+        InputError: The column holds no value, text, dates, or what does not fit `kind`.
+    """
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"column {column.name!r}: the kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    observed = column.dropna()
+    if observed.empty:
+        raise InputError(f"column {column.name!r} holds no value at all: nothing can be learned about it; leave it out")
+    found = kind or _kind(observed, round_integers)
+    if found in ("numeric", "integer"):
+        numbers = _as_floats(observed, found)
+        if found == "integer" and (numbers != np.rint(numbers)).any():
+            raise InputError(f"column {column.name!r} was named as integer and holds other numbers")
+        return Column(column.name, "integer" if found == "integer" else "numeric")
+    return Column(column.name, "boolean" if found == "boolean" else "categorical", _categories(observed, kind))
+
+
+def _kind(observed: pd.Series, round_integers: bool) -> str:
+    dtype = observed.dtype
+    if types.is_bool_dtype(dtype):
+        return "boolean"
+    if isinstance(dtype, pd.CategoricalDtype):
+        return "categorical"
+    if types.is_object_dtype(dtype) or types.is_string_dtype(dtype):
+        inferred = pd.api.types.infer_dtype(observed, skipna=True)
+        if inferred in ("string", "mixed", "mixed-integer", "bytes"):
+            return "categorical"
+        if inferred == "boolean":
+            return "boolean"
+        if inferred not in ("integer", "floating", "mixed-integer-float", "decimal"):
+            raise InputError(f"column {observed.name!r} holds values of type {inferred}; convert them to numbers first")
+    elif not types.is_numeric_dtype(dtype):
+        raise InputError(f"column {observed.name!r} holds values of type {dtype}; convert them to numbers first")
+    if types.is_integer_dtype(dtype):
+        return "integer"
+    whole = round_integers and bool((_as_floats(observed, "numeric") % 1 == 0).all())
+    return "integer" if whole else "numeric"
+
+
+def _as_floats(column: pd.Series, kind: str) -> np.ndarray:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(object)
+    try:
+        values = column.astype(object).where(column.notna(), np.nan) if column.dtype == object else column
+        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"column {column.name!r} is {kind}, but not all of its values are numbers: {_examples(column)}"
+        ) from None
+
+
+def _categories(observed: pd.Series, kind: str | None) -> tuple[Any, ...]:
+    try:
+        different = observed.astype(object).unique().tolist()
+    except TypeError:
+        raise InputError(
+            f"column {observed.name!r}: every value must be a number, a string or a truth value, "
+            f"got {_examples(observed)}"
+        ) from None
+    count, most = len(different), MOST if kind is not None else MANY
+    if count > most or (kind is None and count > max(FEW, len(observed) // 2)):
+        raise InputError(
+            f"column {observed.name!r} seems to hold text: {count} different values in {len(observed)} rows, such as "
+            f"{_examples(observed)}. Leave it out, or name it as a category if it is one: "
+            f"columns={{{observed.name!r}: 'categorical'}}" + (f" (at most {MOST} categories)" if count > MOST else "")
+        )
+    return tuple(
+        sorted(different, key=lambda value: (str(type(value)), value if isinstance(value, str) else 0, str(value)))
+    )
+
+
+def _examples(column: pd.Series) -> str:
+    return ", ".join(repr(value)[:40] for value in column.dropna().iloc[:3])

@@ -1,0 +1,68 @@
+"""The command for tables: fill the gaps of a CSV or Parquet file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..cli.options import SeedOption, require_file
+from ..core.errors import InputError
+
+
+def impute(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="a .csv, .tsv or .parquet with gaps")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="the completed table: .csv, .tsv or .parquet")],
+    draws: Annotated[int, typer.Option("--draws", min=2, help="draws per missing value, whose mean is filled in")] = 20,
+    imputations: Annotated[
+        int,
+        typer.Option("--imputations", min=0, help="write this many tables completed at random, too: NAME-1.csv, …"),
+    ] = 0,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind", metavar="COLUMN=KIND", help="what a column holds: numeric, integer, boolean or categorical"
+        ),
+    ] = None,
+    laps: Annotated[int, typer.Option("--laps", min=1, help="laps of EM")] = 12,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help="training steps per lap; by the number of rows when absent")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="the report, .html; beside the completed table when absent")
+    ] = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Fill the gaps of a table, and report how well that can be done.
+
+    A few observed values are left out of the fit and predicted, for the report; the values in the table are never
+    changed.
+    """
+    try:
+        from . import DiffusionImputer
+        from .command import impute as complete
+        from .files import SUFFIXES
+    except ImportError as error:
+        raise InputError(
+            f"imputing tables needs scikit-learn and pandas: pip install diffem[tables] ({error})"
+        ) from None
+    if table.suffix not in SUFFIXES:
+        raise InputError(f"{table}: a table is a file that ends in {', '.join(SUFFIXES)}")
+    require_file("--out", out, *SUFFIXES)
+    page = require_file("--report", report or out.with_suffix(".html"), ".html")
+    kinds = dict(_named(text) for text in kind or [])
+    imputer = DiffusionImputer(laps=laps, steps=steps, draws=draws, columns=kinds, random_state=seed, verbose=True)
+    complete(table, out, page, imputer=imputer, imputations=imputations, say=typer.echo)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, separator, kind = text.rpartition("=")
+    if not separator or not name:
+        raise InputError(f"--kind needs COLUMN=KIND, got {text!r}")
+    return name, kind
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(impute)

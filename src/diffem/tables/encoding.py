@@ -1,0 +1,82 @@
+"""A table as a matrix of about standard normal numbers, and draws of that matrix as values of the table again.
+
+Numbers go through their ranks (`quantiles.py`), categories through code words (`codes.py`). A column with a single
+value has no coordinate: nothing about it is uncertain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .codes import Codebook
+from .columns import Column, describe
+from .quantiles import RankGaussian
+
+
+class Encoding:
+    """The columns of a table, and where the coordinates of each are.
+
+    Attributes:
+        columns: All columns, in the table's order.
+        places: Per column its coordinates; empty for a constant.
+        size: The number of coordinates.
+    """
+
+    def __init__(
+        self, frame: pd.DataFrame, kinds: Mapping[Any, str] | None = None, round_integers: bool = True
+    ) -> None:
+        """Learn the transforms from the observed values of a table; `kinds` names what some columns hold."""
+        kinds = kinds or {}
+        self.columns = [describe(frame[name], kinds.get(name), round_integers) for name in frame.columns]
+        self._transforms: list[RankGaussian | Codebook | None] = []
+        self._constants: list[float] = []
+        self.places: list[slice] = []
+        self.size = 0
+        for column in self.columns:
+            observed = column.numbers(frame[column.name])
+            observed = observed[~np.isnan(observed)]
+            transform = _transform(column, observed)
+            width = transform.words.shape[1] if isinstance(transform, Codebook) else int(transform is not None)
+            self._transforms.append(transform)
+            self._constants.append(float(observed[0]))
+            self.places.append(slice(self.size, self.size + width))
+            self.size += width
+
+    def encode(self, frame: pd.DataFrame) -> np.ndarray:
+        """The matrix `(n, size)` in float32, NaN for missing values and categories that the fit never observed."""
+        return self._encoded([column.numbers(frame[column.name]) for column in self.columns])
+
+    def _encoded(self, numbers: list[np.ndarray]) -> np.ndarray:
+        z = np.empty((*numbers[0].shape, self.size), dtype=np.float32)
+        for values, transform, place in zip(numbers, self._transforms, self.places, strict=True):
+            if isinstance(transform, Codebook):
+                z[..., place] = transform.encode(np.where(np.isnan(values), -1, values).astype(np.int64))
+            elif transform is not None:
+                z[..., place.start] = transform.encode(values)
+        return z
+
+    def snapped(self, z: np.ndarray) -> np.ndarray:
+        """Draws z `(..., size)` moved to the nearest that stand for values of the table."""
+        return self._encoded([self.decode(k, z) for k in range(len(self.columns))])
+
+    def decode(self, k: int, z: np.ndarray) -> np.ndarray:
+        """Column k of draws z `(..., size)` as numbers `(...)`, those of `Column.numbers`."""
+        transform, place = self._transforms[k], self.places[k]
+        if transform is None:
+            return np.full(z.shape[:-1], self._constants[k])
+        if isinstance(transform, Codebook):
+            return transform.decode(z[..., place]).astype(np.float64)
+        numbers = transform.decode(z[..., place.start])
+        return np.rint(numbers) if self.columns[k].kind == "integer" else numbers
+
+
+def _transform(column: Column, observed: np.ndarray) -> RankGaussian | Codebook | None:
+    if (observed == observed[0]).all():
+        return None
+    if column.is_categorical:
+        return Codebook(np.bincount(observed.astype(np.int64), minlength=len(column.categories)))
+    return RankGaussian(observed)

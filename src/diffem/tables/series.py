@@ -1,0 +1,205 @@
+"""An imputer for series: gaps and irregular times of several channels, filled by draws given what lies around them.
+
+A series is cut into overlapping windows (`windows.py`), whose joint distribution over channels and times is learned by
+the EM of `diffem.fit` with a network that convolves along time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..core.errors import InputError
+from .encoding import Encoding
+from .engine import RARE, default_recipe, draw, learn
+from .frames import as_frame, like
+from .windows import Grid, spacing, times_of
+
+COVERED = 4  # windows of the training that hold a point
+BLOCK = 0.25  # longest gap that is made in additional windows, relative to the window
+
+
+class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Fill the gaps of series of numbers, `(times, channels)`.
+
+    X is a data frame whose index holds the times, numbers or dates, or an array with one row per unit of time; or a
+    list of such series, which are taken as independent examples of the same kind. What comes back has the same rows. To
+    impute at further times, add rows of NaN there. Values that are there are never changed.
+
+    Args:
+        window: Times in a window; gaps much longer than that are filled as if nothing was known around them.
+        every: The distance of times on the grid, in nanoseconds for dates; the median difference if None.
+        laps: Laps of EM.
+        steps: Training steps in each; by the number of windows if None.
+        draws: Posterior draws behind an estimate.
+        n_imputations: Completed series that `sample_posterior` returns.
+        estimate: What `transform` takes of the draws, their "mean" or "median".
+        sampling_steps: Steps of a draw.
+        random_state: Seed of all random numbers.
+        device: Where to compute; a GPU if there is one when None.
+        recipe: Keys of diffem's recipe to change.
+        out: A folder for the run behind the fit; temporary if None.
+        verbose: Whether to print a line per lap.
+    """
+
+    def __init__(
+        self,
+        *,
+        window: int = 64,
+        every: float | None = None,
+        laps: int = 8,
+        steps: int | None = None,
+        draws: int = 24,
+        n_imputations: int = 5,
+        estimate: str = "mean",
+        sampling_steps: int = 24,
+        random_state: Any = None,
+        device: str | None = None,
+        recipe: Mapping[str, Any] | None = None,
+        out: str | Path | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.window = window
+        self.every = every
+        self.laps = laps
+        self.steps = steps
+        self.draws = draws
+        self.n_imputations = n_imputations
+        self.estimate = estimate
+        self.sampling_steps = sampling_steps
+        self.random_state = random_state
+        self.device = device
+        self.recipe = recipe
+        self.out = out
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from one or several series; y is not used."""
+        if self.estimate not in ("mean", "median"):
+            raise InputError(f"estimate must be 'mean' or 'median', got {self.estimate!r}")
+        if not isinstance(self.window, int | np.integer) or self.window < 4:
+            raise InputError(f"window must be an integer of at least 4, got {self.window!r}")
+        frames = [as_frame(series, least_rows=2) for series in _listed(X)]
+        validate_data(self, _listed(X)[0], reset=True, skip_check_array=True)
+        if any(list(frame.columns) != list(frames[0].columns) for frame in frames):
+            raise InputError("all series must have the same channels, in the same order")
+        random = check_random_state(self.random_state)
+        self.seed_ = int(random.randint(1 << 31))
+        times = [times_of(frame) for frame in frames]
+        self.every_ = float(self.every) if self.every is not None else spacing(times)
+        whole = pd.concat(frames, ignore_index=True)
+        self.encoding_ = Encoding(whole, dict.fromkeys(whole.columns, "numeric"))
+        if self.encoding_.size < len(whole.columns):
+            constant = [
+                c.name for c, p in zip(self.encoding_.columns, self.encoding_.places, strict=True) if p.start == p.stop
+            ]
+            raise InputError(f"channels {constant[:5]} have a single value: leave them out")
+        grids = [Grid.of(self.encoding_.encode(f), t, self.every_) for f, t in zip(frames, times, strict=True)]
+        windows, held_out = _split(grids, int(self.window))
+        windows = with_more_blocks(windows, random)
+        recipe = default_recipe(len(windows), self.laps, self.steps) | {
+            "network": {"kind": "conv1d", "hidden": [64, 64, 64, 64]},
+            "gaussian": {},
+        }
+        self.priors_ = learn(
+            windows,
+            recipe,
+            seed=self.seed_,
+            held_out=held_out,
+            gaps=block_gaps,
+            changes=dict(self.recipe or {}),
+            out=self.out,
+            device=self.device,
+            progress=self.verbose,
+        )
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """The series with their gaps filled by estimates, in the form of X."""
+        combine = np.median if self.estimate == "median" else np.mean
+        done = []
+        for series in _listed(X):
+            frame, drawn = self._drawn(series, self.draws)
+            done.append(like(_filled(frame, combine(drawn, axis=0)), series))
+        return done if isinstance(X, list) else done[0]
+
+    def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
+        """Several completed versions of X, whose gaps are filled with draws that differ from one to the next."""
+        count = self.n_imputations if n_imputations is None else n_imputations
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise InputError(f"n_imputations must be a positive integer, got {count!r}")
+        done: list[list[Any]] = [[] for _ in range(count)]
+        for series in _listed(X):
+            frame, drawn = self._drawn(series, int(count))
+            for kept, values in zip(done, drawn, strict=True):
+                kept.append(like(_filled(frame, values), series))
+        return done if isinstance(X, list) else [kept[0] for kept in done]
+
+    def _drawn(self, series: Any, draws: int) -> tuple[pd.DataFrame, np.ndarray]:
+        """The series, and draws of all its values `(draws, n, channels)`."""
+        check_is_fitted(self, "priors_")
+        frame = as_frame(series)
+        validate_data(self, series, reset=False, skip_check_array=True)
+        grid = Grid.of(self.encoding_.encode(frame), times_of(frame), self.every_)
+        windows, firsts = grid.windows(int(self.window), max(1, int(self.window) // 2))
+        x = draw(self.priors_, windows, draws, steps=self.sampling_steps, seed=self.seed_)
+        z = grid.joined(x, firsts)[:, grid.places]
+        return frame, np.stack([self.encoding_.decode(k, z) for k in range(z.shape[-1])], -1)
+
+
+def _listed(X: Any) -> list[Any]:
+    return X if isinstance(X, list) and all(isinstance(series, pd.DataFrame | np.ndarray) for series in X) else [X]
+
+
+def _filled(frame: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
+    return frame.astype(np.float64).fillna(pd.DataFrame(values, frame.index, frame.columns))
+
+
+def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Windows `(n, channels, length)` to learn from, and others, of every tenth series or the ends, to compare laps."""
+    stride = max(1, length // COVERED)
+    if len(grids) >= 10:
+        kept, held = [grid for k, grid in enumerate(grids) if k % 10], grids[::10]
+    else:
+        cuts = [grid.values.shape[1] - max(length, grid.values.shape[1] // 10) for grid in grids]
+        long = all(cut >= 4 * length for cut in cuts)
+        parts = list(zip(grids, cuts, strict=True)) if long else []
+        kept = [Grid(grid.values[:, :cut], grid.places) for grid, cut in parts] or grids
+        held = [Grid(grid.values[:, cut:], grid.places) for grid, cut in parts]
+    windows = [
+        _informed(np.concatenate([grid.windows(length, stride)[0] for grid in some])) for some in (kept, held) if some
+    ]
+    enough = len(windows) == 2 and len(windows[1]) > 0
+    return windows[0], windows[1] if enough else None
+
+
+def _informed(windows: np.ndarray) -> np.ndarray:
+    """The windows `(n, channels, length)` that hold a value."""
+    return windows[~np.isnan(windows).all((1, 2))]
+
+
+def block_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
+    """Which values of windows, of shape `(n, channels, length)`, are missing: a block in about half of the channels."""
+    n, channels, length = shape
+    first, width = (
+        random.randint(length, size=(n, channels, 1)),
+        random.randint(1, max(2, int(BLOCK * length)), size=(n, channels, 1)),
+    )
+    times = np.arange(length)
+    return (times >= first) & (times < first + width) & (random.random_sample((n, channels, 1)) < 0.5)
+
+
+def with_more_blocks(windows: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """Windows `(n, channels, length)`, and copies of half of them with further gaps, in blocks, if gaps are rare."""
+    if np.isnan(windows).mean() >= RARE:
+        return windows
+    copies = windows[random.permutation(len(windows))[: max(1, len(windows) // 2)]]
+    copies = np.where(block_gaps(copies.shape, random), np.float32(np.nan), copies)
+    return np.concatenate([windows, _informed(copies)])

@@ -1,0 +1,89 @@
+"""A series as windows on a regular grid of times, and windows as a series again.
+
+Times that are not equally far apart are placed on the nearest point of a grid. A gap is a point without a value; a
+point that several rows share holds their mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ..core.errors import InputError
+
+REGULAR = 1e-6  # differences of times that agree to this relative accuracy are equal
+LARGEST = 1 << 26  # points of a grid
+
+
+def times_of(frame: pd.DataFrame) -> np.ndarray:
+    """The times of a series `(n,)` as numbers, from its index.
+
+    Raises:
+        InputError: The index holds neither numbers nor dates, or does not increase.
+    """
+    index = frame.index
+    if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
+        times = index.as_unit("ns").asi8.astype(np.float64)
+    elif pd.api.types.is_numeric_dtype(index.dtype):
+        times = index.to_numpy(dtype=np.float64)
+    else:
+        raise InputError(f"the index of a series must hold its times, numbers or dates, got {index.dtype}")
+    if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+        raise InputError("the times of a series, its index, must be finite and increase")
+    return times
+
+
+def spacing(times: list[np.ndarray]) -> float:
+    """The distance between points of the grid: the median difference of the times of all series."""
+    differences = np.concatenate([np.diff(t) for t in times])
+    if not len(differences):
+        raise InputError("a series must have at least two rows")
+    return float(np.median(differences))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The values of one series on a regular grid.
+
+    Attributes:
+        values: `(channels, points)`, NaN where there is none.
+        places: The point of every row of the series, `(n,)`.
+    """
+
+    values: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, z: np.ndarray, times: np.ndarray, every: float) -> Grid:
+        """z: `(n, channels)` at times `(n,)`."""
+        places = np.rint((times - times[0]) / every).astype(np.int64)
+        points = int(places[-1]) + 1
+        if points * z.shape[1] > LARGEST:
+            raise InputError(
+                f"a grid from the first to the last time every {every:g} has {points} points; "
+                "the times are too irregular, split the series"
+            )
+        sums, counts = np.zeros((points, z.shape[1])), np.zeros((points, z.shape[1]))
+        np.add.at(sums, places, np.nan_to_num(z))
+        np.add.at(counts, places, ~np.isnan(z))
+        means = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+        return cls(means.T.astype(np.float32), places)
+
+    def windows(self, length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+        """Windows `(m, channels, length)` that cover the grid, NaN beyond its end, and their first points `(m,)`."""
+        channels, points = self.values.shape
+        firsts = np.arange(0, max(1, points - length + stride), stride)
+        firsts = np.unique(np.minimum(firsts, max(0, points - length)))
+        padded = np.full((channels, max(points, length)), np.nan, dtype=np.float32)
+        padded[:, :points] = self.values
+        return np.stack([padded[:, first : first + length] for first in firsts]), firsts
+
+    def joined(self, windows: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+        """The grid `(..., points, channels)` of windows `(..., m, channels, length)`: each point from the nearest."""
+        points, length = self.values.shape[1], windows.shape[-1]
+        middles = firsts + (length - 1) / 2
+        nearest = np.abs(np.arange(points)[:, None] - middles).argmin(1)
+        # indices on both sides of a slice put the axis of points first
+        return np.moveaxis(windows[..., nearest, :, np.arange(points) - firsts[nearest]], 0, -2)

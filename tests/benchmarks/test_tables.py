@@ -1,0 +1,51 @@
+"""The tables benchmark: fraction and mechanism of masks, ranks over complete cases, encoding of categories."""
+
+import numpy as np
+import pytest
+
+from benchmarks.tables.collect import averaged, ranks
+from benchmarks.tables.data import Table
+from benchmarks.tables.masks import MECHANISMS, missing
+from benchmarks.tables.methods import OneHot
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_masks_have_the_given_fraction_and_leave_a_value_in_every_row(mechanism):
+    values = np.random.default_rng(0).standard_normal((4000, 10))
+    gone = missing(values, mechanism, 0.3, 0)
+    assert not gone.all(1).any()
+    hidden = gone.mean(0)[gone.any(0)]
+    assert (np.abs(hidden - 0.3) < 0.03).all()  # four standard errors of 4,000 values
+    assert gone.any(0).sum() == (7 if mechanism == "mar" else 10)
+    assert np.array_equal(gone, missing(values, mechanism, 0.3, 0))
+    assert not np.array_equal(gone, missing(values, mechanism, 0.3, 1))
+
+
+def test_gaps_depend_on_complete_columns_if_they_are_missing_at_random():
+    values = np.random.default_rng(0).standard_normal((4000, 10))
+    gone = missing(values, "mar", 0.3, 0)
+    complete = values[:, ~gone.any(0)]
+    related = np.abs(np.corrcoef(complete.T, gone[:, gone.any(0)].T)[:3, 3:])
+    assert related.max(0).min() > 0.1  # six standard errors of a correlation of 0
+
+
+def test_one_hot_columns_decode_to_what_they_encode():
+    values = np.array([[0.5, 2], [1.5, 0], [-1.0, 1]])
+    code = OneHot(Table("t", values, np.zeros(3), ("a", "b"), ((), ("x", "y", "z"))))
+    decoded, probabilities = code.decode(code.encode(values))
+    assert np.array_equal(decoded, values)
+    assert np.array_equal(probabilities[1].argmax(1), [2, 0, 1])
+    assert np.isnan(code.encode(np.array([[0.5, np.nan]]))[0, 1:]).all()
+
+
+def test_ranks_are_means_over_cases_that_all_methods_were_run_on():
+    lines = [
+        {"table": table, "mechanism": "mcar", "mask": mask, "method": method, "rmse_out": error + mask}
+        for table, errors in (("one", (1.0, 2.0)), ("two", (3.0, 2.0)), ("three", (1.0,)))
+        for mask in (0, 1)
+        for method, error in zip(("ours", "other"), errors, strict=False)
+    ]
+    rows = averaged(lines)
+    assert len(rows) == 5
+    assert rows[0]["masks"] == 2
+    assert ranks(rows, "rmse_out") == {"mean_rank_rmse_out_other": 1.5, "mean_rank_rmse_out_ours": 1.5}

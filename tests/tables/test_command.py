@@ -1,0 +1,97 @@
+"""`diffem impute`: files in, completed files and a report out."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from diffem.cli.commands import app
+from diffem.core.errors import InputError
+from diffem.tables.assessment import gap_auc, hide
+
+TABLE = """age,city,children,member
+34,Rome,0,True
+,Oslo,2,False
+51,,1,True
+28,Oslo,,False
+45,Rome,3,
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.csv"
+    lines = TABLE.splitlines()
+    path.write_text("\n".join([lines[0], *lines[1:] * 12]))
+    return path
+
+
+def run(*words: object):
+    return CliRunner().invoke(app, ["impute", *map(str, words)], catch_exceptions=False)
+
+
+def test_a_file_is_completed_and_reported(table, tmp_path):
+    out = tmp_path / "completed.csv"
+    result = run(table, "-o", out, "--laps", 1, "--steps", 2, "--draws", 3, "--imputations", 1)
+    assert result.exit_code == 0, result.output
+    given, completed, drawn = (pd.read_csv(path) for path in (table, out, tmp_path / "completed-1.csv"))
+    for frame in (completed, drawn):
+        assert not frame.isna().any().any()
+        assert list(frame.columns) == list(given.columns)
+        assert set(frame["city"]) == {"Rome", "Oslo"}
+        assert frame["age"].between(28, 51).all()
+        assert ((frame == given) | given.isna()).all().all()
+    assert "51.0" not in out.read_text()  # whole numbers are written as such
+    page = (tmp_path / "completed.html").read_text()
+    for words in ("60 × 4", "20.0 %", "children", "data:image/png"):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("table.csv", "a,a\n1,2\n3,4\n", "more than once: ['a']"),
+        ("table.csv", "a,b\n", "0 rows"),
+        ("table.csv", "", "cannot be read as a table"),
+        ("table.txt", "a\n1\n", "ends in .csv, .tsv, .parquet"),
+        ("table.csv", "a,b\n1,\n2,\n", "'b' holds no value"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as error:
+        run(tmp_path / name, "-o", tmp_path / "out.csv")
+    assert words in str(error.value)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_missing_file_and_a_bad_kind_are_refused(table, tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        run(tmp_path / "none.csv", "-o", tmp_path / "out.csv")
+    with pytest.raises(InputError, match="--kind needs COLUMN=KIND"):
+        run(table, "-o", tmp_path / "out.csv", "--kind", "age")
+    with pytest.raises(InputError, match="the kind must be one of"):
+        run(table, "-o", tmp_path / "out.csv", "--kind", "age=ordinal")
+
+
+def test_gaps_that_depend_on_other_columns_are_found():
+    random = np.random.default_rng(0)
+    others = random.standard_normal((1000, 3))
+    depending = random.random(1000) < 1 / (1 + np.exp(-2 * others[:, 0]))
+    auc, found = gap_auc(others, depending)
+    assert found
+    assert auc > 0.75
+    auc, found = gap_auc(others, random.random(1000) < 0.3)
+    assert not found
+    assert abs(auc - 0.5) < 0.08  # four standard errors of 300 gaps
+    assert gap_auc(others, np.arange(1000) < 5) == (None, False)
+
+
+def test_hidden_values_are_observed_ones_and_never_all_of_a_row():
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(random.random((500, 2))).mask(random.random((500, 2)) < 0.4)
+    hidden = hide(frame, 0, share=0.5)
+    assert 30 < hidden.sum() < 200  # of about 600 values, those of rows that would lose all stay
+    assert frame.notna().to_numpy()[hidden].all()
+    left = frame.mask(hidden).notna().any(axis=1)
+    assert left[frame.notna().any(axis=1)].all()

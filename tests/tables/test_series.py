@@ -1,0 +1,103 @@
+"""Series: windows and back, irregular times, and the imputer's interface."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from diffem.core.errors import InputError
+from diffem.nn.conv1d import Conv1d
+from diffem.tables import SeriesImputer
+from diffem.tables.windows import Grid, spacing
+
+TINY = {
+    "gaussian.rounds": 2,
+    "network": {"kind": "conv1d", "hidden": [8], "embedding": 4},
+    "train.batch": 16,
+    "e_step.steps": 2,
+    "watch.held_out": 0,
+}
+
+
+def tiny(**options) -> SeriesImputer:
+    defaults = {"window": 8, "laps": 1, "steps": 2, "draws": 3, "sampling_steps": 2, "random_state": 0, "recipe": TINY}
+    return SeriesImputer(**(defaults | options))
+
+
+def series(rows: int = 50, seed: int = 0) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    values = np.sin(np.arange(rows)[:, None] / [3.0, 5.0]) + 0.1 * random.standard_normal((rows, 2))
+    frame = pd.DataFrame(values, pd.date_range("2026-01-01", periods=rows, freq="h"), ["wind", "sun"])
+    return frame.mask(random.random(frame.shape) < 0.2)
+
+
+@pytest.mark.parametrize(("points", "length", "stride"), [(50, 8, 4), (50, 8, 3), (8, 8, 4), (5, 8, 4)])
+def test_windows_join_to_the_series_they_were_cut_from(points, length, stride):
+    z = np.random.default_rng(0).standard_normal((points, 2)).astype(np.float32)
+    grid = Grid.of(z, np.arange(points, dtype=float), 1.0)
+    windows, firsts = grid.windows(length, stride)
+    assert windows.shape[1:] == (2, length)
+    drawn = np.stack([windows, 2 * windows])  # as draws have a leading axis
+    joined = grid.joined(drawn, firsts)
+    assert np.array_equal(joined[0], z)
+    assert np.array_equal(joined[1], 2 * z)
+
+
+def test_irregular_times_lie_on_the_nearest_points():
+    times = np.array([0.0, 1.1, 1.9, 4.0, 4.2])
+    z = np.array([[1.0], [2.0], [3.0], [4.0], [6.0]])
+    grid = Grid.of(z, times, 1.0)
+    assert grid.places.tolist() == [0, 1, 2, 4, 4]
+    np.testing.assert_array_equal(grid.values[0], [1, 2, 3, np.nan, 5])  # two rows at one point: their mean
+    assert spacing([np.array([0.0, 2, 4, 9])]) == 2
+
+
+def test_gaps_are_filled_and_values_kept():
+    gaps = series()
+    imputer = tiny().fit(gaps)
+    filled = imputer.transform(gaps)
+    assert not filled.isna().any().any()
+    assert filled.index.equals(gaps.index)
+    pd.testing.assert_frame_equal(filled.where(gaps.notna()), gaps)
+    tables = imputer.sample_posterior(gaps, 3)
+    assert len(tables) == 3
+    assert not tables[0].equals(tables[1])
+    irregular = gaps.drop(gaps.index[[3, 4, 20]])
+    assert imputer.transform(irregular).shape == irregular.shape
+
+
+def test_several_series_and_arrays_keep_their_form():
+    many = [series(30, seed) for seed in range(3)]
+    filled = tiny().fit(many).transform(many)
+    assert [len(frame) for frame in filled] == [30, 30, 30]
+    array = series().to_numpy()
+    assert isinstance(tiny().fit(array).transform(array), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        (series().iloc[::-1], "must be finite and increase"),
+        (series().set_axis([f"row {i}" for i in range(50)]), "must hold its times"),
+        (series().assign(wind=1.0), "['wind'] have a single value"),
+        (series().assign(wind=np.nan), "'wind' holds no value"),
+        (series().assign(wind="calm"), "not all of its values are numbers"),
+        ([series(), series()[["sun", "wind"]]], "the same channels"),
+    ],
+)
+def test_bad_series_are_refused(X, words):
+    with pytest.raises(InputError) as error:
+        tiny().fit(X)
+    assert words in str(error.value)
+
+
+def test_other_channels_at_transform_are_refused():
+    with pytest.raises(ValueError, match="feature names should match"):
+        tiny().fit(series()).transform(series().rename(columns={"sun": "rain"}))
+
+
+def test_the_convolutional_network_ignores_what_is_not_shown():
+    network = Conv1d((2, 16), (8, 8), shown=64)
+    x, level, shown = torch.randn(3, 2, 16), torch.randn(3), torch.randn(3, 4, 16)
+    assert network(x, level).shape == x.shape
+    assert torch.equal(network(x, level, shown), network(x, level))
