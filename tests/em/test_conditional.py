@@ -275,7 +275,7 @@ def test_files_keep_the_family(run: diffem.Run, tmp_path) -> None:
     assert prior.family == Family.read(prior.family.note())
     hub.export_run(run.path, tmp_path / "export")
     loaded = hub.load(tmp_path / "export")
-    assert "trained with: Mask" in (tmp_path / "export" / "README.md").read_text()
+    assert "of its training: Mask" in (tmp_path / "export" / "README.md").read_text()
     assert loaded.family == prior.family
     obs = observations(8)
     with warnings.catch_warnings():
