@@ -163,7 +163,7 @@ def test_the_command_line_says_how_many(run, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert "nan" not in result.output
-    assert f"{int(EMPTY.sum())} of them measure nothing: their draws are samples of the prior" in result.output
+    assert f"{int(EMPTY.sum())} of them have no measured values: their draws are samples of the prior" in result.output
     with np.load(out) as arrays:
         assert (np.isnan(arrays["chi2"]) == EMPTY.numpy()).all()
         assert np.isfinite(arrays["draws"]).all()
