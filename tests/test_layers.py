@@ -43,7 +43,7 @@ PACKAGES = {
 LEAVES = {
     "datasets": "Digits, CIFAR-10 and the curve in five dimensions, with simulated measurements.",
     "mri": "Accelerated MRI: k-space, coils, fastMRI, reconstructions, and their commands.",
-    "tables": "Imputers for tables and time series with the interface of scikit-learn, and their command.",
+    "tables": "Imputers for tables and time series with the interface of scikit-learn.",
     "interop": "Operators and denoisers of deepinv, azula and diffusers.",
 }
 SEPARATE = [{"nn", "samplers"}]  # neither imports the other
@@ -55,7 +55,6 @@ DELAYED = {
     "diffem.cli.commands": "`diffem --help` imports only what it prints",
     "diffem.cli.drawing": "the same",
     "diffem.mri.commands": "the same",
-    "diffem.tables.commands": "the same",
     "diffem.metrics.transport": "a kernel whose module imports triton",
 }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from .parts import source, table
 
 METHODS = {
@@ -42,22 +40,42 @@ def tables(result: dict[str, Any]) -> str:
     found = {(row["table"], row["mechanism"], row["method"]): row for row in rows}
     for mechanism, title in MECHANISMS.items():
         cases = sorted({row["table"] for row in rows if row["mechanism"] == mechanism})
-        lines = [_line(case, [found.get((case, mechanism, name)) for name in names]) for case in cases]
-        parts.append(table([f"{title}: RMSE / CRPS", *(METHODS[name] for name in names), "coverage", "seconds"], lines))
-    origins = sorted({f"commit {row['commit']}, {row['machine']}" for row in rows if "commit" in row})
-    return "\n\n".join([*parts, source(result), f"Measured with {'; '.join(origins)}."])
+        cases = [case for case in cases if all((case, mechanism, name) in found for name in names)]
+        lines = [_line(case, [found[case, mechanism, name] for name in names]) for case in cases]
+        header = [f"{title}: RMSE / CRPS", *(METHODS[name] for name in names), "its coverage", "its commit"]
+        parts.append(table(header, lines))
+    parts.append(_categories(rows, names))
+    machines = sorted({row["machine"] for row in rows if "machine" in row})
+    return "\n\n".join([*parts, source(result), f"Measured on {' and '.join(machines)}."])
 
 
-def _line(case: str, rows: list[dict[str, Any] | None]) -> list[str]:
-    errors = [np.inf if row is None else row["rmse_out"] for row in rows]
-    scores = [np.inf if row is None else row["crps_out"] for row in rows]
+def _line(case: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Errors and scores of a case, the best in bold; coverage and commit of the last method."""
     cells = []
-    for row, error, score in zip(rows, errors, scores, strict=True):
-        shown = (f"**{v:.3f}**" if v == min(every) else f"{v:.3f}" for v, every in ((error, errors), (score, scores)))
-        cells.append("" if row is None else " / ".join(shown))
-    ours = rows[-1]
-    last = ["", ""] if ours is None else [f"{ours['coverage90_out']:.0%}", f"{ours['seconds']:.0f}"]
-    return [case, *cells, *last]
+    for row in rows:
+        values = (row[name] for name in ("rmse_out", "crps_out"))
+        least = (min(other[name] for other in rows) for name in ("rmse_out", "crps_out"))
+        cells.append(
+            " / ".join(f"**{v:.3f}**" if v == low else f"{v:.3f}" for v, low in zip(values, least, strict=True))
+        )
+    return [case, *cells, f"{rows[-1]['coverage90_out']:.0%}", rows[-1].get("commit", "")]
+
+
+def _categories(rows: list[dict[str, Any]], names: list[str]) -> str:
+    """Accuracy and log-loss of imputed categories."""
+    some = {(r["table"], r["mechanism"], r["method"]): r for r in rows if "accuracy_out" in r}
+    cases = sorted({key[:2] for key in some if all((*key[:2], name) in some for name in names)})
+    lines = [
+        [
+            f"{case}, {MECHANISMS[mechanism]}",
+            *(
+                f"{some[case, mechanism, n]['accuracy_out']:.1%} / {some[case, mechanism, n]['log_loss_out']:.2f}"
+                for n in names
+            ),
+        ]
+        for case, mechanism in cases
+    ]
+    return table(["categories: accuracy / log-loss", *(METHODS[name] for name in names)], lines)
 
 
 def series(result: dict[str, Any]) -> str:

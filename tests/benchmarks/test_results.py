@@ -26,6 +26,7 @@ FIXED = {
     "watch": {"false_alarms", "noise_x2", "noise_half", "shuffled", "shifted", "repeats"},
     "memory": {"peak_mib_2000", "peak_mib_50000"},
     "hostile": {"inputs", "not_refused"},
+    "tables": {"mean_rank_rmse", "mean_rank_crps", "tables", "coverage90"},
 }
 
 

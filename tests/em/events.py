@@ -4,9 +4,9 @@
     start(OUT, "kill", "001 M", 17)   SIGKILL at the 17th event of lap 1's M
     start(OUT, "wait", "001 M", 17)   print "waiting" there, and wait to be killed
 
-An event is a network evaluation (in E, M and watch) or a synchronisation of a file (before and after its rename). Each belongs
-to a phase, the lap and what its files show to be under way. A run's events are the same every time. Processes are forked from a server
-that has imported torch already, which would take longer than the run.
+An event is a network evaluation (in E, M and watch) or a synchronisation of a file (before and after its rename). Each
+belongs to a phase, the lap and what its files show to be under way. A run's events are the same every time. Processes
+are forked from a server that has imported torch already, which would take longer than the run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """No compounding bias: EM with sampled E-steps stays at the maximum-likelihood fit, lap after lap.
 
-Observations of a known Gaussian in 16 dimensions, half the coordinates measured. The exact fit is `fit_gaussian`; then eight laps (four in the suite) of
-(draw with the default sampler, fit) start from it. A sampler that shrinks would walk away from it at a few per cent per lap.
+Observations of a known Gaussian in 16 dimensions, half the coordinates measured. The exact fit is `fit_gaussian`; then
+eight laps (four in the suite) of (draw with the default sampler, fit) start from it. A sampler that shrinks would walk
+away from it at a few per cent per lap.
 """
 
 import math
@@ -70,9 +71,10 @@ def test_gaussian_m_step(size, draws_each, laps):
 def test_network_m_step():
     """The same with a network trained on the draws: within 10 %. Minutes on a GPU, hours on one core.
 
-    Half-measured vectors say little about the combination of coordinates with the smallest variance, so what an M-step gets wrong
-    there stays for many laps and adds up. Networks of 128 to 256 units trained for 3,000 to 6,000 steps on 32,768 observations were
-    within 5 % everywhere but for that one eigenvalue, at 0.92 after two laps and 0.88 after six. Hence more observations, and more steps.
+    Half-measured vectors say little about the combination of coordinates with the smallest variance, so what an M-step
+    gets wrong there stays for many laps and adds up. Networks of 128 to 256 units trained for 3,000 to 6,000 steps on
+    32,768 observations were within 5 % everywhere but for that one eigenvalue, at 0.92 after two laps and 0.88 after
+    six. Hence more observations, and more steps.
     """
     n = 32 * N
     obs = problem(n=n).to(DEVICE)

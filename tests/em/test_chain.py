@@ -1,4 +1,5 @@
-"""A run in pieces: stopped by the clock it ends with the bits of an uncut one; from exported weights it goes on where those ended."""
+"""A run in pieces: stopped by the clock it ends with the bits of an uncut one; from exported weights it goes on where
+those ended."""
 
 import itertools
 import shutil
@@ -116,7 +117,8 @@ def packed(uncut, tmp_path_factory):
 
 
 def test_a_run_goes_on_from_weights_with_the_draws_of_the_uncut_one(uncut, packed, tmp_path):
-    """Addresses count the laps before, and all draws are made anew: the first E-step is lap 3 of the uncut run, bit for bit."""
+    """Addresses count the laps before, and all draws are made anew: the first E-step is lap 3 of the uncut run, bit for
+    bit."""
     assert len(list((packed / "three").glob("*.safetensors"))) > 2
     runs = {}
     for name in ("one", "three"):

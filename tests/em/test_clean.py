@@ -40,7 +40,8 @@ def test_the_draws_are_the_data_bit_for_bit(run):
 def test_the_run_is_watched_like_any_other(run):
     start, lap = run.laps
     assert (lap["draws"], lap["chi2"], lap["rejected"]) == (1781, 0, 0)
-    # the median over 64 draws of 64 values each, whose χ² per value has a standard deviation of 0.18; only 16 are independent
+    # the median over 64 draws of 64 values each, whose χ² per value has a standard deviation of 0.18; only 16 are
+    # independent
     assert start["heldout_chi2"] == pytest.approx(1, abs=0.2)
     assert {"predictive_log_likelihood", "observation_distance", "loss", "m_seconds"} <= lap.keys()
     assert run.prior.sample(2, steps=4, progress=False).shape == (2, 8, 8)

@@ -1,4 +1,5 @@
-"""The conditional E-step: what the network is trained on and asked for, whole runs with it, and what a file of it holds."""
+"""The conditional E-step: what the network is trained on and asked for, whole runs with it, and what a file of it
+holds."""
 
 from __future__ import annotations
 
@@ -142,7 +143,8 @@ def gaussian_problem(n: int, generator: torch.Generator) -> tuple[priors.Gaussia
 def test_a_trained_network_is_the_posterior_of_a_gaussian(
     draws: int, steps: int, width: int, drawn_each: int, error: float
 ) -> None:
-    """Trained on exact draws of a Gaussian over 16 numbers, half of them measured: means and intervals of new observations."""
+    """Trained on exact draws of a Gaussian over 16 numbers, half of them measured: means and intervals of new
+    observations."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     gaussian, x, obs = gaussian_problem(draws, generator)
@@ -164,13 +166,15 @@ def test_a_trained_network_is_the_posterior_of_a_gaussian(
     assert posterior.method == "conditional"
     drawn = posterior.sample(drawn_each, steps=48, progress=False)
     exact = gaussian.posterior_mean(new)
-    # the mean of 256 draws has an error of its own, of 2 % here, that of 64 twice as much; what is left is how far the training has come
+    # the mean of 256 draws has an error of its own, of 2 % here, that of 64 twice as much; what is left is how far the
+    # training has come
     assert float((drawn.mean(0) - exact).norm() / exact.norm()) < error
     assert 0.87 <= float(coverage(drawn, truth)) <= 0.93
 
 
 def test_examples_are_shown_with_operators_of_other_observations() -> None:
-    """Every observation's operator comes up, in the share of the examples that the recipe names; the others are shown nothing."""
+    """Every observation's operator comes up, in the share of the examples that the recipe names; the others are shown
+    nothing."""
     from diffem.core.randomness import Stream
     from diffem.em.augment import Augment
     from diffem.em.examples import Examples
@@ -271,7 +275,7 @@ def test_files_keep_the_family(run: diffem.Run, tmp_path) -> None:
     assert prior.family == Family.read(prior.family.note())
     hub.export_run(run.path, tmp_path / "export")
     loaded = hub.load(tmp_path / "export")
-    assert "trained with: Mask" in (tmp_path / "export" / "README.md").read_text()
+    assert "of its training: Mask" in (tmp_path / "export" / "README.md").read_text()
     assert loaded.family == prior.family
     obs = observations(8)
     with warnings.catch_warnings():
@@ -338,7 +342,7 @@ def test_stages_are_checked_with_the_recipe() -> None:
 
 
 def test_a_run_with_operators_known_by_products(tmp_path) -> None:
-    """Images too large for eigenvectors, reduced by two: trained on simulated measurements, the same bits every time."""
+    """Images too large for eigenvectors, halved in size: trained on simulated measurements, bit-identical each time."""
     generator = torch.Generator().manual_seed(0)
     A = operators.Downsample(2)
     y = A(torch.randn(12, 1, 18, 18, generator=generator))

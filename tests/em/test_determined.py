@@ -1,4 +1,5 @@
-"""D = I − (I + s²AᵀΣ_y⁻¹A)⁻¹, what an observation determined: against dense algebra for every operator, and what the loss makes of it."""
+"""D = I − (I + s²AᵀΣ_y⁻¹A)⁻¹, what an observation determined: against dense algebra for every operator, and what the
+loss makes of it."""
 
 import pytest
 import torch
@@ -99,7 +100,8 @@ def blurs(n, sigma):
 
 @pytest.mark.parametrize("make", [coils, blurs])
 def test_a_polynomial_of_the_information_does_not_depend_on_the_error(make, monkeypatch):
-    """Linear, symmetric, with eigenvalues from 0 to 1 up to the ripple of Chebyshev's polynomials; with many iterations it is D."""
+    """Linear, symmetric, with eigenvalues from 0 to 1 up to the ripple of Chebyshev's polynomials; with many iterations
+    it is D."""
     A, cov, x_shape = make(N_OBSERVATIONS, 0.3)
     y = A(torch.zeros(N_OBSERVATIONS, *x_shape, dtype=DOUBLE))
     monkeypatch.setattr("diffem.files.memory.RESIDENT_BYTES", 0)

@@ -148,7 +148,7 @@ def test_a_lap_that_trains_the_prior_alone_is_no_drift():
     assert "samples from lap 2 and posteriors from lap 1" in told.text
 
 
-# what is measured ----------------------------------------------------------------------------------------------------------
+# what is measured -----------------------------------------------------------------------------------------------------
 
 
 def test_draws_are_screened_by_cause():
@@ -210,7 +210,7 @@ def test_the_exact_denoiser_is_no_better_on_draws_it_was_fitted_to(tmp_path):
     assert measures["loss_fall"] == 0
 
 
-# small runs ----------------------------------------------------------------------------------------------------------------
+# small runs -----------------------------------------------------------------------------------------------------------
 
 
 def plane(n, sigma=0.1, seed=0, scale=1.0):

@@ -77,7 +77,8 @@ def test_the_e_step_accepts_their_draws(options):
     alone = draw_shard(prior, obs[empty], EStep(steps=18, draws=2, **options), index=empty, **settings)
     assert alone.report["rejected"] == alone.report["informed"] == alone.report["chi2"] == 0
     assert torch.allclose(shard.x[:, empty], alone.x, atol=1e-5)
-    # 108 draws of four independent numbers of spread 1: four standard errors of a standard deviation, and the sampler's bias
+    # 108 draws of four independent numbers of spread 1: four standard errors of a standard deviation, and the sampler's
+    # bias
     assert ((alone.x.flatten(0, 1).std(0) - 1).abs() < 4 / math.sqrt(2 * 108) + 0.02).all()
     rest = (~EMPTY).nonzero().flatten()
     assert shard.report["informed"] == 2 * len(rest)
@@ -96,7 +97,8 @@ def run(tmp_path_factory):
 
 
 def test_a_run_draws_them_from_its_prior(run):
-    """Lap 1 has the spread of the Gaussian start, lap 2 that of lap 1's network; they were all the mean, with no spread."""
+    """Lap 1 has the spread of the Gaussian start, lap 2 that of lap 1's network; they were all the mean, with no
+    spread."""
     laps = RunDir(run.path)
     keep = torch.ones(N, dtype=torch.bool)
     keep[(torch.arange(16) * N) // 16] = False  # held out
@@ -161,7 +163,7 @@ def test_the_command_line_says_how_many(run, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert "nan" not in result.output
-    assert f"{int(EMPTY.sum())} of them measure nothing: their draws are samples of the prior" in result.output
+    assert f"{int(EMPTY.sum())} of them have no measured values: their draws are samples of the prior" in result.output
     with np.load(out) as arrays:
         assert (np.isnan(arrays["chi2"]) == EMPTY.numpy()).all()
         assert np.isfinite(arrays["draws"]).all()

@@ -50,7 +50,7 @@ def test_draws_depend_on_their_address_alone():
 
 
 def test_the_chi2_limit_respects_what_noise_alone_gives():
-    """Five standard deviations: about 3 in ten million draws of pure noise are refused, whatever the number of values."""
+    """Five standard deviations: about 3 in ten million draws of pure noise are rejected, for any number of values."""
     for m in (1, 2, 10, 100, 3000):
         noise = torch.distributions.Chi2(torch.tensor(float(m))).sample((200_000,)) / m
         assert (noise > float(chi2_limit(torch.tensor([m]), 1.0))).double().mean() < 1e-4

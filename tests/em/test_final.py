@@ -76,7 +76,8 @@ def test_weights_stay_where_they_fit_and_are_random_otherwise():
 
 
 def test_a_conditional_run_may_end_with_an_ordinary_network_of_another_size(tmp_path):
-    """Draws come from the conditional network of the laps; the last prior has no inputs for operators, and mmps conditions it."""
+    """Draws come from the conditional network of the laps; the last prior has no inputs for operators, and mmps
+    conditions it."""
     train = {**CONDITIONAL["train"], "steps": 20}
     recipe = {**CONDITIONAL, "laps": 1, "stages": [], "train": train, "final": FINAL}
     run = diffem.fit(observations(), recipe, tmp_path / "run", progress=False, report=False)

@@ -1,4 +1,5 @@
-"""Files of another lap, seed or run in the right place: `fit` makes its own again to the same bits, whoever only reads refuses them."""
+"""Files of another lap, seed or run in the right place: `fit` makes its own again to the same bits, whoever only reads
+refuses them."""
 
 import json
 import shutil
@@ -36,7 +37,8 @@ def fit(out, seed=0, data=0, **options):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Three finished runs: one, the same with another seed, the same on other observations; and a checkpoint of each one's lap 2."""
+    """Three finished runs: one, the same with another seed, the same on other observations; and a checkpoint of each
+    one's lap 2."""
     home = tmp_path_factory.mktemp("foreign")
 
     def write_and_copy(path, *arguments):

@@ -106,7 +106,8 @@ def test_hidden_values_leave_the_marginal_covariance_of_the_others():
 def test_hidden_values_are_predicted_with_the_noise_of_those_shown(kind):
     """The estimate from draws against the closed form, within four standard errors of 256 draws.
 
-    Noise correlated by 0.9 is largely known from the values shown; taken for unknown, it moves the estimate by seven standard errors.
+    Noise correlated by 0.9 is largely known from the values shown; taken for unknown, it moves the estimate by seven
+    standard errors.
     """
     obs = observations(200).to(torch.float64)
     cov = obs.cov if kind == "dense" else LowRank(0.2 * torch.ones(1, SIZE, dtype=torch.float64), 0.01)
@@ -122,7 +123,8 @@ def test_hidden_values_are_predicted_with_the_noise_of_those_shown(kind):
 
 
 def test_the_chi2_to_expect_of_draws_that_end_at_sigma_min():
-    """Under a wide prior a draw's last denoising leaves tr Σ(Σ + σ_min²)⁻¹ of the residual; 64 × 16 draws of about 3 values."""
+    """Under a wide prior a draw's last denoising leaves tr Σ(Σ + σ_min²)⁻¹ of the residual; 64 × 16 draws of about 3
+    values."""
     obs = observations(64).to(torch.float64)
     wide = priors.GaussianPrior(torch.zeros(SIZE, dtype=torch.float64), 1e4 * torch.eye(SIZE, dtype=torch.float64))
     sigma_min, x = 0.1, torch.stack([wide.draw_posterior(obs, draw=d) for d in range(16)])

@@ -133,7 +133,7 @@ def test_misuse_is_named_before_anything_is_written(call, words, tmp_path):
 
 
 IMAGES = {
-    "laps": 1, "train.steps": 10, "train.first_steps": 10, "e_step.steps": 2, "gaussian.rounds": 2, "network.hidden": [8, 8],
+    "laps": 1, "train.steps": 10, "train.first_steps": 10, "e_step.steps": 2, "gaussian.rounds": 2, "network.hidden": [8, 8],  # noqa: E501
     "watch.held_out": 8, "watch.samples": 8, "watch.draws": 2,
 }  # fmt: skip
 
@@ -156,7 +156,8 @@ def test_channels_along_the_last_axis_are_warned_of(tmp_path):
 
 
 def test_columns_as_they_come_are_warned_of():
-    """A table in its own units, a column of which is empty; standardised and without that column there is nothing to warn of."""
+    """A table in its own units, a column of which is empty; standardised and without that column there is nothing to
+    warn of."""
     x = torch.randn(100, 3) * torch.tensor([10.0, 300.0, 1.0]) + torch.tensor([170.0, 5000.0, 0.0])
     y = torch.where(torch.rand(100, 3) < 0.8, x, torch.nan)
     y[:, 2] = torch.nan

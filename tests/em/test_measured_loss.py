@@ -95,7 +95,7 @@ def test_the_share_of_a_lap_may_differ_from_the_recipes():
     assert not torch.equal(trained({"measured": 0.8}), trained({}))
 
 
-# two correlated numbers, each measured every fourth time ------------------------------------------------------------------
+# two correlated numbers, each measured every fourth time --------------------------------------------------------------
 
 CORRELATION, WRONG = 0.9, 0.0
 
@@ -132,7 +132,8 @@ def test_stays_at_the_truth():
 
 
 def test_forgets_a_wrong_start_faster():
-    """Pairs are measured together once in sixteen: EM keeps 15/16 of a wrong correlation, the loss on measured values about 3/4."""
+    """Pairs are measured together once in sixteen: EM keeps 15/16 of a wrong correlation, the loss on measured values
+    about 3/4."""
     obs, draws = pairs(WRONG)
     em, ours = slope(obs, draws, 0.0), slope(obs, draws, 0.98)
     assert em < 0.12

@@ -22,13 +22,14 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-# the minimiser -----------------------------------------------------------------------------------------------------------
+# the minimiser --------------------------------------------------------------------------------------------------------
 
 
 def minimiser(x, A, weights, share):
-    """The d `(N,)` at which the library's loss is smallest, over samples x `(n, N)` with operators A and probabilities `(n,)`.
+    """The minimiser d `(N,)` of the library's loss over samples x `(n, N)` with operators A and probabilities `(n,)`.
 
-    The loss is quadratic in d: its gradients at 0 and at the unit vectors give its Hessian, and one step of Newton's method the minimum.
+    The loss is quadratic in d: its gradients at 0 and at the unit vectors give its Hessian, and one step of Newton's
+    method the minimum.
     """
     rows = torch.arange(len(x))
     D = determined(A, Isotropic(torch.tensor(0.01, dtype=DOUBLE)), len(x), tuple(x.shape[1:]), 1.0)
@@ -72,8 +73,9 @@ CORRELATION, SHARE = 0.8, 0.8
 def adaptive_bias(sigma, weight):
     """Root mean square over x_t of d₂ − E[x₂ | x_t] for x ~ N(0, [[1, c], [c, 1]]), x₂ measured only where x₁ > 0.
 
-    Given x_t, x is Gaussian with mean μ and covariance V. With w₊ and w₋ the loss's weights of x₂ where it is measured and where not, and
-    Φ and φ the standard normal law at μ₁/√V₁₁, the bias is (w₊ − w₋) V₁₂/√V₁₁ φ / (w₋ + (w₊ − w₋) Φ). The mean over μ₁ is taken by quadrature.
+    Given x_t, x is Gaussian with mean μ and covariance V. With w₊ and w₋ the loss's weights of x₂ where it is measured
+    and where not, and Φ and φ the standard normal law at μ₁/√V₁₁, the bias is (w₊ − w₋) V₁₂/√V₁₁ φ / (w₋ + (w₊ − w₋)
+    Φ). The mean over μ₁ is taken by quadrature.
     """
     cov, eye = torch.tensor([[1, CORRELATION], [CORRELATION, 1]], dtype=DOUBLE), torch.eye(2, dtype=DOUBLE)
     shrink = cov @ torch.linalg.inv(cov + sigma**2 * eye)
@@ -102,7 +104,7 @@ def test_operators_chosen_by_looking_bias_it(sigma, expected):
     assert adaptive_bias(sigma, weight(0.0)) == 0
 
 
-# for which observations it is left out -----------------------------------------------------------------------------------
+# for which observations it is left out --------------------------------------------------------------------------------
 
 
 def masked(mask, adaptive=False):

@@ -1,4 +1,5 @@
-"""A run over eight times as many observations takes no more memory: load, start, E, M, watch, report and export, in a process of their own."""
+"""A run over eight times as many observations takes no more memory: load, start, E, M, watch, report and export, in a
+process of their own."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""The check of the stated model at the start of a run: exact laws, faults that are named, and silence about the right model."""
+"""The check of the stated model at the start of a run: exact laws, faults that are named, and silence about the right
+model."""
 
 import math
 
@@ -55,12 +56,13 @@ def check(obs):
     return check_model(priors.fit_gaussian(obs[:100], rounds=2), obs, None, RECIPE)
 
 
-# laws ----------------------------------------------------------------------------------------------------------------------
+# laws -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_the_law_of_an_observation(name):
-    """log N(y; Aμ, AΣAᵀ + Σ_y) over the measured values, against the operator's matrix; whole, and over a window of the values."""
+    """log N(y; Aμ, AΣAᵀ + Σ_y) over the measured values, against the operator's matrix; whole, and over a window of the
+    values."""
     make, shape = REGISTRY[name]
     n, size = 3, math.prod(shape)
     A, generator = make(n), torch.Generator().manual_seed(0)
@@ -92,7 +94,7 @@ def test_parts_change_nothing(monkeypatch):
     assert torch.allclose(log_evidence(prior, obs), whole, rtol=1e-12)
 
 
-# the right model -----------------------------------------------------------------------------------------------------------
+# the right model ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["masks", "dense", "blur", "one value"])
@@ -117,7 +119,7 @@ def test_x_need_not_be_gaussian():
     assert check(small_observations(400)).warnings == []
 
 
-# faults --------------------------------------------------------------------------------------------------------------------
+# faults ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["dense", "blur"])
@@ -179,7 +181,7 @@ def test_more_and_less_noise_cannot_both_be_right():
     assert "half or twice" in found.notes[0]
 
 
-# what is not checked -------------------------------------------------------------------------------------------------------
+# what is not checked --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_checked_is_noted():
@@ -237,7 +239,8 @@ def test_no_more_is_read_than_is_looked_at(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["masks", "dense"])
 def test_units_do_not_matter(kind):
-    """Data in other units give the same answer; likelihoods differ by the logarithm of the scale, which cancels but for rounding."""
+    """Data in other units give the same answer; likelihoods differ by the logarithm of the scale, which cancels but for
+    rounding."""
     y, A, prior = problem(kind, n=160)
     obs = Observations(y, A, sigma=2 * SIGMA)
     scaled = priors.GaussianPrior(prior.mean * 2.0**20, prior.covariance().scaled(2.0**20))

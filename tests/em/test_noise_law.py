@@ -1,4 +1,5 @@
-"""The law of training's noise levels: exact quantiles, the default bit for bit as it was, and settings that do not fit are refused."""
+"""The law of training's noise levels: exact quantiles, the default bit for bit as it was, and settings that do not fit
+are refused."""
 
 import math
 

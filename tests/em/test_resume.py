@@ -43,7 +43,8 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_at_random_instants(kills, undisturbed, tmp_path):
-    """SIGKILL at random events: runs are killed in one phase after another, each phase at most once per run, and resumed."""
+    """SIGKILL at random events: runs are killed in one phase after another, each phase at most once per run, and
+    resumed."""
     reference, events = undisturbed
     assert list(events) == ["000 start", "001 E", "001 M", "001 saving", "002 E", "002 M", "002 saving"]
     rng, run = random.Random(kills), 0

@@ -1,4 +1,5 @@
-"""Running out of memory, losses that are no numbers, being asked to stop: the run goes on, or stops where it can be resumed."""
+"""Running out of memory, losses that are no numbers, being asked to stop: the run goes on, or stops where it can be
+resumed."""
 
 import math
 import shutil

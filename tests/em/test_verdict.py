@@ -74,7 +74,7 @@ def test_one_held_out_observation_tells_no_chance_from_a_difference():
     assert verdict([alone | {"lap": 0, "predictive_log_likelihood": 1.0}, alone]).best == 1
 
 
-# a run of which the last lap is worse ------------------------------------------------------------------------------------
+# a run of which the last lap is worse ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

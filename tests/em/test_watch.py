@@ -20,7 +20,8 @@ DOUBLE = torch.float64
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 3.0])
 def test_the_last_denoising_takes_from_the_residual(ratio):
-    """Of draws under a wide prior, χ² is 1/(1 + σ²/σ_y²), σ the lowest level reached: their last denoising returns a mean."""
+    """Of draws under a wide prior, χ² is 1/(1 + σ²/σ_y²), σ the lowest level reached: their last denoising returns a
+    mean."""
     sigma = 0.02
     torch.manual_seed(0)
     mask = torch.rand(64, 32) < 0.5
@@ -94,7 +95,8 @@ def widened(prior, some, factor, k=8):
 @pytest.mark.parametrize("k", [2, 8])
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
 def test_the_spread_of_draws_is_compared_with_their_errors(factor, k):
-    """Errors have the variance (1 + c²/k) v around the mean of k draws with deviations of c√v, which claim (1 + 1/k) c² v."""
+    """Errors have the variance (1 + c²/k) v around the mean of k draws with deviations of c√v, which claim (1 + 1/k) c²
+    v."""
     prior, obs, _ = exact_problem(5, n=2000)
     shown, hidden = hide(obs, 0.2, seed=0)
     spread = hidden_spread(widened(prior, shown, factor, k), obs, hidden)

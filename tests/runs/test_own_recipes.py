@@ -1,4 +1,5 @@
-"""Recipes for one's own data: printed with comments, run in any units, with steps that follow the number of observations."""
+"""Recipes for one's own data: printed with comments, run in any units, with steps that follow the number of
+observations."""
 
 import re
 
@@ -22,8 +23,8 @@ from ..command import diffem as command
 
 OWN = ("small-images", "images", "table")
 TINY = {
-    "laps": 1, "network.hidden": [8], "e_step.steps": 3, "e_step.draws": 1, "gaussian.rounds": 2, "gaussian.rank": None, "watch.held_out": 8,
-    "watch.samples": 4, "watch.draws": 2, "train.batch": 16, "train.steps": 5, "train.first_steps": {"epochs": 2, "least": 3},
+    "laps": 1, "network.hidden": [8], "e_step.steps": 3, "e_step.draws": 1, "gaussian.rounds": 2, "gaussian.rank": None, "watch.held_out": 8,  # noqa: E501
+    "watch.samples": 4, "watch.draws": 2, "train.batch": 16, "train.steps": 5, "train.first_steps": {"epochs": 2, "least": 3},  # noqa: E501
 }  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def test_a_file_is_printed_too(tmp_path):
     assert command("recipes", "tabel").returncode == 2
 
 
-# steps -------------------------------------------------------------------------------------------------------------------
+# steps ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("observations", "steps"), [(10, 50), (1000, 100), (1001, 101), (100_000, 400)])
@@ -111,7 +112,7 @@ def test_wrong_steps_are_named_once(steps, words):
         load_recipe("digits", {"train.steps": steps})
 
 
-# own data ----------------------------------------------------------------------------------------------------------------
+# own data -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -160,7 +161,7 @@ def test_a_printed_recipe_runs_from_the_command_line(tmp_path, monkeypatch):
     assert RunDir("run").laps_done() == 1
 
 
-# images of any size ------------------------------------------------------------------------------------------------------
+# images of any size ---------------------------------------------------------------------------------------------------
 
 UNET = {"hidden": [8, 16], "blocks": 1, "embedding": 8}
 

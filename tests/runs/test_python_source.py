@@ -1,4 +1,5 @@
-"""Observations made by a function that a recipe names: executed because the user named it, never because a run's folder does."""
+"""Observations made by a function that a recipe names: executed because the user named it, never because a run's folder
+does."""
 
 import shutil
 import sys
@@ -111,7 +112,7 @@ def test_a_runs_folder_executes_nothing(run, folder, monkeypatch, tmp_path):
         result = command("fit", recipe, "-o", folder / "other")
         assert result.returncode == 2
         assert (
-            f"not executed only because the recipe of a run names it. Name it yourself: --set data.source={NAME}:problem"
+            f"not executed only because the recipe of a run names it. Name it yourself: --set data.source={NAME}:problem"  # noqa: E501
             in result.stderr
         )
     result = command("observe", run, "-o", "obs.safetensors")
@@ -191,7 +192,7 @@ def test_observations_given_from_python_are_missed_by_name():
         make_problem("given", 0, {})
 
 
-# places on disk ----------------------------------------------------------------------------------------------------------
+# places on disk -------------------------------------------------------------------------------------------------------
 
 
 def saved(path):

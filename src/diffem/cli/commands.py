@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from .drawing import register as register_drawing
+from .impute import register as register_impute
 from .options import (
     LapOption,
     RunArgument,
@@ -23,10 +24,7 @@ from .options import (
     require_folder,
 )
 
-ELSEWHERE = (
-    "diffem.mri.commands",
-    "diffem.tables.commands",
-)  # other modules with commands, which their `register(app)` adds
+ELSEWHERE = ("diffem.mri.commands",)  # other modules with commands, which their `register(app)` adds
 PATIENCE = 8.0  # seconds after a signal within which a run must stop; see `core/interruption.py`
 
 app = typer.Typer(
@@ -137,6 +135,7 @@ def fit(
 
 
 register_drawing(app)
+register_impute(app)
 
 
 @app.command()

@@ -84,6 +84,6 @@ class NoiseLearner:
 UNDETERMINED = (
     "the observations cannot tell the noise level: every smaller level explains them as well, with the rest of the "
     "variation as detail of x. The level used is the largest that they allow. Repeated measurements, values known to "
-    "be constant, or operators whose rows overlap would determine it; otherwise measure the noise without signal and give "
-    "sigma"
+    "be constant, or operators whose rows overlap would determine it; otherwise measure the noise without signal and "
+    "give sigma"
 )

@@ -14,8 +14,8 @@ g_j = ‖A_j‖²:
 
     c_j = (1 − w_j)(1/(g_j s²) + 1/σ²)⁻¹.
 
-A network that is trained too little leaves some spread in values that are constant, and takes it from the residuals,
-so that the level would sink from lap to lap. Therefore the estimates of the start and of the draws are averaged with their
+A network that is trained too little leaves some spread in values that are constant, and takes it from the residuals, so
+that the level would sink from lap to lap. Therefore the estimates of the start and of the draws are averaged with their
 precisions. That of the draws has a systematic error beside its standard error, and that of the start a large error if
 it did not determine the levels.
 """

@@ -118,7 +118,7 @@ def smallest_accepted(is_accepted: Callable[[int], bool], largest: int) -> int:
 
 
 def factor_split(matrix: Tensor, groups: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Factor analysis of T `(N, N)`: the signal's covariance of rank r `(N, N)`, and the variances of the groups `(G,)`.
+    """Factor analysis of T `(N, N)`: the covariance of the signal, of rank r, and the variances of the groups `(G,)`.
 
     For one group these are the principal directions and the mean of the other eigenvalues (Tipping & Bishop 1999). For
     several, the directions and the variances are updated in turn.

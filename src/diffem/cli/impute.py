@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..cli.options import SeedOption, require_file
 from ..core.errors import InputError
+from .options import SeedOption, require_file
 
 
 def impute(
@@ -40,20 +41,21 @@ def impute(
     changed.
     """
     try:
-        from . import DiffusionImputer
-        from .command import impute as complete
-        from .files import SUFFIXES
+        tables, command, files = (import_module(f"diffem.tables{name}") for name in ("", ".command", ".files"))
     except ImportError as error:
         raise InputError(
             f"imputing tables needs scikit-learn and pandas: pip install diffem[tables] ({error})"
         ) from None
-    if table.suffix not in SUFFIXES:
-        raise InputError(f"{table}: a table is a file that ends in {', '.join(SUFFIXES)}")
-    require_file("--out", out, *SUFFIXES)
+    suffixes = files.SUFFIXES
+    if table.suffix not in suffixes:
+        raise InputError(f"{table}: a table is a file that ends in {', '.join(suffixes)}")
+    require_file("--out", out, *suffixes)
     page = require_file("--report", report or out.with_suffix(".html"), ".html")
     kinds = dict(_named(text) for text in kind or [])
-    imputer = DiffusionImputer(laps=laps, steps=steps, draws=draws, columns=kinds, random_state=seed, verbose=True)
-    complete(table, out, page, imputer=imputer, imputations=imputations, say=typer.echo)
+    imputer = tables.DiffusionImputer(
+        laps=laps, steps=steps, draws=draws, columns=kinds, random_state=seed, verbose=True
+    )
+    command.impute(table, out, page, imputer=imputer, imputations=imputations, say=typer.echo)
 
 
 def _named(text: str) -> tuple[str, str]:
