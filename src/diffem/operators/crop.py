@@ -19,7 +19,8 @@ class Crop(Operator):
     Args:
         size: (height, width) of the window.
         image: (height, width) of the images.
-        top, left: An int shared by all, or an integer tensor `(n,)`; None centres the window.
+        top: Row of the window: an int for all images, or an integer tensor `(n,)`. Default: centred.
+        left: Column of the window, likewise.
     """
 
     def __init__(

@@ -175,7 +175,8 @@ class Posterior:
             draws: Draws per observation. Default: one, without a leading axis.
             steps: Sampling steps.
             sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
-            seed, lap: Seed of the random numbers and, within a run, the lap.
+            seed: Seed of the random numbers.
+            lap: The lap, within a run.
             index: (n,). Addresses of the observations in the random stream, if these are part of a larger set. Default:
                 0 … n−1.
             batch_size: Number of draws (or particles) per batch; the draws do not depend on it. Default: as many as
@@ -230,7 +231,8 @@ class Posterior:
         Args:
             sampler: The sampler of the draw.
             counted: The statistics that evaluations are added to.
-            index, draws: (n,). Addresses of the draws, for the random signs of likelihood estimates.
+            index: (n,). Addresses of the observations, for the random signs of likelihood estimates.
+            draws: (n,). Numbers of the draws, for the same.
             probes: Source of those signs.
         """
         plain = Target(counted.counting(self.evaluate), counted.counting(self.finish), snapshot=counted.snapshot)

@@ -104,8 +104,8 @@ class GaussianPosterior(Posterior):
         Args:
             sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact draws, for which `steps`,
                 `captured` and `progress` have no meaning, and options raise InputError.
-            draws, steps, seed, lap, index, batch_size, first_draw, return_stats, captured, progress, options: See
-                `Posterior.sample`.
+
+        The other arguments are those of `Posterior.sample`.
         """
         if sampler is not None:
             diffuse: Any = super().sample

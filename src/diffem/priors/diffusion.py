@@ -41,7 +41,8 @@ class DiffusionPrior(Prior):
         cov: Σ_x, for the heuristic `sigma_x`.
         settings: Configuration of the network, `{"kind": "mlp", ...}` as in a recipe. Needed to save the prior.
         scale: s, the size of the data. Samples and noise levels are divided by s before they enter the network.
-        sigma_min, sigma_max: See `Prior`.
+        sigma_min: See `Prior`.
+        sigma_max: See `Prior`.
         trained_min: Lowest noise level of the training. Below it the network is evaluated at that level, where x̂
             differs from x_t by less than the level itself. Default: `sigma_min`.
         family: The operators that a conditional network, h(x, log_sigma, shown), was trained for. Without `shown` it is

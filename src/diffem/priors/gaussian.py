@@ -36,7 +36,8 @@ class GaussianPrior(Prior):
     Args:
         mean: (*event). μ.
         cov: Σ as a covariance object, or as a dense matrix over the flattened event.
-        sigma_min, sigma_max: See `Prior`.
+        sigma_min: See `Prior`.
+        sigma_max: See `Prior`.
     """
 
     is_exact: ClassVar[bool] = True
@@ -89,7 +90,10 @@ class GaussianPrior(Prior):
             n: Number of samples.
             steps: Steps of the sampler. Exact samples take no steps.
             sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact samples.
-            seed, batch_size, progress, options: See `Prior.sample`. Options without a sampler raise InputError.
+            seed: See `Prior.sample`.
+            batch_size: See `Prior.sample`.
+            progress: See `Prior.sample`.
+            options: See `Prior.sample`. Options without a sampler raise InputError.
         """
         if sampler is not None:
             return super().sample(n, steps, sampler, seed, batch_size=batch_size, progress=progress, **options)
@@ -119,7 +123,10 @@ class GaussianPrior(Prior):
 
         Args:
             obs: The n observations.
-            seed, lap, index, draw: The address of the random numbers, see `posterior.Posterior.sample`.
+            seed: The address of the random numbers, with `lap`, `index` and `draw`: see `posterior.Posterior.sample`.
+            lap: See `seed`.
+            index: See `seed`.
+            draw: See `seed`.
         """
         poll()
         index = torch.arange(len(obs)) if index is None else index

@@ -60,7 +60,8 @@ def draw(
     Args:
         denoise: D(x_t `(n, *event)`, sigma `()`), of a prior or a posterior.
         finish: The last denoising. Default: `denoise`.
-        mean, index, sigmas, stream, draws, progress, captured: See `Sampler.draw`.
+
+    The other arguments are those of `Sampler.draw`.
     """
     target = Target(denoise, finish or denoise)
     drawn = sampler.draw(target, mean, index, sigmas, stream, draws=draws, progress=progress, captured=captured)
