@@ -81,3 +81,17 @@ def test_stack_and_compose_take_nan_where_a_part_does_not_measure():
     assert A.measured(torch.zeros(1, 1, 2)).tolist() == [[[True, False]]]
     obs = Observations(torch.tensor([[[1.0, torch.nan]]]), A, sigma=1.0)
     assert obs.counts().tolist() == [1]
+
+
+def test_a_function_with_float32_constants_accepts_float64():
+    """Convolutions do not mix dtypes, and the library evaluates residuals in float64."""
+    psf = torch.rand(3, 3)
+    A = operators.Function(lambda x: torch.nn.functional.conv2d(x[:, None], psf[None, None], padding=1)[:, 0], (6, 6))
+    x = torch.rand(2, 6, 6, dtype=torch.float64)
+    y = A(x)
+    assert y.dtype == torch.float64
+    # float32 arithmetic: nine products of numbers below 1
+    assert torch.allclose(y, A(x.float()).double(), atol=1e-5)
+    assert A.adjoint(y).dtype == torch.float64
+    with pytest.raises(RuntimeError, match="size"):  # other errors of the function are not hidden
+        operators.Function(lambda x: x + torch.rand(5), (6, 6))(x)

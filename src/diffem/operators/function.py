@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,8 @@ from .base import Operator
 class Function(Operator):
     """y = function(x, **parameters), linear in x and independent from sample to sample.
 
-    The result of the function is converted to the dtype of x, in case it computes with constants of another dtype.
+    The result of the function is converted to the dtype of x, in case it computes with constants of another dtype. If
+    the function contains float32 constants and cannot compute in float64, it is evaluated in float32.
     Linearity is not verified here; use `operators.check(A, x_shape)`.
 
     Args:
@@ -55,7 +57,15 @@ class Function(Operator):
 
     def _forward(self, x: Tensor) -> Tensor:
         require_event(x, self.x_shape, "Function")
-        y = self.function(x, **{name: differentiable(t) for name, t in self._tensors.items()}, **self.numbers)
+        try:
+            y = self._evaluate(x, self._tensors)
+        except RuntimeError as error:
+            # some torch functions, such as convolutions, do not mix dtypes: constants inside the function decide
+            if x.dtype != torch.float64 or not re.search("dtype|scalar type", str(error)):
+                raise
+            y = self._evaluate(
+                x.float(), {k: t.float() if t.is_floating_point() else t for k, t in self._tensors.items()}
+            )
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x) or y.is_complex():
             given = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(
@@ -63,6 +73,9 @@ class Function(Operator):
                 f"got {given}"
             )
         return y.to(x.dtype)
+
+    def _evaluate(self, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+        return self.function(x, **{name: differentiable(t) for name, t in tensors.items()}, **self.numbers)
 
     def _adjoint(self, y: Tensor) -> Tensor:
         with own_modes(), torch.enable_grad():
