@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,9 @@ from .residual import ResidualMLP
 from .unet import UNet
 
 
-def mlp(
+def layered(
+    network: Callable[..., nn.Module],
+    widths: tuple[int, ...],
     event_shape: tuple[int, ...],
     hidden: list[int] | None = None,
     embedding: int = 64,
@@ -31,35 +34,10 @@ def mlp(
     frequencies: list[float] | None = None,
     shown: int = 0,
 ) -> nn.Module:
+    """A network that is described by the widths of its layers; `widths` are the default of `hidden`."""
     low, high = frequencies or (0.25, 16.0)
-    hidden = [256, 256, 256] if hidden is None else hidden
-    return MLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
-
-
-def residual(
-    event_shape: tuple[int, ...],
-    hidden: list[int] | None = None,
-    embedding: int = 64,
-    dropout: float = 0.0,
-    frequencies: list[float] | None = None,
-    shown: int = 0,
-) -> nn.Module:
-    low, high = frequencies or (0.25, 16.0)
-    hidden = [256, 256, 256] if hidden is None else hidden
-    return ResidualMLP(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
-
-
-def conv1d(
-    event_shape: tuple[int, ...],
-    hidden: list[int] | None = None,
-    embedding: int = 64,
-    dropout: float = 0.0,
-    frequencies: list[float] | None = None,
-    shown: int = 0,
-) -> nn.Module:
-    low, high = frequencies or (0.25, 16.0)
-    hidden = [64, 64, 64, 64] if hidden is None else hidden
-    return Conv1d(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
+    hidden = list(widths) if hidden is None else hidden
+    return network(event_shape, tuple(hidden), NoiseEmbedding(embedding, low, high), dropout, shown)
 
 
 def unet(
@@ -84,7 +62,12 @@ def unet(
     return UNet(event_shape, hidden, blocks, heads, noise, dropout, space_to_depth, shown)
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "residual": residual, "conv1d": conv1d, "unet": unet}
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": partial(layered, MLP, (256, 256, 256)),
+    "residual": partial(layered, ResidualMLP, (256, 256, 256)),
+    "conv1d": partial(layered, Conv1d, (64, 64, 64, 64)),
+    "unet": unet,
+}
 
 
 # upper bound of each setting
