@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+
+from .. import metrics
 
 
 def crps(draws: np.ndarray, x: np.ndarray) -> float:
@@ -11,10 +14,8 @@ def crps(draws: np.ndarray, x: np.ndarray) -> float:
     The mean over i of E|draw − x| − ½ E|draw − another draw|, in the units of x; the absolute error if all draws are
     equal.
     """
-    k = len(draws)
-    weights = 2 * np.arange(k) - k + 1
-    spread = 2 * (weights[:, None] * np.sort(draws, 0)).sum(0) / (k * (k - 1))  # the mean of |x_i − x_j| over pairs
-    return float((np.abs(draws - x).mean(0) - spread / 2).mean())
+    scores = metrics.crps(*(torch.from_numpy(np.asarray(a, float)).unsqueeze(-1) for a in (draws, x)))
+    return float(scores.mean())
 
 
 def coverage(draws: np.ndarray, x: np.ndarray, level: float = 0.9) -> float:
