@@ -17,11 +17,10 @@ def coverage(draws: Tensor, truth: Tensor, level: float = 0.9) -> Estimate:
     """Fraction of entries whose truth lies in the central interval of k draws; equal to `level` for calibrated draws.
 
     It is computed from ranks: among draws from its own distribution the truth has every rank 0 … k with probability
-        1/(k + 1). The
-    interval leaves t = (1 − level)(k + 1)/2 ranks out at each end. If t is not an integer, the rank at the edge counts
-    by the share that lies inside, so the coverage of calibrated draws is exactly `level` for any k ≥ 1. Below 2/(1 −
-    level) − 1 draws (19 for 90 %) that edge is the outermost rank: a truth beyond all draws then counts as 1 − t inside
-    (0.55 for 8 draws), and the result cannot fall lower.
+    1/(k + 1). The interval leaves t = (1 − level)(k + 1)/2 ranks out at each end. If t is not an integer, the rank at
+    the edge counts by the share that lies inside, so the coverage of calibrated draws is exactly `level` for any k ≥ 1.
+    Below 2/(1 − level) − 1 draws (19 for 90 %) that edge is the outermost rank: a truth beyond all draws then counts as
+    1 − t inside (0.55 for 8 draws), and the result cannot fall lower.
 
     Args:
         draws: Shape `(k, n, *event)`.
