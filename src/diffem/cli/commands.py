@@ -7,7 +7,7 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -218,13 +218,19 @@ def export(
         str | None,
         typer.Option("--piece", metavar="SIZE", help="split weights into files of at most this size, such as 15M"),
     ] = None,
+    unfinished: Annotated[
+        bool,
+        typer.Option("--unfinished", help="export the interrupted training of a final prior, to continue it elsewhere"),
+    ] = False,
 ) -> None:
     """Export a prior in the layout of the Hugging Face hub: weights, and a model card about its training data.
 
-    Another run can start from the folder: `--set start=DIR`.
+    Another run can start from the folder: `--set start=DIR`. With --unfinished it continues the interrupted training:
+    `--set final.start=DIR`.
     """
     from ..core.errors import InputError
     from ..em import exports as hub
+    from ..em.unfinished import export_unfinished
     from ..files.pieces import parse_size
     from ..runs.rundir import RunDir
 
@@ -234,8 +240,10 @@ def export(
     size = None if piece is None else parse_size(piece)
     problem = RunDir(run).problem(source)
     obs, pixel_range = (problem.obs, problem.range) if problem is not None else (None, None)
-    written = hub.export_run(run, out, lap=lap, obs=obs, range=pixel_range, notes=notes, dtype=dtype, piece=size)
-    typer.echo(written)
+    about: dict[str, Any] = {"obs": obs, "range": pixel_range, "notes": notes, "dtype": dtype, "piece": size}
+    if unfinished and lap is not None:
+        raise InputError("--unfinished exports the lap in progress: leave out --lap")
+    typer.echo(export_unfinished(run, out, **about) if unfinished else hub.export_run(run, out, lap=lap, **about))
 
 
 @app.command("app")

@@ -171,7 +171,7 @@ def export_run(
     dtype: str | None = None,
     piece: int | None = None,
 ) -> Path:
-    """Export the prior of a lap of a run, with its recipe, seed, hash of observations and verdict in the card.
+    """Export the prior of a lap of a run.
 
     The card contains the recipe, the seed, the hash of the observations, the verdict about the laps and their cost.
 
@@ -189,28 +189,35 @@ def export_run(
         The folder.
     """
     directory = RunDir(run)
-    recipe, info, lap = directory.recipe(), directory.info(), choose_lap(directory, lap)
+    recipe, lap = directory.recipe(), choose_lap(directory, lap)
     prior, description = load_with_description(directory.prior_file(lap), directory.origin("prior", lap))
     laps = directory.metrics()
     found, cost = verdict(laps), totals(laps[: lap + 1], recipe)
     if found.best is not None and found.worse and lap != found.best:
         warn(f"{run}: {found.text}; this is the prior of lap {lap}")
-    training = {
-        "run": info.get("name"),
+    training = describe_run(directory) | {
         "run_lap": lap,
         "minutes": cost.minutes,
         "images": cost.images,
         "best_lap": found.best,
         "verdict": found.text,
-        "recipe": recipe.model_dump(mode="json"),
-        "seed": recipe.seed,
-        "run_version": info["version"],
-        "run_observations": info["observations"],
     }
     total = description.get("lap", lap)  # with the laps of the runs before
     return export(
         prior, folder, obs=obs, range=range, lap=total, training=training, notes=notes, dtype=dtype, piece=piece
     )
+
+
+def describe_run(run: RunDir) -> dict[str, Any]:
+    """Describe a run for the card of its prior."""
+    recipe, info = run.recipe(), run.info()
+    return {
+        "run": info.get("name"),
+        "recipe": recipe.model_dump(mode="json"),
+        "seed": recipe.seed,
+        "run_version": info["version"],
+        "run_observations": info["observations"],
+    }
 
 
 def is_export(path: str | os.PathLike[str]) -> bool:

@@ -28,6 +28,7 @@ from .lap_end import conclude, restore_all_pictures
 from .lap_start import make_start, start_file
 from .m_step import maximise
 from .totals import read_elapsed, write_elapsed
+from .unfinished import earlier_piece
 from .validation import notes
 
 __all__ = ["Loop", "Say"]
@@ -115,7 +116,9 @@ class Loop:
     def lap(self, lap: int) -> None:
         """Run lap 1 or a later one: E-step, M-step, evaluation."""
         context = self.context
-        began = time.monotonic() - read_elapsed(context.run, lap)
+        piece = earlier_piece(context.recipe, lap)
+        earlier = read_elapsed(context.run, lap) or (0.0 if piece is None else piece.lap_seconds)
+        began = time.monotonic() - earlier
         before = self.prior if self.prior is not None else context.saved_prior(lap - 1, context.device)
         context.set_noise(before)
         metrics: dict[str, Any] = {"lap": lap}

@@ -18,8 +18,9 @@ from .context import RunContext
 from .examples import draw_repeats
 from .maximization import MeasuredWith, maximization
 from .measured_loss import usable_share
-from .start import denoiser_to_train, is_other_network
+from .start import denoiser_to_train, is_conditional, is_other_network
 from .training_blocks import TrainingRecord
+from .unfinished import CHECKPOINT, earlier_piece, trainer_state
 
 
 def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
@@ -68,15 +69,15 @@ class _Training:
         self.renewed = is_other_network(before, network)
         if self.renewed:
             context.batches.compiled_batch = None  # it was chosen for the previous network
-        # a new network that never receives an operator is unconditional
-        conditional = not self.renewed or self.options.conditioned_share > 0
+        conditional = is_conditional(before, context.recipe, lap)
         self.instruments: Instruments | None = context.instruments if conditional else None
         family = None if self.instruments is None else self.instruments.family
         self.prior = denoiser_to_train(before, context.start, context.recipe, family, network)
         first = lap == 1 <= context.recipe.laps and not isinstance(before, DiffusionPrior)
         self.steps = self.options.steps_in(first)
         self.weight, _ = usable_share(self.options.measured_at(lap), context.obs.train)
-        self.checkpoint_file = context.run.lap(lap) / "training.safetensors"
+        self.checkpoint_file = context.run.lap(lap) / CHECKPOINT
+        self.piece = earlier_piece(context.recipe, lap)
 
     def run(self, store: DrawStore) -> TrainingRecord:
         """Train on the draws in `store`."""
@@ -91,6 +92,10 @@ class _Training:
             if context.processes.is_first:
                 write_checkpoint(self.checkpoint_file, done, state, record, origin)
 
+        resume = read_checkpoint(self.checkpoint_file, origin)
+        if resume is None and self.piece is not None:
+            resume = self.piece.steps, trainer_state(self.piece, self.prior), self.piece.record()
+
         return maximization(
             self.prior,
             draws,
@@ -102,7 +107,8 @@ class _Training:
             measured_with=measured_with,
             repeats=draw_repeats(context.obs.train, store, len(draws)),
             precision=context.recipe.precision,
-            resume=read_checkpoint(self.checkpoint_file, origin),
+            resume=resume,
+            first_step=0 if self.piece is None else self.piece.steps,
             checkpoint=checkpoint,
             progress=context.progress,
             processes=context.processes,

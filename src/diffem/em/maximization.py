@@ -58,6 +58,7 @@ def maximization(
     instruments: Instruments | None = None,
     begin: dict[str, Tensor] | None = None,
     keep: Callable[[dict[str, Tensor]], None] | None = None,
+    first_step: int = 0,
 ) -> TrainingRecord:
     """Train `prior.network` in place. It ends in evaluation mode with its averaged weights.
 
@@ -84,6 +85,7 @@ def maximization(
             receive one.
         begin: The trainer state at the end of the previous lap, if the optimizer continues.
         keep: Called with the trainer state at the end of this lap.
+        first_step: The step at which the optimizer is new, if another run took the steps before (`unfinished.py`).
     """
     if draws.ndim < 2 or tuple(draws.shape[1:]) != prior.event_shape:
         raise InputError(f"draws of shape {tuple(draws.shape)} do not fit a prior over {prior.event_shape}")
@@ -92,7 +94,9 @@ def maximization(
     augment = Augment(options.augment, prior.event_shape)
     weight = largest(options.measured) if measured is None else measured
     loss = _measured_loss(draws, weight, augment, seed, measured_with, prior.scale)
-    trainer = Trainer(prior, options, steps, precision, processes, loss, lambda: interruption.asked, instruments)
+    trainer = Trainer(
+        prior, options, steps, precision, processes, loss, lambda: interruption.asked, instruments, first_step
+    )
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     shown = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
     examples = Examples(draws, options.batch, law, augment, stream, processes, *shown, repeats)

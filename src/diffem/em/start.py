@@ -123,6 +123,11 @@ def is_other_network(before: Prior, wanted: dict[str, Any] | None) -> bool:
     return {name: value for name, value in settings.items() if name != "shown"} != wanted
 
 
+def is_conditional(before: Prior, recipe: Recipe, lap: int) -> bool:
+    """Whether the network of a lap is conditional: a new network that never receives an operator is not."""
+    return not is_other_network(before, recipe.network_from(lap)) or recipe.at(lap).train.conditioned_share > 0
+
+
 def denoiser_to_train(
     before: Prior,
     start: Prior,

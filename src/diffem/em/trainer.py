@@ -26,8 +26,14 @@ from .conditioning import Instruments
 from .measured_loss import MeasuredLoss
 
 
-def learning_rates(options: Train, steps: int) -> Tensor:
-    """Return the learning rate of every step, `(steps,)`."""
+def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
+    """Return the learning rate of every step, `(steps,)`.
+
+    Args:
+        options: The M-step options of the recipe.
+        steps: The number of optimizer steps.
+        first: The step at which the optimizer is new, and the learning rate rises from 0.
+    """
     progress = torch.arange(steps, dtype=torch.float64) / max(1, steps)
     shape = {
         "constant": torch.ones_like(progress),
@@ -36,7 +42,7 @@ def learning_rates(options: Train, steps: int) -> Tensor:
     }[options.schedule]
     rates = options.final_lr + (options.lr - options.final_lr) * shape
     if options.warmup:
-        rates = rates * ((torch.arange(steps) + 1) / options.warmup).clamp(max=1)
+        rates[first:] = rates[first:] * ((torch.arange(steps - first) + 1) / options.warmup).clamp(max=1)
     return rates
 
 
@@ -52,6 +58,7 @@ class Trainer:
         measured: The loss on measured values; None without it.
         asked: Whether this process received a request to stop.
         instruments: The operators for a conditional network.
+        first_step: The step at which the optimizer is new.
 
     Attributes:
         stop: Whether any process had received a request to stop at the last step.
@@ -68,6 +75,7 @@ class Trainer:
         measured: MeasuredLoss | None = None,
         asked: Callable[[], bool] = lambda: False,
         instruments: Instruments | None = None,
+        first_step: int = 0,
     ) -> None:
         self.network: nn.Module = prior.network
         self.scale = prior.scale
@@ -80,7 +88,7 @@ class Trainer:
         self.parts = 1  # more after out-of-memory errors
         self.options, self.device = options, prior.mean.device
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
-        self.rates = learning_rates(options, steps).to(device=self.device, dtype=torch.float32)
+        self.rates = learning_rates(options, steps, first_step).to(device=self.device, dtype=torch.float32)
         self.rate = torch.zeros((), device=self.device) if self.device.type == "cuda" else options.lr
         self.optimizer = torch.optim.Adam(
             self.parameters,

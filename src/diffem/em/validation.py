@@ -20,6 +20,7 @@ from ..samplers import get_sampler
 from .augment import Augment
 from .measured_loss import usable_share
 from .noise_law import noise_law
+from .unfinished import earlier_piece
 from .watch import split
 
 CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
@@ -31,6 +32,7 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
         _validate_stage(recipe.at(lap), obs)
         if (network := recipe.network_from(lap)) is not None:
             _require_network(network, obs)
+    earlier_piece(recipe, recipe.last_lap)
     if recipe.watch.held_out >= len(obs):
         raise InputError(
             f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"

@@ -55,6 +55,11 @@ class Final(Section):
     e_step: EStepChanges
     train: TrainChanges
     network: NetworkChanges
+    start: str | None = Field(
+        None,
+        description="folder written by `diffem export --unfinished`: the training of the final prior continues after "
+        "its steps. Default: the training begins at step 0",
+    )
 
     def stage(self, lap: int) -> Stage:
         """Return the stage of the final lap, number `lap`."""
