@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[])
     parser.add_argument("--assets", type=Path, default=Path(os.environ.get("DIFFEM_ASSETS", "assets")))
     parser.add_argument("--fid-laps", nargs="*", type=int, help="laps whose prior is sampled; default: the last")
-    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--samples", type=int, default=50_000, help="prior samples for FID; 0: only FID of the draws")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--sampler", default="ddpm2")
     parser.add_argument("--batch", type=int, default=1000)
@@ -80,7 +80,7 @@ def main() -> None:
         minutes += (metrics["seconds"] - measured.seconds.get(k, 0.0)) / 60
         row = {"lap": k, "gpu_minutes": minutes} | {key: metrics[key] for key in KEPT if key in metrics}
         row |= measured.errors.get(k, {})
-        if k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
+        if arguments.samples and k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
             began = time.monotonic()
             prior = diffem.load(arguments.out, k, device)
             x = _samples(prior, arguments)
@@ -93,11 +93,12 @@ def main() -> None:
     last = len(laps) - 1
     store = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard)
     pooled = image_quality(cifar10.to_uint8(store.all()), reference, extractor)
-    figures = {
-        # FID falls with the number of samples, so the number is part of the key
-        f"fid_{arguments.samples // 1000}k": rows[-1]["fid"],
-        "kid": rows[-1]["kid"],
+    rows[-1]["fid_draws"] = float(pooled["fid"])
+    # FID falls with the number of samples, so the number is part of the key
+    of_prior = {f"fid_{arguments.samples // 1000}k": "fid", "kid": "kid"} if arguments.samples else {}
+    figures = {name: rows[-1][key] for name, key in of_prior.items()} | {
         "fid_draws": float(pooled["fid"]),
+        "kid_draws": float(pooled["kid"]),
         "samples": arguments.samples,
         "gpu_minutes": minutes,
         "laps": last,
