@@ -2,17 +2,20 @@
 
 The whole suite runs repeatedly while other processes keep every core busy. A run that exceeds its time limit is ended
 and counts as a hang, like a test that exceeds its own time limit (pytest-timeout). Each run is a row with its commit,
-the names of the tests that failed or hung, and the mean load of the machine during the run. The load shows that the
-cores were busy, even if the other work does not come from this benchmark (`--cores 0`). `--keep` adds the runs to those
-of an earlier result.
+the names of the tests that failed or hung, the mean load of the machine during the run, and the part of the available
+CPU time that the suite got. The last two show that the cores were busy, even if the other work does not come from this
+benchmark (`--cores 0`), for example from a second run on the same cores (`taskset`). `--keep` adds the runs to those of
+an earlier result, and `--merge` those of other results.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -69,7 +72,7 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
             "no:cacheprovider",
         ]
         command += [f"--junitxml={report}", f"--basetemp={folder}/tmp", *options, *select]
-        began, loads = time.monotonic(), []
+        began, loads, used = time.monotonic(), [], cpu_seconds()
         with log.open("wb") as output:
             # a session of its own, so that all its worker processes can be ended together
             process = subprocess.Popen(
@@ -90,6 +93,8 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
                 _end(process)
         row: dict[str, Any] = {"seconds": round(time.monotonic() - began, 1)}
         row["load"] = round(sum(loads) / max(len(loads), 1), 2)
+        row["cores"] = len(os.sched_getaffinity(0))
+        row["cpu_share"] = round((cpu_seconds() - used) / (row["cores"] * row["seconds"]), 2)
         if code is None:
             return row | {"tests": 0, "failures": [], "hangs": running(log.read_text()) or ["the run"]}
         row |= read_report(report.read_text()) if report.is_file() else {"tests": 0, "failures": [], "hangs": []}
@@ -97,6 +102,12 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
             last = log.read_text().strip().splitlines()[-1:]
             row["failures"] = [f"pytest ended with exit code {code}: {' '.join(last)}"]
         return row
+
+
+def cpu_seconds() -> float:
+    """CPU time of all child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -122,6 +133,19 @@ def read_report(text: str) -> dict[str, Any]:
     return {"tests": len(cases), "failures": failures, "hangs": hangs}
 
 
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The figures of a result."""
+    return {
+        "runs": len(rows),
+        "failures": sum(len(row["failures"]) for row in rows),
+        "hangs": sum(len(row["hangs"]) for row in rows),
+        "least_load": min(row["load"] for row in rows),
+        "largest_cpu_share": max(row.get("cpu_share", math.nan) for row in rows),
+        "tests": min(row["tests"] for row in rows),
+        "minutes_of_longest": max(row["seconds"] for row in rows) / 60,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
@@ -130,24 +154,23 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes the tests are distributed among")
     parser.add_argument("--select", nargs="*", default=[], help="files or folders of tests; default: all")
     parser.add_argument("--keep", action="store_true", help="add to the runs of the last result")
+    parser.add_argument("--merge", type=Path, nargs="*", help="only collect the runs of these folders of results")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # SystemExit runs every `finally` block
     rows = earlier("flicker", arguments.results) if arguments.keep else []
+    for folder in arguments.merge or []:
+        rows += earlier("flicker", folder)
+    if arguments.merge:
+        print(record("flicker", summary(rows), rows, arguments.results))
+        return
     with busy(arguments.cores):
         for _ in range(arguments.runs):
             origin = {"commit": commit(), "date": datetime.date.today().isoformat(), "select": arguments.select}
             row = origin | run_suite(arguments.select, 60 * arguments.minutes, arguments.workers, [])
             rows.append(row)
             print(row, flush=True)
-            figures = {
-                "runs": len(rows),
-                "failures": sum(len(row["failures"]) for row in rows),
-                "hangs": sum(len(row["hangs"]) for row in rows),
-                "least_load": min(row["load"] for row in rows),
-                "tests": min(row["tests"] for row in rows),
-                "minutes_of_longest": max(row["seconds"] for row in rows) / 60,
-            }
+            figures = summary(rows)
             # recorded after every run, so that an interruption loses nothing
             path = record("flicker", figures, rows, arguments.results)
     print(figures, path)
