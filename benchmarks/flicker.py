@@ -91,10 +91,11 @@ def run_suite(select: list[str], limit: float, workers: int, options: list[str])
                         code = process.wait(min(SAMPLING, left))
             finally:
                 _end(process)
-        row: dict[str, Any] = {"seconds": round(time.monotonic() - began, 1)}
+        seconds = time.monotonic() - began
+        row: dict[str, Any] = {"seconds": round(seconds, 1)}
         row["load"] = round(sum(loads) / max(len(loads), 1), 2)
         row["cores"] = len(os.sched_getaffinity(0))
-        row["cpu_share"] = round((cpu_seconds() - used) / (row["cores"] * row["seconds"]), 2)
+        row["cpu_share"] = round((cpu_seconds() - used) / (row["cores"] * seconds), 2)
         if code is None:
             return row | {"tests": 0, "failures": [], "hangs": running(log.read_text()) or ["the run"]}
         row |= read_report(report.read_text()) if report.is_file() else {"tests": 0, "failures": [], "hangs": []}

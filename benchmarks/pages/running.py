@@ -204,11 +204,13 @@ def watch(result: dict[str, Any]) -> str:
 def flicker(result: dict[str, Any]) -> str:
     rows = [
         [row["commit"], str(row["tests"]), f"{row['seconds'] / 60:.1f}", f"{row['load']:.1f}"]
+        + [f"{row['cpu_share']:.0%}" if "cpu_share" in row else ""]
         + [", ".join(row[name]) or "0" for name in ("failures", "hangs")]
         for row in result["rows"]
     ]
     lead = prose(
         "Runs of the whole test suite on two cores that also do other work. The load is the mean number of runnable "
-        "processes:"
+        "processes, the share is the part of the CPU time of both cores that the suite got:"
     )
-    return "\n\n".join([lead, table(["commit", "tests", "minutes", "load", "failures", "hangs"], rows), source(result)])
+    header = ["commit", "tests", "minutes", "load", "share of CPU time", "failures", "hangs"]
+    return "\n\n".join([lead, table(header, rows), source(result)])
