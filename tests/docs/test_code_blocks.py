@@ -60,8 +60,8 @@ def digits_run(tiny, tmp_path_factory):
 
 
 def write_images(path: Path) -> None:
-    """The user's images of the first page, with NaN for missing pixels."""
-    y = images()[:300] + 0.1 * torch.randn(300, 8, 8)
+    """The user's images of the first page, with NaN for missing pixels, in NumPy's own precision."""
+    y = (images()[:300] + 0.1 * torch.randn(300, 8, 8)).double()
     np.save(path, torch.where(torch.rand(300, 8, 8) < 0.5, y, torch.nan).numpy())
 
 

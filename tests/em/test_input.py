@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import diffem
-from diffem import CastWarning, InputError, Observations, metrics, operators, priors
+from diffem import CastWarning, InputError, Observations, RunWarning, metrics, operators, priors
 from diffem.em import given
 from diffem.em.evaluation import evaluate
 from diffem.em.given import suspicions
 from diffem.observations.lazy import MemoryShelf, StoredObservations
-from diffem.observations.precision import in_float32
+from diffem.observations.precision import in_float32, lossy
 
 from .small import RECIPE, observations
 from .test_resume import contents, same
@@ -66,12 +66,24 @@ def test_a_whole_run_in_float64(kind, rank, tmp_path):
     run = diffem.fit(obs, recipe, tmp_path / "run", progress=False)
     for prior in (run.prior, run.load(0)):
         assert prior.mean.dtype == torch.float32
-        with pytest.warns(CastWarning, match="converted"):
-            draws = prior.posterior(obs[:8]).sample(draws=2, steps=4)
+        draws = prior.posterior(obs[:8]).sample(draws=2, steps=4)  # without a warning: nothing is lost
         assert draws.dtype == torch.float32
         assert torch.isfinite(obs[:8].chi2(draws[0])).all()
     assert np.isfinite(metrics.observation_distance(run.prior.sample(136, steps=4), obs))
     assert np.isfinite(evaluate(run.path, draws=2, samples=8, steps=2)["heldout_chi2"])
+
+
+def test_float64_is_converted_with_a_warning_only_where_rounding_matters(tmp_path):
+    """The noise must be well above the spacing of float32 numbers: 3e-5 at 300."""
+    prior = priors.GaussianPrior(torch.full((4,), 300.0), torch.eye(4))
+    y = 300 + table().astype(np.float64)
+    assert lossy(Observations(y, sigma="learn")) is None  # unknown
+    prior.posterior(Observations(y, sigma=0.1)[:2])
+    fine = Observations(y, sigma=1e-4)
+    with pytest.warns(CastWarning, match="up to 0.18 standard deviations of their noise"):
+        prior.posterior(fine[:2])
+    with pytest.warns(RunWarning, match="up to 0.18 standard deviations"):
+        diffem.fit(fine, FEW, tmp_path / "run", progress=False)
 
 
 def test_gaussians_stay_in_float64():

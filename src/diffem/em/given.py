@@ -7,6 +7,7 @@ import torch
 from ..core.errors import InputError
 from ..observations import Observations
 from ..observations.batches import scanned_together
+from ..observations.precision import lossy
 from ..operators import Function, Identity, Mask, Operator, OperatorError, check
 
 FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
@@ -37,7 +38,7 @@ def suspicions(obs: Observations, images: bool) -> list[str]:
         obs: The observations.
         images: Whether the network treats samples as images, (channels, height, width).
     """
-    found = []
+    found = [] if (text := lossy(obs)) is None else [text]
     if images and (text := channels_last(obs.x_shape)) is not None:
         found.append(text)
     if isinstance(obs[:1].A, Mask | Identity):
