@@ -32,7 +32,10 @@ ELSEWHERE = {"docs/interop.md"}  # needs other packages; tests/interop/test_page
 REPEATS = "docs/index.md"  # its Python blocks are those of the README
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
-FEWER = {"evaluate": ["--samples", "64", "--steps", "8"]}  # added to the commands of a page
+FEWER = {  # added to the commands of a page
+    "evaluate": ["--samples", "64", "--steps", "8"],
+    "posterior": ["--steps", "4", "--draws", "2"],
+}
 
 PEERS = ("deepinv", "azula", "diffusers")  # packages with environments of their own
 

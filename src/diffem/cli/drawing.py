@@ -57,7 +57,7 @@ def sample(
 
 def posterior(
     run: PriorArgument,
-    observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
+    observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save, or a .npy array")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help=".npz file with draws, mean and std; .nii.gz volumes; or .png picture")
     ],
@@ -72,6 +72,9 @@ def posterior(
     seed: SeedOption = 0,
     batch: BatchOption = None,
     lap: LapOption = None,
+    sigma: Annotated[
+        float | None, typer.Option("--sigma", min=0, help="noise level of a .npy array, whose NaN were not measured")
+    ] = None,
 ) -> None:
     """Draw from the posterior of every observation in a file."""
     import torch
@@ -80,7 +83,7 @@ def posterior(
     from ..em.run import load
     from ..em.screening import acceptable, largest_plausible
     from ..files.writing import write_bytes
-    from ..observations import Observations
+    from ..observations.array_file import read_observations
     from ..report import pictures
     from ..report.export import require_volume, write_posterior
 
@@ -88,7 +91,7 @@ def posterior(
     prior = load(run, lap, device(), "recipe")
     if out.name.endswith((".nii", ".nii.gz")):
         require_volume(out, prior.event_shape)
-    obs = Observations.load(observations).to(prior.mean.device, prior.mean.dtype)
+    obs = read_observations(observations, sigma).to(prior.mean.device, prior.mean.dtype)
     if obs.x_shape != prior.event_shape:
         raise InputError(
             f"{observations} must contain observations of x with shape {prior.event_shape}, as {run}, got {obs.x_shape}"
