@@ -45,18 +45,21 @@ def test_an_array_with_gaps_is_learned_from_like_observations(dtype, single, tmp
         diffem.fit(table().astype(other), FEW, tmp_path / "run", sigma=0.1, progress=False)
 
 
-ONES, EYE = torch.ones(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)  # constants of another dtype
+ONES, MIX = torch.ones(4, dtype=torch.float64), torch.eye(4) + 0.1  # constants of different dtypes
 OPERATORS = {
     "dense": lambda: operators.Dense(torch.randn(136, 3, 4, dtype=torch.float64)),
     "function": lambda: operators.Function(
         lambda x, w: w * x.cumsum(-1), (4,), w=torch.rand(136, 4, dtype=torch.float64) + 0.5
     ),
     "closure": lambda: operators.Function(lambda x: ONES * x, (4,)),
+    "float32": lambda: operators.Function(lambda x: x @ MIX, (4,)),  # matrix products do not mix dtypes
 }
 
 
-@pytest.mark.parametrize("kind", ["dense", "function", "closure"])
-@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize(
+    ("kind", "rank"),
+    [("dense", None), ("dense", 2), ("function", None), ("function", 2), ("closure", 2), ("float32", None)],
+)
 def test_a_whole_run_in_float64(kind, rank, tmp_path):
     """Start, draws, network, measures, report, posteriors and evaluation: none of it stumbles over the dtype."""
     A = OPERATORS[kind]()
@@ -131,7 +134,7 @@ def test_observations_on_disk_are_converted_as_they_are_read():
                 np.ones((40, 4)),
                 FEW,
                 out,
-                A=operators.Function(lambda x: x @ EYE, (4,)),
+                A=operators.Function(lambda x: x @ MIX.double(), (4,)),
                 sigma=0.1,
             ),
             r"networks compute in float32.*\.to\(x\)",
