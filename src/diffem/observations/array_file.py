@@ -27,8 +27,8 @@ def read_observations(path: Path, sigma: Any = None) -> Observations:
         raise InputError(f"{path}: there is no such file")
     if path.suffix in TABLES:
         raise InputError(
-            f"{path} is a table: fill its gaps with `diffem impute {path.name} -o completed.csv`, or read it in Python, "
-            "diffem.fit(frame, recipe='table', sigma=...)"
+            f"{path} is a table: fill its gaps with `diffem impute {path.name} -o completed.csv`, or read it in "
+            "Python, diffem.fit(frame, recipe='table', sigma=...)"
         )
     if path.suffix != ".npy":
         if sigma is not None:

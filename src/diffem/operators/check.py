@@ -12,7 +12,6 @@ from ..core.errors import InputError
 from .base import Operator
 from .function import Function
 
-
 SINGLE = 1e-4  # largest relative error of a linear function that computes in float32
 
 

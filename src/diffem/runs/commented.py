@@ -27,8 +27,8 @@ GROUPS = {
 }
 # Keys of the sections `data` and `network` that depend on the source and the kind.
 OPEN_KEYS = {
-    "data.path": "file or folder of the data; with source: file, a file written by Observations.save, or a .npy array with NaN "
-    "for values that were not measured",
+    "data.path": "file or folder of the data; with source: file, a file written by Observations.save, or a .npy array "
+    "with NaN for values that were not measured",
     "data.folder": "folder of the data",
     "data.n": "number of observations",
     "data.dimension": "number of entries of x",
