@@ -62,5 +62,5 @@ def test_mistakes_are_explained(images, tmp_path):
         with pytest.raises(InputError, match=words):
             call()
     (tmp_path / "table.csv").write_text("a,b\n1,\n")
-    with pytest.raises(InputError, match="diffem impute table.csv"):
+    with pytest.raises(InputError, match=r"diffem impute table\.csv"):
         read_observations(tmp_path / "table.csv", 0.1)

@@ -83,8 +83,8 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
         raise InputError(
             "data.source is 'given', which means that the observations come from Python: diffem.fit(obs, ...). On the "
             "command line, name a NumPy array and its noise level, --set data='{source: file, path: images.npy, sigma: "
-            "0.1}'; a file of Observations.save, --set data='{source: file, path: obs.safetensors}'; or a function, --set "
-            "data.source=my_module:problem"
+            "0.1}'; a file of Observations.save, --set data='{source: file, path: obs.safetensors}'; or a function, "
+            "--set data.source=my_module:problem"
         )
     if ":" in source:
         raise InputError(
