@@ -10,12 +10,13 @@ for three laps. Three losses are compared:
 
 Each row contains, for one lap, the mean squared error of a draw and of the mean of 8 draws on observations of the run,
 the coverage of their 90 % intervals, and seconds. Lap 0 is the Gaussian start. FOLDER contains
-`train-images-idx3-ubyte`.
+`train-images-idx3-ubyte`, or the same file with `.gz`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import math
 import tempfile
 import time
@@ -53,8 +54,10 @@ RECIPE: dict[str, Any] = {
 
 
 def images(folder: Path, count: int) -> Tensor:
-    """The first MNIST images, averaged to 14×14, in [-2, 2]."""
-    raw = np.fromfile(folder / "train-images-idx3-ubyte", dtype=np.uint8)[16:].reshape(-1, 28, 28)[:count]
+    """The first MNIST images, averaged to 14×14, in [-2, 2]. The file may be compressed (.gz)."""
+    file = folder / "train-images-idx3-ubyte"
+    content = file.read_bytes() if file.exists() else gzip.decompress(file.with_suffix(".gz").read_bytes())
+    raw = np.frombuffer(content, dtype=np.uint8)[16:].reshape(-1, 28, 28)[:count]
     return torch.from_numpy(raw.astype(np.float32)).reshape(-1, 14, 2, 14, 2).mean((2, 4)) / 63.75 - 2
 
 

@@ -32,7 +32,10 @@ ELSEWHERE = {"docs/interop.md"}  # needs other packages; tests/interop/test_page
 REPEATS = "docs/index.md"  # its Python blocks are those of the README
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 
-FEWER = {"evaluate": ["--samples", "64", "--steps", "8"]}  # added to the commands of a page
+FEWER = {  # added to the commands of a page
+    "evaluate": ["--samples", "64", "--steps", "8"],
+    "posterior": ["--steps", "4", "--draws", "2"],
+}
 
 PEERS = ("deepinv", "azula", "diffusers")  # packages with environments of their own
 
@@ -60,8 +63,8 @@ def digits_run(tiny, tmp_path_factory):
 
 
 def write_images(path: Path) -> None:
-    """The user's images of the first page, with NaN for missing pixels."""
-    y = images()[:300] + 0.1 * torch.randn(300, 8, 8)
+    """The user's images of the first page, with NaN for missing pixels, in NumPy's own precision."""
+    y = (images()[:300] + 0.1 * torch.randn(300, 8, 8)).double()
     np.save(path, torch.where(torch.rand(300, 8, 8) < 0.5, y, torch.nan).numpy())
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import diffem
-from diffem import CastWarning, InputError, Observations, metrics, operators, priors
+from diffem import CastWarning, InputError, Observations, RunWarning, metrics, operators, priors
 from diffem.em import given
 from diffem.em.evaluation import evaluate
 from diffem.em.given import suspicions
 from diffem.observations.lazy import MemoryShelf, StoredObservations
-from diffem.observations.precision import in_float32
+from diffem.observations.precision import in_float32, lossy
 
 from .small import RECIPE, observations
 from .test_resume import contents, same
@@ -45,18 +45,21 @@ def test_an_array_with_gaps_is_learned_from_like_observations(dtype, single, tmp
         diffem.fit(table().astype(other), FEW, tmp_path / "run", sigma=0.1, progress=False)
 
 
-ONES, EYE = torch.ones(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)  # constants of another dtype
+ONES, MIX = torch.ones(4, dtype=torch.float64), torch.eye(4) + 0.1  # constants of different dtypes
 OPERATORS = {
     "dense": lambda: operators.Dense(torch.randn(136, 3, 4, dtype=torch.float64)),
     "function": lambda: operators.Function(
         lambda x, w: w * x.cumsum(-1), (4,), w=torch.rand(136, 4, dtype=torch.float64) + 0.5
     ),
     "closure": lambda: operators.Function(lambda x: ONES * x, (4,)),
+    "float32": lambda: operators.Function(lambda x: x @ MIX, (4,)),  # matrix products do not mix dtypes
 }
 
 
-@pytest.mark.parametrize("kind", ["dense", "function", "closure"])
-@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize(
+    ("kind", "rank"),
+    [("dense", None), ("dense", 2), ("function", None), ("function", 2), ("closure", 2), ("float32", None)],
+)
 def test_a_whole_run_in_float64(kind, rank, tmp_path):
     """Start, draws, network, measures, report, posteriors and evaluation: none of it stumbles over the dtype."""
     A = OPERATORS[kind]()
@@ -66,12 +69,24 @@ def test_a_whole_run_in_float64(kind, rank, tmp_path):
     run = diffem.fit(obs, recipe, tmp_path / "run", progress=False)
     for prior in (run.prior, run.load(0)):
         assert prior.mean.dtype == torch.float32
-        with pytest.warns(CastWarning, match="converted"):
-            draws = prior.posterior(obs[:8]).sample(draws=2, steps=4)
+        draws = prior.posterior(obs[:8]).sample(draws=2, steps=4)  # without a warning: nothing is lost
         assert draws.dtype == torch.float32
         assert torch.isfinite(obs[:8].chi2(draws[0])).all()
     assert np.isfinite(metrics.observation_distance(run.prior.sample(136, steps=4), obs))
     assert np.isfinite(evaluate(run.path, draws=2, samples=8, steps=2)["heldout_chi2"])
+
+
+def test_float64_is_converted_with_a_warning_only_where_rounding_matters(tmp_path):
+    """The noise must be well above the spacing of float32 numbers: 3e-5 at 300."""
+    prior = priors.GaussianPrior(torch.full((4,), 300.0), torch.eye(4))
+    y = 300 + table().astype(np.float64)
+    assert lossy(Observations(y, sigma="learn")) is None  # unknown
+    prior.posterior(Observations(y, sigma=0.1)[:2])
+    fine = Observations(y, sigma=1e-4)
+    with pytest.warns(CastWarning, match="up to 0.18 standard deviations of their noise"):
+        prior.posterior(fine[:2])
+    with pytest.warns(RunWarning, match="up to 0.18 standard deviations"):
+        diffem.fit(fine, FEW, tmp_path / "run", progress=False)
 
 
 def test_gaussians_stay_in_float64():
@@ -119,7 +134,7 @@ def test_observations_on_disk_are_converted_as_they_are_read():
                 np.ones((40, 4)),
                 FEW,
                 out,
-                A=operators.Function(lambda x: x @ EYE, (4,)),
+                A=operators.Function(lambda x: x @ MIX.double(), (4,)),
                 sigma=0.1,
             ),
             r"networks compute in float32.*\.to\(x\)",

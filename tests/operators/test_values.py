@@ -83,6 +83,17 @@ def test_stack_and_compose_take_nan_where_a_part_does_not_measure():
     assert obs.counts().tolist() == [1]
 
 
+def test_a_function_with_float32_constants_is_checked_in_float32():
+    """Errors of rounding are not errors of the function; those of an affine function are larger."""
+    psf = torch.rand(3, 3)
+    A = operators.Function(lambda x: torch.nn.functional.conv2d(x[:, None], psf[None, None])[:, 0], (6, 6))
+    assert operators.check(A, (6, 6)).findings[0].tolerance == 1e-4
+    with pytest.raises(operators.OperatorError, match="allowed 1e-10"):
+        operators.check(A, (6, 6), dtype=torch.float64)
+    with pytest.raises(operators.OperatorError, match="A\\(0\\) = 0"):
+        operators.check(lambda x: A(x) + 0.01, (6, 6))
+
+
 def test_a_function_with_float32_constants_accepts_float64():
     """Convolutions do not mix dtypes, and the library evaluates residuals in float64."""
     psf = torch.rand(3, 3)

@@ -1,9 +1,11 @@
 """Observations made by a function that a recipe names: executed because the user named it, never because a run's folder
 does."""
 
+import importlib
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -135,11 +137,17 @@ def test_who_names_it_gets_it(run, folder, monkeypatch):
     assert command("export", run, "-o", "prior", "--source", source).returncode == 0
     assert hub.read_card("prior")["training"]["operators"]["config"]["numbers"] == {"gain": 2.0}
     assert '"observation_distance"' in command("evaluate", run, "--samples", 8, "--steps", 2, "--source", source).stdout
+    drawn = command("posterior", run, source, "-n", 3, "--draws", 2, "--steps", 4, "-o", "draws.npz")
+    assert drawn.returncode == 0, drawn.stderr
+    obs = importlib.import_module(NAME).problem(n=90)[:3]  # n is a setting of the run
+    expected = diffem.load(run).posterior(obs, iterations=3).sample(draws=2, steps=4)
+    torch.testing.assert_close(torch.from_numpy(np.load("draws.npz")["draws"]), expected, atol=1e-5, rtol=0)
     result = command("evaluate", run, "--source", f"{NAME}:nothing")
     assert "its observations come from" in result.stderr
     (folder / f"{NAME}.py").write_text(MODULE.replace("0.1 * torch", "0.2 * torch"))
     sys.modules.pop(NAME)
     assert "the observations have changed" in command("evaluate", run, "--source", source).stderr
+    assert "return the same observations every time?" in command("fit", "recipe.yaml", "-o", "run").stderr
 
 
 def test_a_mapping_is_the_users_own(folder, monkeypatch):

@@ -25,6 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..observations import Observations
     from ..runs.recipe import EStep
 
 ITERATIONS = 3  # smallest default of --iterations; E-steps may use fewer to save time
@@ -57,7 +58,12 @@ def sample(
 
 def posterior(
     run: PriorArgument,
-    observations: Annotated[Path, typer.Argument(metavar="OBS", help="a file written by Observations.save")],
+    observations: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OBS", help="a file written by Observations.save, a .npy array, or your function MODULE:FUNCTION"
+        ),
+    ],
     out: Annotated[
         Path, typer.Option("--out", "-o", help=".npz file with draws, mean and std; .nii.gz volumes; or .png picture")
     ],
@@ -72,15 +78,18 @@ def posterior(
     seed: SeedOption = 0,
     batch: BatchOption = None,
     lap: LapOption = None,
+    sigma: Annotated[
+        float | None, typer.Option("--sigma", min=0, help="noise level of a .npy array, whose NaN were not measured")
+    ] = None,
+    n: Annotated[int | None, typer.Option("-n", min=1, help="use the first n observations only")] = None,
 ) -> None:
-    """Draw from the posterior of every observation in a file."""
+    """Draw from the posterior of every observation in a file, or of those that a function of yours returns."""
     import torch
 
     from ..em.expectation import default_sampler_options, posterior_from_recipe
     from ..em.run import load
     from ..em.screening import acceptable, largest_plausible
     from ..files.writing import write_bytes
-    from ..observations import Observations
     from ..report import pictures
     from ..report.export import require_volume, write_posterior
 
@@ -88,7 +97,7 @@ def posterior(
     prior = load(run, lap, device(), "recipe")
     if out.name.endswith((".nii", ".nii.gz")):
         require_volume(out, prior.event_shape)
-    obs = Observations.load(observations).to(prior.mean.device, prior.mean.dtype)
+    obs = _observations(observations, sigma, run)[:n].to(prior.mean.device, prior.mean.dtype)
     if obs.x_shape != prior.event_shape:
         raise InputError(
             f"{observations} must contain observations of x with shape {prior.event_shape}, as {run}, got {obs.x_shape}"
@@ -128,6 +137,28 @@ def posterior(
     else:
         write_posterior(out, x, chi2)
     typer.echo(out)
+
+
+def _observations(named: Path, sigma: float | None, run: Path) -> Observations:
+    """Observations from a file; or from a function `module:function` of the user, who names it and so runs it.
+
+    The function receives the settings in the recipe of the run if the recipe names it too.
+    """
+    from ..observations.array_file import read_observations
+    from ..runs.changes import located
+    from ..runs.python_source import NAME, python_problem
+    from ..runs.rundir import RunDir
+
+    if named.exists() or not NAME.fullmatch(str(named)):
+        return read_observations(named, sigma)
+    if sigma is not None:
+        raise InputError(f"--sigma is for .npy files only: {named} returns observations with their noise level")
+    seed, options = 0, {}
+    if (run / "run.json").exists():
+        recipe = located(RunDir(run).recipe(), run)
+        if recipe.data.source == str(named):
+            seed, options = recipe.seed, recipe.data.options("source")
+    return python_problem(str(named), seed, options, Path.cwd()).obs
 
 
 def methods_with_iterations() -> list[str]:

@@ -21,4 +21,4 @@ class RunWarning(UserWarning):
 
 
 class CastWarning(UserWarning):
-    """Numbers were converted to another precision."""
+    """Observations were converted to float32, and rounding errors are not far below their noise."""

@@ -7,6 +7,7 @@ import torch
 from ..core.errors import InputError
 from ..observations import Observations
 from ..observations.batches import scanned_together
+from ..observations.precision import lossy
 from ..operators import Function, Identity, Mask, Operator, OperatorError, check
 
 FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
@@ -20,7 +21,8 @@ def require_linear(obs: Observations) -> None:
     if not has_function(few.A):
         return
     try:
-        check(few.A, obs.x_shape, dtype=few.y.dtype, device=few.y.device)
+        dtype = None if few.y.dtype == torch.float64 else few.y.dtype
+        check(few.A, obs.x_shape, dtype=dtype, device=few.y.device)
     except OperatorError as error:
         raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
 
@@ -37,7 +39,7 @@ def suspicions(obs: Observations, images: bool) -> list[str]:
         obs: The observations.
         images: Whether the network treats samples as images, (channels, height, width).
     """
-    found = []
+    found = [] if (text := lossy(obs)) is None else [text]
     if images and (text := channels_last(obs.x_shape)) is not None:
         found.append(text)
     if isinstance(obs[:1].A, Mask | Identity):

@@ -152,7 +152,7 @@ def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         raise InputError(
-            f"A fails on y of shape {tuple(y.shape)} and {y.dtype}: {type(error).__name__}: {error}. An "
-            "operator made of a "
-            "function computes in the dtype and on the device of its argument: convert what it uses with .to(x)"
+            f"A fails on y of shape {tuple(y.shape)} and {y.dtype}: {type(error).__name__}: {error}. An operator made "
+            "of a function uses torch operations only, not NumPy, and computes in the dtype and on the device of its "
+            "argument: convert what it uses with .to(x)"
         ) from error

@@ -274,6 +274,8 @@ class Observations:
 
         Observations larger than the budget of `memory.may_stay` stay in the file and are read when they are used.
         """
+        if Path(path).suffix == ".npy":
+            raise InputError(f"{path} is an array, not an observations file: Observations(np.load(path), sigma=...)")
         for opened in OPENERS:
             if (obs := opened(Path(path))) is not None:
                 return obs

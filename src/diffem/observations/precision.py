@@ -7,10 +7,15 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..files.reading import digest
+from ..linalg import UnknownNoise
 from ..operators import Operator
 from .arrays import tried
+from .batches import scanned_together
 from .lazy import Shelf, StoredObservations, StoredOperators
 from .observations import Observations
+
+EPSILON = 2.0**-24  # relative error of a number that is rounded to float32, at most
+LOSSLESS = 0.01  # rounding errors below this multiple of the noise do not matter: they add 0.01 % to its variance
 
 
 class Float32Shelf:
@@ -53,6 +58,31 @@ def in_float32(obs: Observations) -> Observations:
     if isinstance(obs, StoredObservations):
         return StoredObservations(Float32Shelf(obs._shelf), obs._rows)
     return obs.to(torch.float32)
+
+
+def rounding(obs: Observations) -> float:
+    """The largest rounding error of a measured value in float32, in standard deviations of its noise.
+
+    0 if the noise level is unknown.
+    """
+    if isinstance(obs[:1].cov, UnknownNoise):
+        return 0.0
+    largest, size = 0.0, scanned_together(obs)
+    for start in range(0, len(obs), size):
+        part = obs[start : start + size]  # unmeasured values are 0
+        ratio = EPSILON * part.y.abs() / part.cov.diagonal(tuple(part.y.shape[1:])).sqrt()
+        largest = max(largest, float(ratio.max()))
+    return largest
+
+
+def lossy(obs: Observations) -> str | None:
+    """Warning if observations lose precision in float32; None if their noise is far above the rounding errors."""
+    if obs[:1].y.dtype == torch.float32 or (size := rounding(obs)) <= LOSSLESS:
+        return None
+    return (
+        "networks compute in float32, and rounding changes the observations by up to "
+        f"{size:.2g} standard deviations of their noise: subtract an offset from y, or check sigma"
+    )
 
 
 def cast_note(obs: Observations) -> str | None:

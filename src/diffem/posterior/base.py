@@ -21,6 +21,7 @@ from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..observations import Observations
+from ..observations.precision import lossy
 from ..observations.scale import smallest_noise
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
@@ -247,13 +248,12 @@ class Posterior:
 
 
 def _in_precision_of(prior: Prior, obs: Observations) -> Observations:
-    """Convert float64 observations (the default of NumPy) for a float32 prior; return others unchanged."""
+    """Convert float64 observations (the default of NumPy) for a float32 prior; return others unchanged.
+
+    Warns if the rounding errors are not far below the noise.
+    """
     if (obs.y.dtype, prior.mean.dtype) != (torch.float64, torch.float32):
         return obs
-    warnings.warn(
-        "the observations are in float64, the prior in float32: they are converted (obs.to(torch.float32) does "
-        "so silently)",
-        CastWarning,
-        stacklevel=5,
-    )
+    if (text := lossy(obs)) is not None:
+        warnings.warn(text, CastWarning, stacklevel=5)
     return obs.to(torch.float32)

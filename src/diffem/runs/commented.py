@@ -27,13 +27,14 @@ GROUPS = {
 }
 # Keys of the sections `data` and `network` that depend on the source and the kind.
 OPEN_KEYS = {
-    "data.path": "file or folder of the data; with source: file, a file written by Observations.save",
+    "data.path": "file or folder of the data; with source: file, a file written by Observations.save, or a .npy array "
+    "with NaN for values that were not measured",
     "data.folder": "folder of the data",
     "data.n": "number of observations",
     "data.dimension": "number of entries of x",
     "data.measured": "number of measured values per observation",
     "data.missing": "fraction of the values that is missing",
-    "data.sigma": "noise level, in the units of the data",
+    "data.sigma": "noise level, in the units of the data; with source: file, only for a .npy array",
     "data.size": "height and width of the images, in pixels",
     "data.accel": "acceleration factor R: 1/R of k-space is measured",
     "data.mode": "simulated or acquired k-space",
@@ -96,7 +97,7 @@ def _section(lines: list[str], section: BaseModel, prefix: str, depth: int) -> N
 
 def _unset(lines: list[str], prefix: str, values: dict[str, Any], depth: int) -> None:
     """Append the keys of an open section that are not set, with their defaults, as comments."""
-    options: dict[str, Any] = {"path": "obs.safetensors"} if values.get("source") == "given" else {}
+    options: dict[str, Any] = {"path": "images.npy", "sigma": 0.1} if values.get("source") == "given" else {}
     if values.get("kind") in NETWORKS:
         parameters = inspect.signature(NETWORKS[values["kind"]]).parameters.values()
         options = {

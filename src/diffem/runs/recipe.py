@@ -39,6 +39,9 @@ __all__ = [
 ]
 
 
+DATA = (".npy", ".npz", ".csv", ".safetensors")  # suffixes of data files, which are often passed in place of a recipe
+
+
 def names() -> list[str]:
     """Return the names of the built-in recipes."""
     folder = files("diffem.runs") / "recipes"
@@ -72,6 +75,11 @@ def load_recipe(recipe: str | Path | dict[str, Any] | Recipe, changes: dict[str,
 def _read(recipe: str) -> dict[str, Any]:
     if recipe in names():
         text = (files("diffem.runs") / "recipes" / f"{recipe}.yaml").read_text()
+    elif _is_file(recipe) and Path(recipe).suffix in DATA:
+        raise InputError(
+            f"{recipe} is data, not a recipe. Name a recipe, and the data with it: diffem fit small-images --set "
+            f"data='{{source: file, path: {recipe}, sigma: 0.1}}' (sigma: the noise level, for .npy files)"
+        )
     elif _is_file(recipe):
         text = read_text(recipe, YAML_BYTES)
     else:

@@ -211,7 +211,11 @@ class RunDir:
                 "run from it"
             )
         if info["observations"] != _fingerprint(obs, info):
-            raise InputError(f"{self.path} contains a run on other observations; choose another folder")
+            again = ":" in recipe.data.source and old.data == recipe.data  # the user's function
+            raise InputError(
+                f"{self.path} contains a run on other observations; choose another folder"
+                + (f" (does {recipe.data.source} return the same observations every time?)" if again else "")
+            )
         # once lap 0 is finished, the start is in the folder and need not be passed again
         if info.get("format", 1) >= 3 and info.get("start") != start and not (start is None and self.done(0)):
             if start is None:

@@ -19,9 +19,9 @@ class Data(Open):
     """Where the observations come from."""
 
     source: str = Field(
-        description="digits, manifold, cifar10, fastmri, mri_images; file: a file written by Observations.save "
-        "(data.path); given: observations passed to diffem.fit; my_module:problem: your function that returns "
-        "Observations, which is executed"
+        description="digits, manifold, cifar10, fastmri, mri_images; file: a file written by Observations.save, or a "
+        ".npy array with its noise level (data.path, data.sigma); given: observations passed to diffem.fit; "
+        "my_module:problem: your function that returns Observations, which is executed"
     )
 
 

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..observations import Observations, Problem
+from ..observations import Problem
+from ..observations.array_file import read_observations
 
 Source = Callable[..., Problem]  # (seed, **settings)
 
 
-def file(seed: int, path: str = "") -> Problem:
-    """Observations saved with `Observations.save`."""
+def file(seed: int, path: str = "", sigma: float | list[float] | str | None = None) -> Problem:
+    """Observations saved with `Observations.save`, or a `.npy` array with the noise level sigma."""
     if not Path(path).is_file():
         raise InputError(f"data.path: observations file {path!r} does not exist")
-    return Problem(Observations.load(path))
+    level = float(sigma) if isinstance(sigma, str) and sigma != "learn" else sigma  # YAML 1.1 reads 1e-2 as a string
+    return Problem(read_observations(Path(path), level))
 
 
 SOURCES: dict[str, str | Source] = {
@@ -80,8 +82,9 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
     if source == "given":
         raise InputError(
             "data.source is 'given', which means that the observations come from Python: diffem.fit(obs, ...). On the "
-            "command line, name a file of Observations.save, --set data='{source: file, path: obs.safetensors}', or a "
-            "function, --set data.source=my_module:problem"
+            "command line, name a NumPy array and its noise level, --set data='{source: file, path: images.npy, sigma: "
+            "0.1}'; a file of Observations.save, --set data='{source: file, path: obs.safetensors}'; or a function, "
+            "--set data.source=my_module:problem"
         )
     if ":" in source:
         raise InputError(
