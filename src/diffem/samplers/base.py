@@ -116,7 +116,7 @@ class Sampler(ABC):
     def numbered_step(
         self, denoise: Denoise, normal: Normal, first: int, state: State, i: int | Tensor, row: Tensor
     ) -> State:
-        """Make step i of a table. The addresses of the noises of step 0 begin at `first`, those of other steps follow."""
+        """Make step i of a table. The noises of all its steps have consecutive addresses, beginning at `first`."""
         address = first + i * self.noises_per_step
         return self.step(denoise, state, row, lambda slot: normal(address + slot))
 
