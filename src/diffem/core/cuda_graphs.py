@@ -39,26 +39,6 @@ def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGra
     return graph
 
 
-def walk(
-    step: Callable[[State, int | Tensor, Tensor], State],
-    state: State,
-    table: Tensor,
-    rows: int,
-    *,
-    captured: bool,
-    progress: Progress | None,
-    snapshot: Snapshot,
-) -> State:
-    """Run all steps of a table `(steps, c)` on a state of `rows` rows, eagerly or by replaying a CUDA graph."""
-    if captured:
-        return replay(step, state, table, progress, snapshot)
-    for i in range(len(table)):
-        state = step(state, i, table[i])
-        if progress is not None:
-            progress.advance(rows)
-    return state
-
-
 def replay(
     step: Callable[[State, Tensor, Tensor], State],
     state: State,

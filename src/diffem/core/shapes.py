@@ -55,6 +55,30 @@ def require_batch(x: object, name: str) -> Tensor:
     return x
 
 
+def require_state(x_t: object, sigma: Tensor | float, mean: Tensor, owner: str) -> tuple[Tensor, Tensor]:
+    """Check the arguments of a denoiser; returns x_t, and sigma in the dtype of x_t (`noise_level`).
+
+    Args:
+        x_t: `(n, *event)`.
+        sigma: A number, `()` or `(n,)`.
+        mean: `(*event)`. The mean of the prior, whose shape, dtype and device x_t must have.
+        owner: The name of the denoiser, for error messages.
+
+    Raises:
+        InputError: If the arguments do not fit the denoiser.
+    """
+    x_t = require_batch(x_t, "x_t")
+    require_like(x_t, "x_t", mean, owner)
+    return x_t, noise_level(sigma, x_t)
+
+
+def require_like(x: Tensor, name: str, mean: Tensor, owner: str) -> None:
+    """Raise InputError unless samples x `(n, *event)` have the shape, dtype and device of `mean` `(*event)`."""
+    require_precision(mean.dtype, f"the {owner}")
+    require_event(x, tuple(mean.shape), owner)
+    require_same_dtype(x, name, mean, f"the {owner}")
+
+
 def require_precision(dtype: torch.dtype, owner: str) -> None:
     """Reject half precision, which is too coarse for solves, residuals and small noise levels."""
     if dtype not in (torch.float32, torch.float64):

@@ -20,8 +20,7 @@ SCANNED_BYTES = 1 << 23
 
 def bytes_each(obs: Observations) -> int:
     """Bytes of one observation in memory: y, the parameters of A and the noise."""
-    first = obs[:1]
-    return sum(t.numel() * t.element_size() for t in first.to(first.y.device).tensors().values())
+    return sum(t.numel() * t.element_size() for t in obs[:1].read().tensors().values())
 
 
 def scanned_together(obs: Observations) -> int:

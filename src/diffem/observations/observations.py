@@ -250,6 +250,10 @@ class Observations:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_tensors(Path(path), tensors, structure)
 
+    def read(self) -> Observations:
+        """The observations in memory: these, unless they are lazy (`lazy.py`)."""
+        return self
+
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name: y, the parameters of the operators, the noise, and a marker if adaptive."""
         tensors = {"y": self.y} | ({"adaptive": torch.ones((), dtype=torch.bool)} if self.adaptive else {})

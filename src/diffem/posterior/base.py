@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
@@ -19,7 +19,7 @@ from ..core.errors import CastWarning, InputError
 from ..core.modes import differentiable, in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
-from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
+from ..core.shapes import require_like, require_state
 from ..observations import Observations
 from ..observations.precision import lossy
 from ..observations.scale import smallest_noise
@@ -27,7 +27,7 @@ from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from ..samplers.schedule import lowest_level
 from .evaluation import Evaluation, Statistics
-from .twisted import Twist
+from .target import Rows, WeightedRows
 
 
 class Linearised:
@@ -60,10 +60,9 @@ class Posterior:
     sigma_min: float = field(init=False, repr=False)  # the last noise level of a draw
 
     def __post_init__(self) -> None:
-        require_event(self.obs.y.new_zeros(1, *self.obs.x_shape), self.prior.event_shape, type(self.prior).__name__)
-        require_precision(self.prior.mean.dtype, f"the {type(self.prior).__name__}")
         self.obs = _in_precision_of(self.prior, self.obs)
-        require_same_dtype(self.obs.y, "y", self.prior.mean, f"the {type(self.prior).__name__}")
+        x = self.obs.y.new_empty(1, *self.obs.x_shape)
+        require_like(x, "y", self.prior.mean, type(self.prior).__name__)
         cov = self.prior._cov
         tensors = [*self.prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]
         if any(t.is_inference() for t in tensors):
@@ -86,11 +85,10 @@ class Posterior:
     @in_own_modes
     def __call__(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """E[x | x_t, y] as a denoiser: x_t `(n, *event)` for n observations, sigma a scalar or one per sample."""
-        require_event(require_batch(x_t, "x_t"), self.prior.event_shape, type(self).__name__)
+        x_t, sigma = require_state(x_t, sigma, self.prior.mean, type(self).__name__)
         if len(x_t) != len(self.obs):
             raise InputError(f"the posterior holds {len(self.obs)} observations, x_t has {len(x_t)} samples")
-        require_same_dtype(x_t, "x_t", self.prior.mean, "the prior")
-        return self.evaluate(x_t, noise_level(sigma, x_t)).x_hat
+        return self.evaluate(x_t, sigma).x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         """Make the last denoising of a draw, at σ_min. The draw returns its `x_hat` for the state x_t `(n, *event)`.
@@ -236,15 +234,16 @@ class Posterior:
             draws: (n,). Numbers of the draws, for the same.
             probes: Source of those signs.
         """
-        plain = Target(counted.counting(self.evaluate), counted.counting(self.finish), snapshot=counted.snapshot)
         if not sampler.needs_likelihood:
-            return plain
+            return Rows(self.evaluate, self.finish, counted).target()
         y, device = self.obs.y, self.obs.y.device
         u = probes.uniform(index.to(device), tuple(y.shape[1:]), draw=draws.to(device))
         # all particles of a draw share a probe, so the twist is a fixed function of x_t
         probe = torch.where(u < 0.5, -1, 1).to(self.prior.mean).repeat_interleave(sampler.particles, 0)
-        twist = Twist(self.evaluate, self.prior, self.obs, counted, probe, self.likelihood_iterations)
-        return replace(plain, guide=twist.guide, end=twist.end)
+        weighted = WeightedRows(
+            self.evaluate, self.finish, counted, self.prior, self.obs, probe, self.likelihood_iterations
+        )
+        return weighted.target()
 
 
 def _in_precision_of(prior: Prior, obs: Observations) -> Observations:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..linalg import Solution
 from ..observations import Observations
-from ..samplers.base import Denoise, Drawn
+from ..samplers.base import Drawn
 
 
 @dataclass
@@ -98,16 +98,6 @@ class Statistics:
             self.guards += evaluation.solution.guards
             residual = evaluation.solution.residual.to(self.residuals)
             torch.maximum(self.residuals, residual, out=self.residuals)
-
-    def counting(self, evaluate: Callable[[Tensor, Tensor], Evaluation]) -> Denoise:
-        """Wrap `evaluate` as a denoiser that adds its evaluations to these statistics."""
-
-        def denoise(x_t: Tensor, sigma: Tensor) -> Tensor:
-            evaluation = evaluate(x_t, sigma)
-            self.add(evaluation)
-            return evaluation.x_hat
-
-        return denoise
 
     def snapshot(self) -> Callable[[], None]:
         """Save the statistics and return a function that restores them in place."""

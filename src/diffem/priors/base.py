@@ -20,7 +20,7 @@ from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
-from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
+from ..core.shapes import require_precision, require_state
 from ..linalg import Covariance
 from ..observations import Observations
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
@@ -97,10 +97,7 @@ class Prior(nn.Module):
 
     @in_own_modes
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
-        require_precision(self.mean.dtype, f"the {type(self).__name__}")
-        require_event(require_batch(x_t, "x_t"), self.event_shape, type(self).__name__)
-        require_same_dtype(x_t, "x_t", self.mean, f"the {type(self).__name__}")
-        return self.denoise(x_t, noise_level(sigma, x_t))
+        return self.denoise(*require_state(x_t, sigma, self.mean, type(self).__name__))
 
     def sigmas(self, steps: int, sigma_min: float | None = None) -> Tensor:
         """Compute the decreasing noise levels `(steps + 1,)` in float64, in the units of the data.

@@ -15,18 +15,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ..core.cuda_graphs import Snapshot, State, no_snapshot, walk
+from ..core.cuda_graphs import Snapshot, State, no_snapshot, replay
 from ..core.errors import InputError
 from ..core.progress import Progress
 from ..core.randomness import Stream
 
 Denoise: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # x_t (n, *event), sigma () -> (n, *event)
 Noise: TypeAlias = Callable[[int], Tensor]  # index of a noise within the step -> (n, *event) standard normal
+Normal: TypeAlias = Callable[[int | Tensor], Tensor]  # address of a noise -> (n, *event) standard normal
 
 
 class Guide(NamedTuple):
@@ -111,6 +113,13 @@ class Sampler(ABC):
     def step(self, denoise: Denoise, state: State, row: Tensor, noise: Noise) -> State:
         """Move the state from level t to the next level s. row: `(c,)` in the dtype and on the device of x."""
 
+    def numbered_step(
+        self, denoise: Denoise, normal: Normal, first: int, state: State, i: int | Tensor, row: Tensor
+    ) -> State:
+        """Make step i of a table. The noises of all its steps have consecutive addresses, beginning at `first`."""
+        address = first + i * self.noises_per_step
+        return self.step(denoise, state, row, lambda slot: normal(address + slot))
+
     def draw(
         self,
         target: Target,
@@ -147,12 +156,8 @@ class Sampler(ABC):
         state = self.start(mean + sigmas[0].to(mean) * normal(0))
         first = 1  # address 0 was the start; every step has `noises_per_step` addresses of its own
         for phase, levels in self.phases(sigmas.double()):
-
-            def step(state: State, i: int | Tensor, row: Tensor, phase: Sampler = phase, first: int = first) -> State:
-                address = first + i * phase.noises_per_step
-                return phase.step(target.denoise, state, row, lambda slot: normal(address + slot))
-
             table = phase.table(levels).to(mean)
+            step = partial(phase.numbered_step, target.denoise, normal, first)
             state = walk(step, state, table, len(index), captured=captured, progress=progress, snapshot=target.snapshot)
             first += len(table) * phase.noises_per_step
         x = target.finish(state[0], sigmas[-1].to(mean))
@@ -164,3 +169,23 @@ def require_levels(sigmas: Tensor) -> None:
     """Raise InputError unless `sigmas` are decreasing positive noise levels."""
     if sigmas.ndim != 1 or len(sigmas) < 2 or not (sigmas[1:] < sigmas[:-1]).all() or not sigmas[-1] > 0:
         raise InputError("sigmas must be at least two decreasing positive noise levels")
+
+
+def walk(
+    step: Callable[[State, int | Tensor, Tensor], State],
+    state: State,
+    table: Tensor,
+    rows: int,
+    *,
+    captured: bool,
+    progress: Progress | None,
+    snapshot: Snapshot,
+) -> State:
+    """Run all steps of a table `(steps, c)` on a state of `rows` rows, eagerly or by replaying a CUDA graph."""
+    if captured:
+        return replay(step, state, table, progress, snapshot)
+    for i in range(len(table)):
+        state = step(state, i, table[i])
+        if progress is not None:
+            progress.advance(rows)
+    return state

@@ -45,12 +45,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..core.cuda_graphs import State, walk
+from ..core.cuda_graphs import State
 from ..core.errors import InputError
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..linalg.inner import accumulate_dtype, dot
-from .base import Drawn, Guide, Target, require_levels
+from .base import Drawn, Guide, Target, require_levels, walk
 from .ddim import DDIM
 
 

@@ -1,4 +1,4 @@
-"""A posterior method as the guide of weighted particles (`samplers/tds.py`)."""
+"""A posterior method as the target of a sampler: each evaluation is added to the statistics of the draw."""
 
 from __future__ import annotations
 
@@ -9,27 +9,57 @@ from torch import Tensor
 
 from ..observations import Observations
 from ..priors.base import Prior
+from ..samplers import Target
 from ..samplers.base import Ending, Guide
 from .evaluation import Evaluation, GuidedEvaluation, Statistics
 
+Evaluate = Callable[[Tensor, Tensor], Evaluation]  # x_t (n, *event), sigma () -> the evaluation
+
 
 @dataclass
-class Twist:
-    """The functions that weight particles, for rows x_t `(n·P, *event)`.
+class Rows:
+    """The denoisers of one batch of rows x_t `(n, *event)`.
 
     Attributes:
         evaluate: The posterior denoiser.
+        last: The last denoising of a draw (`Posterior.finish`).
+        counted: The statistics that evaluations are added to.
+    """
+
+    evaluate: Evaluate
+    last: Evaluate
+    counted: Statistics
+
+    def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
+        """E[x | x_t, y]."""
+        evaluation = self.evaluate(x_t, sigma)
+        self.counted.add(evaluation)
+        return evaluation.x_hat
+
+    def finish(self, x_t: Tensor, sigma: Tensor) -> Tensor:
+        """The last denoising."""
+        evaluation = self.last(x_t, sigma)
+        self.counted.add(evaluation)
+        return evaluation.x_hat
+
+    def target(self) -> Target:
+        """The functions as samplers take them."""
+        return Target(self.denoise, self.finish, snapshot=self.counted.snapshot)
+
+
+@dataclass
+class WeightedRows(Rows):
+    """The functions that weight particles (`samplers/tds.py`), for rows x_t `(n·P, *event)`.
+
+    Attributes:
         prior: The prior.
         obs: The observations, one per row.
-        counted: The statistics that evaluations are added to.
         probe: (n·P, *measurement). Random signs, see `likelihood.py`.
         iterations: Products with the system matrix that an estimate of the likelihood may take.
     """
 
-    evaluate: Callable[[Tensor, Tensor], Evaluation]
     prior: Prior
     obs: Observations
-    counted: Statistics
     probe: Tensor
     iterations: int
 
@@ -46,3 +76,6 @@ class Twist:
         x = self.prior(x_t, sigma)
         self.counted.add(Evaluation(x))
         return Ending(x, -0.5 * self.obs.noise.mahalanobis(self.obs.residual(x)))
+
+    def target(self) -> Target:
+        return Target(self.denoise, self.finish, self.guide, self.end, self.counted.snapshot)
