@@ -21,12 +21,15 @@ from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import noise_level, require_batch, require_event, require_precision, require_same_dtype
 from ..observations import Observations
+from ..observations.features import require_linear_gaussian
 from ..observations.scale import smallest_noise
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from ..samplers.schedule import lowest_level
 from .evaluation import Evaluation, Statistics
 from .twisted import Twist
+
+CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
 class Linearised:
@@ -52,6 +55,7 @@ class Posterior:
     """Base of the posterior methods. A subclass is a dataclass of its options and implements `evaluate`."""
 
     method: ClassVar[str]
+    needs_linear: ClassVar[bool] = True  # whether the method needs y = A x + e with Gaussian noise
 
     prior: Prior
     obs: Observations
@@ -59,6 +63,8 @@ class Posterior:
     sigma_min: float = field(init=False, repr=False)  # the last noise level of a draw
 
     def __post_init__(self) -> None:
+        if self.needs_linear:
+            require_linear_gaussian(self.obs, f"method {self.method!r}", CHANNEL_ADVICE)
         require_event(self.obs.y.new_zeros(1, *self.obs.x_shape), self.prior.event_shape, type(self.prior).__name__)
         require_precision(self.prior.mean.dtype, f"the {type(self.prior).__name__}")
         self.obs = _in_precision_of(self.prior, self.obs)
