@@ -92,8 +92,8 @@ def usable_share(share: float, obs: Observations) -> tuple[float, str | None]:
         return 0.0, None
     if is_simulated(obs):
         return 0.0, (
-            f"train.measured is {share:g} in the recipe and 0 here: the loss on measured values needs linear operators, "
-            "and the observations come from a Channel"
+            f"train.measured is {share:g} in the recipe and 0 here: the loss on measured values needs linear "
+            "operators, and the observations come from a Channel"
         )
     if obs.adaptive:
         return 0.0, (

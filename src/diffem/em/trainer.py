@@ -140,7 +140,9 @@ class Trainer:
         """Return the sum of the squared errors of some examples, in units of the prior's scale."""
         x = x / self.scale
         error = (
-            self._error(x, log_sigma, z) if self.instruments is None else self._shown_error(x, log_sigma, z, *source[2:])
+            self._error(x, log_sigma, z)
+            if self.instruments is None
+            else self._shown_error(x, log_sigma, z, *source[2:])
         )
         return error.square().sum() if self.measured is None else self.measured(error, *source[:2])
 

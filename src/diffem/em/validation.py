@@ -82,8 +82,8 @@ def _validate_stage(recipe: Recipe, obs: Observations) -> None:
         )
     if is_simulated(obs) and recipe.e_step.method != "conditional":
         raise InputError(
-            f"e_step.method {recipe.e_step.method} needs observations y = A x + e with Gaussian noise; these come from a "
-            "Channel, which is known by simulation only: set e_step.method to conditional"
+            f"e_step.method {recipe.e_step.method} needs observations y = A x + e with Gaussian noise; these come from "
+            "a Channel, which is known by simulation only: set e_step.method to conditional"
         )
     Augment(recipe.train.augment, obs.x_shape)
     noise_law(recipe.train.noise, recipe.sigma_min, recipe.sigma_max)

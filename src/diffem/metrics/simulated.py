@@ -129,7 +129,9 @@ def simulation_scores(samples: Tensor, obs: Observations, seed: int = 0) -> Tens
     scores, spread, fake = [], 0.0, real
     for i in range(len(obs)):
         if i == 0 or not shared:  # without parameters of its own, an observation has the predictions of the others
-            fake = _flat(_repeated(A, i, m).features(_simulated(_repeated(A, i, m), x, seed, "simulation score")), weight)
+            fake = _flat(
+                _repeated(A, i, m).features(_simulated(_repeated(A, i, m), x, seed, "simulation score")), weight
+            )
             spread = float(torch.pdist(fake).double().mean())
         distance = float((fake - _flat(real[i : i + 1], weight)).norm(dim=1).double().mean())
         scores.append(0.5 * spread - distance)
@@ -144,7 +146,9 @@ def simulation_score(samples: Tensor, obs: Observations, seed: int = 0) -> Estim
 
 def _channel(obs: Observations) -> Channel:
     if not is_simulated(obs):
-        raise InputError("these observations are linear with Gaussian noise: use obs.chi2 and predictive_log_likelihood")
+        raise InputError(
+            "these observations are linear with Gaussian noise: use obs.chi2 and predictive_log_likelihood"
+        )
     A = obs.A
     assert isinstance(A, Channel)
     return A

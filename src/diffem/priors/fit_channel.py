@@ -5,9 +5,9 @@ Gaussian prior N(μ, Σ) the best linear description of every entry of the estim
 
     t = b x + c + e,      b = Cov(t, x)/V[x],      c = E[t] − b E[x],      V[e] = V[t] − b² V[x],
 
-whose moments follow from simulated pairs (x, t(y)), with x restricted to the range of the estimates. So (t − c)/b are observations of x itself with independent noise of
-variance D = V[e]/b², for which posteriors are exact. A Gaussian that agrees with the mean t̄ and covariance C of the
-estimates of all observations has
+whose moments follow from simulated pairs (x, t(y)), with x restricted to the range of the estimates. So (t − c)/b are
+observations of x itself with independent noise of variance D = V[e]/b², for which posteriors are exact. A Gaussian that
+agrees with the mean t̄ and covariance C of the estimates of all observations has
 
     μ = (t̄ − c)/b,      Σ = C/(b bᵀ) − diag D,
 
