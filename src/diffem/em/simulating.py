@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.randomness import Stream
-from ..observations import Observations
 from ..observations.batches import scanned_together
 from ..observations.features import Features, features_of
+from ..observations.lazy import StoredObservations
 from ..operators import Channel
 from ..priors.family import Family
 
@@ -36,11 +36,11 @@ class Simulations:
 
     resident = False
 
-    def __init__(self, obs: Observations, scale: float, seed: int, device: torch.device) -> None:
-        self._obs, self._scale, self._seed, self._device = obs, scale, seed, device
-        first = obs[:1].A
-        assert isinstance(first, Channel)
-        self._shared = first.to(device) if not first.per_observation() else None
+    def __init__(self, obs: StoredObservations, scale: float, seed: int, device: torch.device) -> None:
+        self._obs, self._scale, self._seed = obs, scale, seed
+        # with parameters of their own, on the device if memory allows; otherwise one channel for all
+        self._channels = obs.operators().to(device) if obs[:1].A.per_observation() else None
+        self._shared = obs[:1].A.to(device)
         self.family = Family.of_channel(Channel.__name__, self._parts())
 
     def __len__(self) -> int:
@@ -55,14 +55,10 @@ class Simulations:
             position: (n,). The addresses of the examples in the training.
             lap: The lap in the addresses.
         """
-        A = self._shared if self._shared is not None else self._channel(others.clamp(min=0))
+        A = self._shared if self._channels is None else self._channels[others.clamp(min=0)]
+        assert isinstance(A, Channel)
         y = A.simulate(x * self._scale, Stream(self._seed, "simulated examples", lap), position)
         return Features(A.features(y), others >= 0)
-
-    def _channel(self, rows: Tensor) -> Channel:
-        A = self._obs[rows.cpu()].A
-        assert isinstance(A, Channel)
-        return A.to(self._device)
 
     def _parts(self) -> Iterator[Features]:
         together = min(scanned_together(self._obs), 1024)
