@@ -26,7 +26,7 @@ def test_the_default_is_bit_for_bit_the_median_of_five_uniform_numbers():
     """What every run so far was trained with, augmentation numbers included."""
     stream, augment = Stream(3, "training", 2), Augment(["hflip"], (3, 4, 4))
     examples = Examples(torch.zeros(10, 3, 4, 4), 8, noise_law(BETA, 0.02, 20.0), augment, stream)
-    _, log_sigma, _, u, _ = examples.block(4, 2)
+    _, log_sigma, _, u, *_ = examples.block(4, 2)
     uniforms = stream.uniform(torch.arange(32, 48), (6,), step=1)
     low, high = math.log(0.02), math.log(20.0)
     assert torch.equal(log_sigma.flatten(), low + (high - low) * uniforms[:, :5].median(1).values)

@@ -57,6 +57,10 @@ class Instruments:
         gains = tensors["gains"] * known.reshape(-1, *(1,) * (tensors["gains"].ndim - 1))
         return G.with_tensors({**tensors, "gains": gains})
 
+    def information(self, x: Tensor, others: Tensor, position: Tensor, lap: int) -> Information:
+        """Return G of the observations `others` `(n,)`, which does not depend on the samples; see `Simulations`."""
+        return self[others]
+
     def _parts(self) -> Iterator[Information]:
         together = min(scanned_together(self._obs), 1024)
         for start in range(0, len(self._obs), together):

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core.interruption import Interruption, Preempted, polled
 from ..core.processes import Processes
 from ..observations import Observations
+from ..observations.features import is_simulated
 from ..observations.lazy import StoredObservations, stored
 from ..priors import Prior
 from ..priors.files import load_prior
@@ -24,6 +25,7 @@ from .batches import MicroBatches
 from .conditioning import Instruments
 from .noise_learner import NoiseLearner
 from .screening import largest_plausible
+from .simulating import Simulations
 from .watch import split
 
 Say = Callable[[str, dict[str, Any]], None]  # receives the name and the data of an event
@@ -138,9 +140,14 @@ class RunContext:
         return largest_plausible(self.saved_prior(0), self.recipe.e_step.bound)
 
     @cached_property
-    def instruments(self) -> Instruments | None:
+    def instruments(self) -> Instruments | Simulations | None:
         """The operators for the training of a conditional network; None if the network is not conditional."""
-        return Instruments(self.obs.train, self.start.scale, self.device) if self.recipe.conditional else None
+        if not self.recipe.conditional:
+            return None
+        train, scale = self.obs.train, self.start.scale
+        if is_simulated(train):
+            return Simulations(train, scale, self.recipe.seed, self.device)
+        return Instruments(train, scale, self.device)
 
     def store(self, lap: int) -> DrawStore:
         """Return the draws of a lap on disk."""

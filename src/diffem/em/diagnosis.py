@@ -10,12 +10,13 @@ from typing import Any
 
 from ..runs.recipe import Recipe
 from .model_check.significance import LAPS_LEVEL, one_sided, two_sided
-from .verdict import KEY, History, difference, measured
+from .verdict import PREDICTION, History, difference, measure_of, measured
 
 TESTS = 6  # statistical tests per lap
 NARROW, WIDE = 0.8, 0.97  # warn outside this coverage of 90 % intervals
 TOO_WIDE = 0.75  # warn below this ratio of the variance of errors to that of draws
 OTHER_SCALE = 2.0  # warn beyond this ratio of simulated to real observations
+OTHER_SIMULATIONS = 2.0  # warn beyond this ratio of their distance from real observations to that of two real halves
 BY_HEART = 0.35  # warn above this relative excess of the loss on unseen draws
 WORSE_THAN_START = 0.2  # warn above this relative excess of the network's loss over that of the Gaussian start
 FLAT = 0.02  # smallest relative decrease of the loss of a training that has not converged
@@ -35,7 +36,7 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
     out += causes + beyond_bound(history, recipe)
     if not prior_alone(lap, recipe):  # the network was trained for posterior draws
         out += drift(history, recipe.watch.worse, level, advise=not causes)
-        out += residuals(lap, level) + intervals(lap, level) + width(lap, level)
+        out += residuals(lap, level) + intervals(lap, level) + width(lap, level) + simulations(lap)
     return out + rejections(history, recipe, advise=not causes)
 
 
@@ -63,15 +64,16 @@ def drift(history: History, worse: float, level: float, advise: bool = True) -> 
     lap, past = history[-1], measured(history[:-1])
     if not measured([lap]) or not past:
         return []
-    best = max(past, key=lambda m: float(m[KEY]))
+    measure = measure_of(lap)
+    best = max(past, key=measure)
     found = difference(best, lap)
-    if found.loss <= worse or not found.beyond_chance(level):
+    if found.loss <= (worse if measure is PREDICTION else 0) or not found.beyond_chance(level):
         return []
     what = (
         "the prior drifts: train longer per lap (train.steps), or raise e_step.steps or e_step.iterations; until then "
     )
     return [
-        f"held-out values are predicted worse than in lap {best['lap']}, by {found} nats per value: "
+        f"held-out values are predicted worse than in lap {best['lap']}, by {found} {measure.unit}: "
         f"{what if advise else ''}use that lap (diffem.load(run, lap={best['lap']}))"
     ]
 
@@ -190,6 +192,18 @@ def residuals(lap: Lap, level: float) -> list[str]:
         else "draws follow the noise of their observations, or the noise was stated too large"
     )
     return [f"χ² of held-out observations is {chi2:.2f} and should be about {expected:.2g}: {what}"]
+
+
+def simulations(lap: Lap) -> list[str]:
+    """Measurements simulated from draws differ from the real ones by more than two halves of the real ones."""
+    distance, chance = lap.get("simulated_distance"), lap.get("halves_distance")
+    if distance is None or chance is None or distance <= OTHER_SIMULATIONS * chance:
+        return []
+    return [
+        f"measurements simulated from posterior draws differ from the real ones by {distance:.3g}, where two halves of "
+        f"the real ones differ by {chance:.3g}: draws have another distribution than x; train longer "
+        "(train.first_steps, train.steps), raise e_step.steps, and check simulate"
+    ]
 
 
 def intervals(lap: Lap, level: float) -> list[str]:

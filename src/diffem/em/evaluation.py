@@ -26,12 +26,14 @@ from ..metrics import (
     make_reference,
     mse_unmeasured,
     observation_distance,
+    simulate,
     sliced_wasserstein,
     to_uint8,
 )
 from ..metrics.inception import VARIABLE as EXTRACTOR_VARIABLE
 from ..observations import Observations, Problem
 from ..observations.precision import in_float32
+from ..operators import Channel
 from ..priors import DiffusionPrior, Prior
 from ..priors.levels import with_known_noise
 from ..runs.recipe import Recipe
@@ -48,7 +50,10 @@ SIMULATED = 8192  # largest number of simulated observations; more do not change
 
 
 # measures of a lap that are repeated in the results
-REPORTED = ("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards")
+REPORTED = (
+    *("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards"),
+    *("simulation_score", "simulation_error", "simulated_distance", "halves_distance"),
+)
 
 
 def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, bound: float) -> Tensor:
@@ -240,7 +245,14 @@ def _explains(x: Tensor, obs: Observations, most: int = 2048) -> bool:
         return False
     rows = torch.arange(min(len(x), most))
     some = obs[rows].to("cpu")
-    own, other = some.chi2(x[rows]), some.chi2(x[(rows + 1) % len(x)])
+    if isinstance(some.A, Channel):
+        features = some.A.features(some.y)
+        own, other = (
+            (some.A.features(simulate(x[k], some)) - features).flatten(1).norm(dim=1)
+            for k in (rows, (rows + 1) % len(x))
+        )
+    else:
+        own, other = some.chi2(x[rows]), some.chi2(x[(rows + 1) % len(x)])
     known = ~(own.isnan() | other.isnan())  # excludes observations without measured values
     wins, n = int((own < other)[known].sum()), int(known.sum())
     return n > 0 and wins >= min(n, n / 2 + math.sqrt(n))  # two standard deviations of a fair coin

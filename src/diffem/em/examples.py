@@ -70,8 +70,9 @@ class Examples:
 
         Returns:
             rows `(count, B)`, log σ `(count, B)` relative to the scale, z `(count, B, *event)`, the uniform numbers of
-            the augmentations, and the observation whose operator an example receives `(count, B)`, −1 for none. Draws
-            on disk are read for all steps together and returned last, `(count, B, *event)`.
+            the augmentations, the observation whose operator an example receives `(count, B)`, −1 for none, and the
+            positions of the examples `(count, B)`. Draws on disk are read for all steps together and returned last,
+            `(count, B, *event)`.
         """
         device, shape = self.draws.device, tuple(self.draws.shape[1:])
         position = torch.arange(start * self.batch, (start + count) * self.batch, device=device)
@@ -86,7 +87,8 @@ class Examples:
             return v.reshape(count, mine, *v.shape[1:])
 
         rows = split(self.rows(position))
-        block = rows, split(self.law.log_sigma(for_law)), split(z), split(for_augment), split(self.others(position))
+        levels, others = split(self.law.log_sigma(for_law)), split(self.others(position))
+        block = rows, levels, split(z), split(for_augment), others, split(position)
         return (*block, self.draws[rows]) if isinstance(self.draws, StoredDraws) else block
 
     def others(self, position: Tensor) -> Tensor:

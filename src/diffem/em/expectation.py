@@ -20,13 +20,15 @@ from torch import Tensor
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..observations import Observations
+from ..observations.features import is_simulated
 from ..observations.information import information_of
 from ..posterior import Posterior
 from ..priors import DiffusionPrior, GaussianPrior, Prior
 from ..runs.recipe import EStep
 from ..samplers import DEFAULT_SAMPLER, get_sampler
+from .channel_posterior import channel_posterior
 from .plausibility import denoising_error
-from .screening import Screening, screen, total_chi2
+from .screening import Screening, has_chi2, screen, total_chi2
 from .shard_report import ShardReport
 
 GAUSSIAN_REDRAWS = 16  # draws of the Gaussian start are cheap, and its tails reach beyond the bound
@@ -219,7 +221,7 @@ class _ShardDraws:
             x[bad] = _fallback(self.prior, obs[bad])
             self.report.replaced += len(bad)
         self.report.chi2 += total_chi2(x, obs)
-        self.report.informed += int((~obs.empty()).sum())
+        self.report.informed += int((~obs.empty()).sum()) if has_chi2(obs) else 0
 
 
 def fresh_count(n: int, fresh: float) -> int:
@@ -239,7 +241,7 @@ def posterior_from_recipe(
     """Condition a prior on observations by the posterior method of a recipe.
 
     A conditional network is used for operators like those it was trained with; mmps replaces it for others. The keys
-    `solver` and `iterations` apply to mmps.
+    `solver` and `iterations` apply to mmps. `channel_posterior.py` conditions on observations of a channel.
 
     Args:
         prior: The prior.
@@ -248,6 +250,8 @@ def posterior_from_recipe(
         own: Whether these are observations of the run. A conditional network is then used whenever that is possible.
         exact: Whether a prior with a closed form is conditioned exactly, instead of by the method of the recipe.
     """
+    if is_simulated(obs):
+        return channel_posterior(prior, obs, own=own)
     if exact and prior.is_exact:
         conditioned = prior.posterior(obs)
     elif options.method == "mmps":
@@ -289,6 +293,6 @@ def default_sampler_options(options: EStep) -> dict[str, Any]:
 def _fallback(prior: Prior, obs: Observations) -> Tensor:
     """Return the posterior mean under the Gaussian start, or the prior mean if the prior has no covariance."""
     cov = prior.covariance()
-    if cov is None:
+    if cov is None or is_simulated(obs):
         return prior.mean.expand(len(obs), *prior.event_shape).clone()
     return GaussianPrior(prior.mean, cov).posterior_mean(obs)

@@ -25,6 +25,12 @@ def _family(prior: dict[str, Any]) -> list[str]:
     if "family" not in prior:
         return []
     family = Family.read(prior["family"])
+    if family.description == "features":
+        return [
+            "It draws from posteriors with one forward pass per step for observations of the Channel of its training, "
+            "which is a function in Python and not part of these files.",
+            "",
+        ]
     (least, most), (low, high) = family.share, family.noise
     return [
         "It draws from posteriors with one forward pass per step for operators like those of its training: "

@@ -26,6 +26,7 @@ from .determined import determined
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
+from .simulating import Simulations
 from .trainer import Trainer
 from .training_blocks import BlockTraining, Checkpoint, TrainingRecord
 
@@ -55,7 +56,7 @@ def maximization(
     progress: bool | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
-    instruments: Instruments | None = None,
+    instruments: Instruments | Simulations | None = None,
     begin: dict[str, Tensor] | None = None,
     keep: Callable[[dict[str, Tensor]], None] | None = None,
     first_step: int = 0,
@@ -81,8 +82,8 @@ def maximization(
         progress: Whether to show a progress bar; see `diffem.fit`.
         processes: This process among those that train together.
         interruption: A request to stop.
-        instruments: The operators for a conditional network, of which a fraction `options.conditioned` of the examples
-            receive one.
+        instruments: The operators, or the simulated measurements, for a conditional network. A fraction
+            `options.conditioned` of the examples receive one.
         begin: The trainer state at the end of the previous lap, if the optimizer continues.
         keep: Called with the trainer state at the end of this lap.
         first_step: The step at which the optimizer is new, if another run took the steps before (`unfinished.py`).
@@ -95,7 +96,7 @@ def maximization(
     weight = largest(options.measured) if measured is None else measured
     loss = _measured_loss(draws, weight, augment, seed, measured_with, prior.scale)
     trainer = Trainer(
-        prior, options, steps, precision, processes, loss, lambda: interruption.asked, instruments, first_step
+        prior, options, steps, precision, processes, loss, lambda: interruption.asked, instruments, lap, first_step
     )
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     shown = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))

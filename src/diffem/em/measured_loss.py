@@ -38,6 +38,7 @@ from torch import Tensor
 from ..core.randomness import Stream
 from ..observations import Observations
 from ..observations.batches import scanned_together
+from ..observations.features import is_simulated
 from ..operators import Operator
 from ..runs.lap_draws import StoredDraws
 from .augment import Augment
@@ -89,6 +90,11 @@ def usable_share(share: float, obs: Observations) -> tuple[float, str | None]:
     """Return the weight of the loss on measured values for these observations, and why it differs from the recipe's."""
     if not share:
         return 0.0, None
+    if is_simulated(obs):
+        return 0.0, (
+            f"train.measured is {share:g} in the recipe and 0 here: the loss on measured values needs linear "
+            "operators, and the observations come from a Channel"
+        )
     if obs.adaptive:
         return 0.0, (
             f"train.measured is {share:g} in the recipe and 0 here: the operators were chosen by looking "

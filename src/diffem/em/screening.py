@@ -4,7 +4,7 @@ Expectation–maximisation amplifies errors of its draws, so draws that do not f
 residual χ² per measured value is compared with a threshold. The threshold is never below five standard deviations of
 the χ² of pure noise (Wilson & Hilferty's approximation), which matters if there are few measured values. An observation
 without measured values has no residual: its draws are samples of the prior and need only be finite and of plausible
-size.
+size. Draws for a channel have no residual either: their fit is measured over all of them (`metrics/simulated.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..metrics.simulated import simulated_fit
 from ..observations import Observations
+from ..operators import Channel
 from ..priors import Prior
 
 PART_BYTES = 1 << 23  # bytes of draws that are screened at a time on a CPU
@@ -98,12 +100,22 @@ def acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> 
 
 
 def total_chi2(x: Tensor, obs: Observations) -> float:
-    """Return the sum of χ² of draws x `(n, *event)` over the observations with measured values."""
+    """Return the sum of χ² of draws x `(n, *event)` over the observations with measured values.
+
+    For a channel, n times the ratio of `metrics.simulated_fit`; 0 if it is deterministic.
+    """
+    if isinstance(obs.A, Channel):
+        return len(x) * simulated_fit(x.unsqueeze(0), obs).ratio if has_chi2(obs) else 0.0
     total = 0.0
     for rows in parts_of(x):
         part = obs[rows]
         total += float(torch.where(part.empty(), 0, part.chi2(x[rows])).double().sum())
     return total
+
+
+def has_chi2(obs: Observations) -> bool:
+    """Whether draws can be compared with their observations by χ², or by simulation for a random channel."""
+    return not isinstance(obs.A, Channel) or obs.A.random
 
 
 def parts_of(x: Tensor) -> Iterator[slice]:
@@ -117,6 +129,8 @@ def _screen(x: Tensor, obs: Observations, threshold: float, bound: float) -> Scr
     finite = torch.isfinite(flat).all(1)
     clean = torch.where(finite.reshape(-1, *(1,) * (x.ndim - 1)), x, 0)
     inside = flat.nan_to_num(torch.inf).abs().amax(1) <= bound
+    if isinstance(obs.A, Channel):
+        return Screening(finite, inside, finite)
     counts = obs.counts()
     fits = (counts == 0) | (obs.chi2(clean) <= chi2_limit(counts, threshold))
     return Screening(finite, inside, fits)

@@ -17,8 +17,9 @@ from ..core.randomness import Stream
 from ..files.origin import Origin
 from ..nn.networks import make_network
 from ..observations import Observations
+from ..observations.features import is_simulated
 from ..observations.scale import smallest_noise
-from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_gaussian
+from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_channel_gaussian, fit_gaussian
 from ..priors.family import Family
 from ..priors.files import load_with_description
 from ..runs.recipe import Recipe
@@ -54,6 +55,10 @@ def gaussian_start(
         The prior, and metrics of the fit.
     """
     options, history = recipe.gaussian, FitHistory()
+    if is_simulated(obs):
+        channel = fit_channel_gaussian(obs, options.rank, seed=recipe.seed)
+        set_noise_range(channel, recipe, obs)
+        return channel, {}
     plan = plan_start(options, obs, device, recipe.seed)
     first = obs if plan.observations is None else obs[plan.observations]
     stages = [(first, plan.rounds)]

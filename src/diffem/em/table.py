@@ -25,12 +25,18 @@ class Column(NamedTuple):
     width: int
     heading: str = ""
     form: str | None = None
+    otherwise: str | None = None  # the metric to show where a run does not have the first
+
+    def text(self, lap: dict[str, Any]) -> str:
+        """The value of a lap, with its standard error if it has one."""
+        key = self.key if self.otherwise is None or lap.get(self.otherwise) is None else self.otherwise
+        return METRIC[key].text(lap, self.form, " ±")
 
 
 COLUMNS = (  # 79 characters in all
     Column("lap", 3, "lap", "{:d}"),
     Column("heldout_chi2", 6, "χ²", "{:.2f}"),
-    Column("predictive_log_likelihood", 14),
+    Column("predictive_log_likelihood", 14, otherwise="simulation_score"),
     Column("observation_distance", 11),
     Column("rejected", 9, form="{:.1%}"),
     Column("guards", 7, form="{:.1%}"),
@@ -76,7 +82,7 @@ class LapTable:
         if not self.header:
             self.line(_aligned([column.heading or METRIC[column.key].heading for column in COLUMNS]), "bold")
             self.header = True
-        self.line(_aligned([METRIC[column.key].text(metrics, column.form, " ±") for column in COLUMNS]))
+        self.line(_aligned([column.text(metrics) for column in COLUMNS]))
         for note in metrics.get("notes", []):
             self.line(f"  note: {note}")
 

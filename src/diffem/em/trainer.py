@@ -24,6 +24,7 @@ from ..priors.preconditioning import preconditioning
 from ..runs.recipe import Train
 from .conditioning import Instruments
 from .measured_loss import MeasuredLoss
+from .simulating import Simulations
 
 
 def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
@@ -58,6 +59,7 @@ class Trainer:
         measured: The loss on measured values; None without it.
         asked: Whether this process received a request to stop.
         instruments: The operators for a conditional network.
+        lap: The lap in the addresses of simulated measurements.
         first_step: The step at which the optimizer is new.
 
     Attributes:
@@ -74,13 +76,14 @@ class Trainer:
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
         asked: Callable[[], bool] = lambda: False,
-        instruments: Instruments | None = None,
+        instruments: Instruments | Simulations | None = None,
+        lap: int = 0,
         first_step: int = 0,
     ) -> None:
         self.network: nn.Module = prior.network
         self.scale = prior.scale
         self.measured = measured
-        self.instruments = instruments
+        self.instruments, self.lap = instruments, lap
         self.processes = processes
         self.asked = asked
         self.stop = False  # the processes agree on it, see `_sum_gradients`
@@ -109,8 +112,9 @@ class Trainer:
             x: (n, *event). The augmented draws.
             log_sigma: (n,). Their noise levels relative to the scale.
             z: (n, *event). Their noise.
-            source: The rows of the draws `(n,)`, the uniform numbers of their augmentation, and the observations whose
-                operators they receive `(n,)`. The loss on measured values and a conditional network need them.
+            source: The rows of the draws `(n,)`, the uniform numbers of their augmentation, the observations whose
+                operators they receive `(n,)`, and the positions of the examples `(n,)`. The loss on measured values and
+                a conditional network need them.
         """
         with fast_products(self.fast):
             return self._step(i, x, log_sigma, z, *source)
@@ -144,7 +148,9 @@ class Trainer:
         """Return the sum of the squared errors of some examples, in units of the prior's scale."""
         x = x / self.scale
         error = (
-            self._error(x, log_sigma, z) if self.instruments is None else self._shown_error(x, log_sigma, z, source[2])
+            self._error(x, log_sigma, z)
+            if self.instruments is None
+            else self._shown_error(x, log_sigma, z, *source[2:])
         )
         return error.square().sum() if self.measured is None else self.measured(error, *source[:2])
 
@@ -154,10 +160,10 @@ class Trainer:
         scale = torch.rsqrt(sigma**2 + 1)
         return self._h(scale * (x + sigma * z), log_sigma) - scale * (sigma * x - z)
 
-    def _shown_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor) -> Tensor:
+    def _shown_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor, position: Tensor) -> Tensor:
         """Return √λ (D(m, C) − x), `(n, *event)`, with the operators of the observations `others` `(n,)`."""
         assert self.instruments is not None
-        noise = preconditioning(self.instruments[others], log_sigma.exp())
+        noise = preconditioning(self.instruments.information(x, others, position, self.lap), log_sigma.exp())
         m = noise.corrupt(x, z)
         v, shown = noise.inputs(m, self.instruments.family)
         return noise.error(self._h(v, log_sigma, shown.contiguous()), m, x, z)

@@ -183,11 +183,12 @@ def block_runner(trainer: Trainer, examples: Examples, stream: Stream, block: in
 
     def eager(start: int, count: int) -> Tensor:
         torch.manual_seed(dropout.integer(start))
-        rows, log_sigma, z, u, others, *read = examples.block(start, count)
+        rows, log_sigma, z, u, others, position, *read = examples.block(start, count)
         losses = []
         for i in range(count):
             x = examples.samples(rows[i], u[i], [draws[i] for draws in read])
-            losses.append(trainer.step(start + i, x, log_sigma[i], z[i], rows[i], u[i], others[i]))
+            source = rows[i], u[i], others[i], position[i]
+            losses.append(trainer.step(start + i, x, log_sigma[i], z[i], *source))
             if trainer.stop:
                 break
         return torch.stack(losses)
@@ -201,9 +202,10 @@ def block_runner(trainer: Trainer, examples: Examples, stream: Stream, block: in
     here, overall = (torch.zeros(1, dtype=torch.int64, device=trainer.device) for _ in range(2))
 
     def one_step() -> None:
-        rows, log_sigma, z, u, others, *read = (b.index_select(0, here)[0] for b in buffers)
+        rows, log_sigma, z, u, *source = (b.index_select(0, here)[0] for b in buffers)
+        others, position, *read = source
         x = examples.samples(rows, u, read)
-        losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u, others).reshape(1))
+        losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u, others, position).reshape(1))
         here.add_(1).remainder_(block)  # a block may have fewer steps than the warm-up
         overall.add_(1).remainder_(len(trainer.rates))
 

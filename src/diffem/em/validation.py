@@ -10,6 +10,7 @@ from ..core.errors import InputError
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
 from ..observations import Observations
+from ..observations.features import is_simulated
 from ..observations.levels import level_count
 from ..operators import Identity
 from ..posterior import METHODS
@@ -46,6 +47,8 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
                 "leave out one of the two"
             )
         _require_clean(obs)
+    if is_simulated(obs):
+        _require_channel_laps(recipe)
     if start is not None and start.mean.dtype != torch.float32:
         raise InputError(
             f"a run computes in float32, the prior to start from is in {start.mean.dtype}: pass start.to(torch.float32)"
@@ -60,6 +63,16 @@ def _require_network(settings: dict[str, Any], obs: Observations) -> None:
         make_network(settings["kind"], obs.x_shape, {name: v for name, v in settings.items() if name != "kind"})
 
 
+def _require_channel_laps(recipe: Recipe) -> None:
+    """Raise an `InputError` if a lap would have a network that cannot be conditioned on a channel."""
+    for stage in recipe.all_stages:
+        if stage.network and recipe.at(stage.lap).train.conditioned_share == 0:
+            raise InputError(
+                f"lap {stage.lap} has a new network and train.conditioned: 0, but observations of a Channel need a "
+                "conditional network in every lap: leave out one of the two"
+            )
+
+
 def _validate_stage(recipe: Recipe, obs: Observations) -> None:
     sampler = get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
     for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
@@ -68,6 +81,11 @@ def _validate_stage(recipe: Recipe, obs: Observations) -> None:
     if recipe.e_step.method == "conditional" and sampler.needs_likelihood:
         raise InputError(
             f"e_step: sampler {sampler.name} needs a likelihood, which method conditional does not have; use mmps"
+        )
+    if is_simulated(obs) and recipe.e_step.method != "conditional":
+        raise InputError(
+            f"e_step.method {recipe.e_step.method} needs observations y = A x + e with Gaussian noise; these come from "
+            "a Channel, which is known by simulation only: set e_step.method to conditional"
         )
     Augment(recipe.train.augment, obs.x_shape)
     noise_law(recipe.train.noise, recipe.sigma_min, recipe.sigma_max)

@@ -2,7 +2,8 @@
 
 Laps are compared observation by observation. The mean difference has a standard error s, and a lap is worse than
 another only if the difference exceeds t·s, with Student's t at a level that is divided among all laps of a run.
-Otherwise the two are equally good, and the later one is preferred because it has been trained longer.
+Otherwise the two are equally good, and the later one is preferred because it has been trained longer. For a channel,
+whose values have no likelihood, laps are compared by the energy score of observations simulated from prior samples.
 """
 
 from __future__ import annotations
@@ -19,14 +20,53 @@ from ..metrics.calibration import student_quantile
 from ..runs.rundir import RunDir
 from .model_check.significance import LAPS_LEVEL
 
-KEY = "predictive_log_likelihood"
 Lap = int | str | None  # a lap's number, "best", or None for the last
 History = Sequence[dict[str, Any]]  # the metrics of laps
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A measure that laps are compared by; higher is better.
+
+    Attributes:
+        key: Its key in the metrics of a lap.
+        each: The key of its value for every held-out observation.
+        error: The key of its standard error.
+        unit: Its unit in words.
+        name: What it measures.
+    """
+
+    key: str
+    each: str
+    error: str
+    unit: str
+    name: str
+
+    def __call__(self, lap: dict[str, Any]) -> float:
+        return float(lap[self.key])
+
+    def text(self, lap: dict[str, Any]) -> str:
+        """The value of a lap with its standard error and unit."""
+        error = lap.get(self.error)
+        return f"{lap[self.key]:.3f}{'' if error is None else f' ± {error:.3f}'} {self.unit}"
+
+
+PREDICTION = Measure(
+    "predictive_log_likelihood", "predictive_each", "predictive_error", "nats per value", "held-out prediction"
+)
+SIMULATION = Measure(
+    "simulation_score", "simulation_each", "simulation_error", "energy score", "observations simulated from its samples"
+)
+
+
+def measure_of(lap: dict[str, Any]) -> Measure:
+    """The measure that a lap has: the prediction of hidden values, or for a channel the score of its simulations."""
+    return SIMULATION if lap.get(SIMULATION.key) is not None else PREDICTION
+
+
+@dataclass(frozen=True)
 class Difference:
-    """The difference between two laps in the prediction of held-out values, in nats per value.
+    """The difference between two laps in the prediction of held-out values, in units of their measure.
 
     Attributes:
         loss: The difference; positive if the second lap is worse.
@@ -48,8 +88,9 @@ class Difference:
 
 def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
     """Return how much worse the metrics of `lap` are than those of `better`."""
-    loss = float(better[KEY]) - float(lap[KEY])
-    then, now = (torch.tensor(m.get("predictive_each", []), dtype=torch.float64) for m in (better, lap))
+    measure = measure_of(lap)
+    loss = measure(better) - measure(lap)
+    then, now = (torch.tensor(m.get(measure.each, []), dtype=torch.float64) for m in (better, lap))
     if len(now) != len(then) or len(now) < 2:
         return Difference(loss, None, len(now))
     each = then - now
@@ -57,8 +98,9 @@ def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
 
 
 def measured(history: History) -> list[dict[str, Any]]:
-    """Return the laps with a predictive log-likelihood."""
-    return [m for m in history if m.get(KEY) is not None and math.isfinite(m[KEY])]
+    """Return the laps whose prediction of held-out observations was measured."""
+    keys = [(m, measure_of(m).key) for m in history]
+    return [m for m, key in keys if m.get(key) is not None and math.isfinite(m[key])]
 
 
 @dataclass(frozen=True)
@@ -86,17 +128,18 @@ def verdict(history: History) -> Verdict:
         return Verdict(
             None, number, f"which lap is the best is not known: lap {number} was not measured on held-out observations"
         )
-    top = max(laps, key=lambda m: (float(m[KEY]), m["lap"]))
+    measure = measure_of(last)
+    top = max(laps, key=lambda m: (measure(m), m["lap"]))
     found = difference(top, last)
     if top is last:
-        return Verdict(number, number, f"lap {number}, the last, is the best by held-out prediction ({_measure(last)})")
+        return Verdict(number, number, f"lap {number}, the last, is the best by {measure.name} ({measure.text(last)})")
     if not found.beyond_chance(LAPS_LEVEL / (3 * max(1, len(history) - 1))):
         text = (
-            f"lap {number}, the last, is as good as any by held-out prediction ({_measure(last)}; "
+            f"lap {number}, the last, is as good as any by {measure.name} ({measure.text(last)}; "
             f"lap {top['lap']} is ahead by {found}, which may be chance)"
         )
         return Verdict(number, number, text)
-    text = f"lap {top['lap']} is the best by held-out prediction ({_measure(top)}); lap {number}, the last, "
+    text = f"lap {top['lap']} is the best by {measure.name} ({measure.text(top)}); lap {number}, the last, "
     if last.get("conditioned") == 0:
         text += (
             f"trained the prior alone, and its posterior draws by the conditional network are worse by {found}: take "
@@ -118,8 +161,3 @@ def choose_lap(run: RunDir, lap: Lap = None) -> int:
     if found.best is None:
         raise InputError(f"{run.path}: {found.text}; name a lap by its number")
     return found.best
-
-
-def _measure(lap: dict[str, Any]) -> str:
-    error = lap.get("predictive_error")
-    return f"{lap[KEY]:.3f}{'' if error is None else f' ± {error:.3f}'} nats per value"

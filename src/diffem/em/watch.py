@@ -13,11 +13,14 @@ from torch import Tensor
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import observation_distance, simulate
 from ..observations import Observations
+from ..observations.features import is_simulated
+from ..operators import Channel
 from ..priors import Prior
 from ..priors.levels import with_known_noise
 from ..runs.recipe import Recipe
 from .expectation import posterior_from_recipe
 from .held_out import measure_held_out
+from .held_out_channel import measure_held_out_channel
 
 # the same random numbers in every lap, so that differences between laps are due to the prior
 WATCH_LAP = 1 << 20
@@ -60,7 +63,10 @@ def watch(
     samples = prior_samples(prior, recipe, batch)
     if held_out is not None:
         draw = partial(posterior_draws, prior, recipe=recipe, batch=batch)
-        metrics |= measure_held_out(prior, held_out, draw, recipe.watch.hidden, seed)
+        if is_simulated(held_out):
+            metrics |= measure_held_out_channel(prior, held_out, draw, samples, seed)
+        else:
+            metrics |= measure_held_out(prior, held_out, draw, recipe.watch.hidden, seed)
     compared = held_out if held_out is not None and len(held_out) >= 64 else shown.informative()
     if compared is not None and len(compared) > 1:
         some = compared[: min(len(samples), len(compared))]
@@ -78,7 +84,9 @@ def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, floa
         seed: The seed of the simulated noise.
     """
     measured = None if obs.measured is None else obs.measured.expand_as(obs.y)
-    real, simulated = (clustered_mean(y.double().square(), measured) for y in (obs.y, simulate(x, obs, seed)))
+    features = obs.A.features if isinstance(obs.A, Channel) else None
+    both = (obs.y, simulate(x, obs, seed)) if features is None else map(features, (obs.y, simulate(x, obs, seed)))
+    real, simulated = (clustered_mean(y.double().square(), measured) for y in both)
     if not min(real, simulated) > 0:
         return {}
     error = math.hypot(real.standard_error / real, simulated.standard_error / simulated)

@@ -5,6 +5,7 @@ from .dense import DenseCovariance
 from .dense import DenseCovariance as Dense  # noqa: F401  # the name in earlier versions
 from .inner import axpy, dot
 from .kinds import COVARIANCES, as_covariance
+from .simulated import SimulatedNoise
 from .solvers import (
     SOLVERS,
     ConvergenceWarning,
@@ -28,6 +29,7 @@ __all__ = [
     "Diagonal",
     "Isotropic",
     "LowRank",
+    "SimulatedNoise",
     "Solution",
     "Solver",
     "Status",

@@ -22,12 +22,14 @@ from .fid import (
 from .images import mse, mse_unmeasured, psnr
 from .inception import Extractor, features, load_extractor, to_uint8
 from .lpips import LPIPS, load_lpips
+from .simulated import Fit, simulated_distance, simulated_fit, simulation_score
 from .transport import sinkhorn
 
 __all__ = [
     "LPIPS",
     "Estimate",
     "Extractor",
+    "Fit",
     "Reference",
     "coverage",
     "crps",
@@ -50,6 +52,9 @@ __all__ = [
     "psnr",
     "ranks",
     "simulate",
+    "simulated_distance",
+    "simulated_fit",
+    "simulation_score",
     "sinkhorn",
     "sliced_wasserstein",
     "to_uint8",

@@ -16,7 +16,8 @@ from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..core.shapes import raised
 from ..observations import Observations
-from ..operators import Compose, Mask
+from ..observations.features import require_linear_gaussian
+from ..operators import Channel, Compose, Mask
 from ..priors.gaussian import GaussianPrior
 from ..priors.marginal import choose, measured_values, observation_laws
 from .calibration import covered
@@ -31,6 +32,7 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     Values that are measured together, such as the channels of a pixel, the lines of k-space and the two parts of a
     complex number, are hidden together, so that the remaining observation is of the same kind.
     """
+    require_linear_gaussian(obs, "hiding measured values", "Use metrics.simulation_score for predictions")
     measured = obs.measured
     shape = tuple(obs.y.shape[1:]) if measured is None else tuple(measured.shape[1:])
     if obs.A.complex_output:
@@ -130,6 +132,8 @@ def _spread(values: Tensor, hidden: Tensor) -> Tensor:
 def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
     """Simulate observations of samples x `(n, *event)` with the operators and noise of `obs`, `(n, *measurement)`."""
     index = torch.arange(len(obs), device=obs.y.device)
+    if isinstance(obs.A, Channel):
+        return obs.A.simulate(raised(x, obs.y), Stream(seed, "simulated noise"), index)
     z = Stream(seed, "simulated noise").normal(index, tuple(obs.y.shape[1:]), dtype=obs.y.dtype)
     y = obs.A(raised(x, obs.y)) + obs.cov.sqrt(z)
     measured = obs.measured
@@ -140,7 +144,11 @@ def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
 def observation_distance(
     samples: Callable[[int], Tensor] | Tensor, obs: Observations, *, slices: int = 256, seed: int = 0
 ) -> float:
-    """Sliced distance between Aᵀy of real and of simulated observations; samples: one prior sample per observation."""
+    """Sliced distance between Aᵀy of real and of simulated observations; for a channel, between features of y.
+
+    samples: one prior sample per observation.
+    """
     x = samples(len(obs)) if callable(samples) else samples
-    real, fake = obs.A.adjoint(obs.y), obs.A.adjoint(simulate(x, obs, seed))
+    back = obs.A.features if isinstance(obs.A, Channel) else obs.A.adjoint
+    real, fake = back(obs.y), back(simulate(x, obs, seed))
     return sliced_wasserstein(real, fake, slices=slices, seed=seed)

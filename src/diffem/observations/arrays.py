@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..files.memory import is_out_of_memory
-from ..operators import Identity, Mask, Operator
+from ..operators import Channel, Identity, Mask, Operator
 
 EXACT = 1 << 24  # integers up to this size are exact in float32
 
@@ -139,10 +139,13 @@ def implied_operator(y: Tensor) -> Operator:
 
 
 def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply Aᵀ and A to the first observation of y `(n, *measurement)`.
+    """Apply Aᵀ and A to the first observation of y `(n, *measurement)`; a channel is tried by `check_channel`.
 
     Errors of the user's operator become `InputError`.
     """
+    if isinstance(A, Channel):
+        assert A.x_shape is not None
+        return y.new_zeros(1, *A.x_shape), y[:1]
     try:
         x = A[:1].adjoint(y[:1])
         return x, A[:1](x)

@@ -17,6 +17,7 @@ from ..core.errors import InputError
 from ..linalg import Diagonal, Isotropic
 from ..operators import Compose, Function, Identity, Mask, Operator, Stack
 from ..operators.saved import operator_structure
+from .features import require_linear_gaussian
 from .observations import Observations
 
 
@@ -57,6 +58,9 @@ def _require_alike(sets: list[Observations]) -> None:
                 f"{obs.y.dtype} on {obs.y.device}: convert with .to(...)"
             )
     for obs in sets:
+        require_linear_gaussian(
+            obs, "concatenate", "Start from a prior of the other sets instead: fit(..., start=prior)"
+        )
         if not isinstance(obs.cov, Isotropic | Diagonal):
             raise InputError(
                 f"concatenate takes independent noise of known level, got {type(obs.cov).__name__}: "

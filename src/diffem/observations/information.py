@@ -1,4 +1,7 @@
-r"""The information G = AᵀΣ_y⁻¹A of observations: in a known basis, by its eigenvectors, or by products with A."""
+r"""The information G = AᵀΣ_y⁻¹A of observations: in a known basis, by its eigenvectors, or by products with A.
+
+Observations of a channel have features in its place.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import math
 
 import torch
 
+from ..operators import Channel
 from ..operators.spectrum import Information, Rows
+from .features import features_of
 from .krylov import Krylov
 from .matrices import measurement_matrices
 from .observations import Observations
@@ -16,6 +21,8 @@ EXPLICIT = 256  # largest size of a sample for which G is formed and diagonalise
 
 def information_of(obs: Observations) -> Information:
     """Represent G in a known basis if there is one, by its eigenvectors if samples are small, otherwise matrix-free."""
+    if isinstance(obs.A, Channel):
+        return features_of(obs)
     known = obs.information()
     if known is not None:
         return known

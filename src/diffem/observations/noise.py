@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, UnknownNoise
+from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, SimulatedNoise, UnknownNoise
 from .arrays import as_tensor
 
 
@@ -44,8 +44,17 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor)
     return represented(cov, y)
 
 
+def simulated_noise(sigma: Any, cov: Covariance | None, groups: Any) -> SimulatedNoise:
+    """The place of the covariance of a `Channel`, which simulates its noise."""
+    if not (sigma is None and groups is None and (cov is None or isinstance(cov, SimulatedNoise))):
+        raise InputError("a Channel simulates its noise: leave out sigma, cov and groups")
+    return SimulatedNoise()
+
+
 def represented(cov: Covariance, y: Tensor) -> Covariance:
     """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
+    if isinstance(cov, SimulatedNoise):
+        return cov
     small = torch.finfo(y.dtype).tiny
     lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
     cov = cov.to(y)

@@ -1,4 +1,4 @@
-"""Observations y = A x + e, e ~ N(0, Σ_y), with one operator A per observation."""
+"""Observations y = A x + e, e ~ N(0, Σ_y), with one operator A per observation; or y simulated by a channel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
 from ..linalg import Covariance, Diagonal, Isotropic
 from ..linalg.saved import describe_covariance, rebuild_covariance
-from ..operators import Identity, Mask, Operator
+from ..operators import Channel, Identity, Mask, Operator
+from ..operators.channel_check import check_channel
 from ..operators.saved import (
     describe_operator,
     gather_tensors,
@@ -30,7 +31,7 @@ from ..operators.saved import (
 )
 from ..operators.spectrum import Spectrum
 from .arrays import as_tensor, implied_operator, tried
-from .noise import noise_covariance, represented
+from .noise import noise_covariance, represented, simulated_noise
 
 FORMAT = "diffem-observations-1"
 CHUNK_BYTES = 1 << 26
@@ -46,7 +47,7 @@ class Observations:
             entries may have any value, even NaN. A complex y needs an operator with complex measurements and is stored
             as its real view. float64 stays float64; `fit` and `posterior` convert to the float32 of networks.
         A: An operator with shared parameters, or with parameters for n observations. None: NaN marks unmeasured
-            entries.
+            entries. A `Channel` contains its noise and takes no `sigma`.
         sigma: Standard deviation of the noise: one number, `(n,)`, or one per measured value, broadcastable to
             `(*measurement)` (the columns of a table) or to y (`noise.py`). `"learn"`: unknown, and
             estimated by `fit`.
@@ -98,6 +99,8 @@ class Observations:
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
         clean = _clean(y, A.measured(y))
+        if isinstance(A, Channel):
+            A = check_channel(A, clean)
         # one adjoint checks that y and A fit, and gives the shape of a sample
         x, seen = tried(A, clean)
         self.x_shape = tuple(x.shape[1:])
@@ -105,7 +108,10 @@ class Observations:
             raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
         self.y = clean.detach()
         self.A = A.resolve_axes(x)
-        self.cov = noise_covariance(sigma, cov, groups, self.y)
+        if isinstance(A, Channel):
+            self.cov: Covariance = simulated_noise(sigma, cov, groups)
+        else:
+            self.cov = noise_covariance(sigma, cov, groups, self.y)
 
     @classmethod
     def clean(cls, x: Any, sigma: float | None = None) -> Observations:
@@ -179,7 +185,13 @@ class Observations:
         return self.A.spectrum(precision)
 
     def backprojected(self) -> Tensor:
-        """Aᵀy, `(n, *event)`, for pictures. Unmeasured entries are NaN if the operator measures entries of x."""
+        """Aᵀy, `(n, *event)`, for pictures. Unmeasured entries are NaN if the operator measures entries of x.
+
+        For a channel it is the estimate of x, NaN if the channel has none.
+        """
+        if isinstance(self.A, Channel):
+            estimate = self.A.estimate(self.y)
+            return self.y.new_full((len(self), *self.x_shape), torch.nan) if estimate is None else estimate
         x, measured = self.A.adjoint(self.y), self.measured
         return torch.where(measured, x, torch.nan) if measured is not None and x.shape == self.y.shape else x
 
@@ -242,8 +254,9 @@ class Observations:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file: the tensors, and the operator's structure as JSON in its header."""
         tensors = {"y": self.y}
+        operator = describe_operator(self.A, "A", tensors)
         cov, parts = describe_covariance(self.cov)
-        structure: dict[str, Any] = {"format": FORMAT, "A": describe_operator(self.A, "A", tensors), "cov": cov}
+        structure: dict[str, Any] = {"format": FORMAT, "A": operator, "cov": cov}
         if self.adaptive:
             structure["adaptive"] = True
         tensors |= parts | ({} if self.repeats is None else {"repeats": self.repeats})

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..linalg.inner import accumulate_dtype
 from ..operators.gain import mean_gain
 from .batches import scanned_together
+from .features import is_simulated
 from .observations import Observations
 
 PROBED = 1024  # number of observations for the estimate, spread evenly over the set
@@ -38,8 +39,11 @@ def signal_scale(obs: Observations, probed: int = PROBED) -> float:
 def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
     """Smallest standard deviation of the noise in the units of x: σ_y divided by the norm of a row of A.
 
-    For correlated noise: that of the most precise combination of values. Infinite if nothing is measured.
+    For correlated noise: that of the most precise combination of values. Infinite if nothing is measured, and for a
+    channel, which says nothing linear about x.
     """
+    if is_simulated(obs):
+        return math.inf
     lowest, gain, count = math.inf, 0.0, 0
     for part in _spread(obs, probed):
         variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())

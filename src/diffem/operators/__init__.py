@@ -1,7 +1,8 @@
-"""Linear measurement operators; a new family is a file and a line in `OPERATORS`."""
+"""Measurement operators; a new linear family is a file and a line in `OPERATORS`."""
 
 from .base import Operator
 from .blur import Blur
+from .channel import Channel
 from .check import OperatorError, Verdict, check
 from .compose import Compose, Stack
 from .crop import Crop
@@ -19,6 +20,7 @@ OPERATORS: dict[str, type[Operator]] = {
 __all__ = [
     "OPERATORS",
     "Blur",
+    "Channel",
     "Compose",
     "Crop",
     "Dense",

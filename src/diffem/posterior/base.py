@@ -21,6 +21,7 @@ from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import require_like, require_state
 from ..observations import Observations
+from ..observations.features import require_linear_gaussian
 from ..observations.precision import lossy
 from ..observations.scale import smallest_noise
 from ..priors.base import Prior, evaluation_mode, require_count
@@ -28,6 +29,8 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_samp
 from ..samplers.schedule import lowest_level
 from .evaluation import Evaluation, Statistics
 from .target import Rows, WeightedRows
+
+CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
 class Linearised:
@@ -53,6 +56,7 @@ class Posterior:
     """Base of the posterior methods. A subclass is a dataclass of its options and implements `evaluate`."""
 
     method: ClassVar[str]
+    needs_linear: ClassVar[bool] = True  # whether the method needs y = A x + e with Gaussian noise
 
     prior: Prior
     obs: Observations
@@ -60,6 +64,8 @@ class Posterior:
     sigma_min: float = field(init=False, repr=False)  # the last noise level of a draw
 
     def __post_init__(self) -> None:
+        if self.needs_linear:
+            require_linear_gaussian(self.obs, f"method {self.method!r}", CHANNEL_ADVICE)
         self.obs = _in_precision_of(self.prior, self.obs)
         x = self.obs.y.new_empty(1, *self.obs.x_shape)
         require_like(x, "y", self.prior.mean, type(self.prior).__name__)

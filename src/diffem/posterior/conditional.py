@@ -7,6 +7,9 @@ trained to denoise under such noise (`em/conditioning.py`), so the estimate is
     E[x | x_t, y] = D(m, C),
 
 without a Gaussian approximation of p(x | x_t), a Jacobian or a solver. The only error is that of the network.
+
+If y is known by simulation only (`operators/channel.py`), nothing is known linearly: m is x_t itself, C = σ²I, and the
+network receives features of y.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..observations import Observations
+from ..observations.features import Features, is_simulated
 from ..observations.information import information_of
 from ..observations.krylov import Krylov
 from ..operators.spectrum import Diagonalised, Information
@@ -28,7 +32,7 @@ from ..samplers import Sampler
 from .base import Posterior
 from .correction import Correction
 from .evaluation import Evaluation
-from .pivot import Pivot
+from .pivot import Pivot, Unmoved
 
 
 @dataclass
@@ -42,9 +46,10 @@ class Conditional(Posterior):
     """
 
     method: ClassVar[str] = "conditional"
+    needs_linear: ClassVar[bool] = False
 
     check: bool = True
-    _pivot: Pivot | Correction | None = field(
+    _pivot: Pivot | Correction | Unmoved | None = field(
         init=False, repr=False, default=None
     )  # made at the first use, for one batch
     _information: Information | None = field(init=False, repr=False, default=None)  # in units of the prior's scale
@@ -54,11 +59,11 @@ class Conditional(Posterior):
         if not isinstance(self.prior, DiffusionPrior) or self.prior.family is None:
             raise InputError(
                 "method 'conditional' needs a prior with a conditional network (a run with e_step.method: "
-                f"conditional), got {self.prior}; "
-                "use method 'mmps'"
+                f"conditional), got {self.prior}; {self._otherwise()}"
             )
         if self.check and (why := self.prior.family.outside(self._known().scaled(self.prior.scale))) is not None:
-            warnings.warn(f"{why}: the network extrapolates; method 'mmps' does not", stacklevel=5)
+            mmps = "" if is_simulated(self.obs) else "; method 'mmps' does not"
+            warnings.warn(f"{why}: the network extrapolates{mmps}", stacklevel=5)
 
     def observe(self, obs: Observations) -> None:
         super().observe(obs)
@@ -69,14 +74,21 @@ class Conditional(Posterior):
         assert isinstance(self.prior, DiffusionPrior)
         assert self.prior.family is not None
         if (why := self.prior.family.impossible(information)) is not None:
-            raise InputError(f"method 'conditional' cannot be used here: {why}; use method 'mmps'")
+            raise InputError(f"method 'conditional' cannot be used here: {why}; {self._otherwise()}")
         return information
 
-    def _prepared(self) -> tuple[Pivot | Correction, Information]:
+    def _otherwise(self) -> str:
+        """What to use where the network cannot be used."""
+        learn = "learn a prior from observations of this Channel with e_step.method: conditional"
+        return learn if is_simulated(self.obs) else "use method 'mmps'"
+
+    def _prepared(self) -> tuple[Pivot | Correction | Unmoved, Information]:
         if self._pivot is None or self._information is None:
             information = self._known()
             self._information = information.scaled(self.prior.scale)
-            if isinstance(self._information, Krylov):
+            if isinstance(self._information, Features):
+                self._pivot = Unmoved()
+            elif isinstance(self._information, Krylov):
                 self._pivot = Correction(self.obs, self._information, self.prior.scale)
             else:
                 self._pivot = Pivot(self.obs, cast(Diagonalised, information))

@@ -46,3 +46,11 @@ class Pivot:
     def unknown(self, v: Tensor, sigma: Tensor) -> Tensor:
         """Compute K v, the part of v `(n, *event)` that the observation does not determine."""
         return self.information.combine((lambda gains: 1 / (1 + per_sample(sigma, gains) ** 2 * gains), v))
+
+
+class Unmoved:
+    """The pivot of observations that say nothing linear about x: x_t itself."""
+
+    def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:
+        """Return x_t, `(n, *event)`."""
+        return x_t

@@ -4,6 +4,7 @@ from .base import Prior
 from .calibration import Calibration, calibrate
 from .diffusion import DiffusionPrior
 from .fit import fit_gaussian
+from .fit_channel import fit_channel_gaussian
 from .gaussian import GaussianPrior
 from .levels import NoiseLevels
 from .mixture import MixturePrior
@@ -19,5 +20,6 @@ __all__ = [
     "NoiseLevels",
     "Prior",
     "calibrate",
+    "fit_channel_gaussian",
     "fit_gaussian",
 ]

@@ -21,6 +21,7 @@ from ..core.shapes import per_sample, require_precision
 from ..linalg import Covariance
 from ..nn.networks import make_network
 from ..observations import Observations
+from ..observations.features import Features
 from ..observations.information import information_of
 from ..operators.spectrum import Information
 from .base import Prior
@@ -121,6 +122,8 @@ class DiffusionPrior(Prior):
 
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         information = information_of(obs)
+        if isinstance(information, Features):
+            return "conditional", "the observations are known by simulation only"
         if information.isotropic() is not None:
             return "exact", "every entry is measured equally well, so one denoising is exact"
         if self.family is None:

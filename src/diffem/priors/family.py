@@ -1,13 +1,14 @@
 r"""The operators that a conditional network was trained for, and their description as input of the network.
 
 The description is a function of K = (I + σ²G)⁻¹, the part of the noise of x_t that remains given y
-(`posterior/pivot.py`). There are five:
+(`posterior/pivot.py`). There are six:
 
     entries    for masks: the diagonal of I − K and its product with the network's input v
     pixels     the same with one number per pixel, if all channels of a pixel are measured together
     part       for k-space and blurs: (I − K) v for the network's input v
     matrix     for small dense operators: the upper triangle of I − K
     correction for operators known by products only: the correction of x_t by y (`posterior/correction.py`)
+    features   for channels known by simulation only: the standardised features of y, and 1 where there is a y
 
 All are 0 if nothing is measured, so the network without a description is the prior.
 """
@@ -23,10 +24,13 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.shapes import per_sample
+from ..observations.features import Features
 from ..operators.spectrum import Diagonalised, Information, Spectrum, determined_share
 
-DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction")
+DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction", "features")
 MATRIX = 16  # largest size of a sample for the description "matrix"
+FAR = 3.0  # root mean square of standardised features above which an observation is unlike those of the training
 SLACK = 1.5  # factor by which noise and determined shares may exceed the range of the training
 
 
@@ -41,6 +45,8 @@ class Family:
         shape: The shape of the description of one observation.
         share: The least and the largest share of x that an observation determines at the scale of the data.
         noise: The smallest and the largest noise of a measured coordinate, relative to the scale.
+        center: The mean of every channel of the features, for "features".
+        spread: Its standard deviation.
     """
 
     operator: str
@@ -49,6 +55,24 @@ class Family:
     shape: tuple[int, ...]
     share: tuple[float, float]
     noise: tuple[float, float]
+    center: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+
+    @classmethod
+    def of_channel(cls, operator: str, parts: Iterable[Features]) -> Self:
+        """Make the family of observations of a channel from their features, given in parts."""
+        count, first, second, shape = 0, torch.zeros(()), torch.zeros(()), torch.Size()
+        for part in parts:
+            maps = part.maps.double().cpu()
+            shape, values = maps.shape[1:], maps.transpose(0, 1).flatten(1)
+            count += values.shape[1]
+            first, second = first + values.sum(1), second + values.square().sum(1)
+        mean = first / count
+        std = (second / count - mean.square()).clamp(min=0).sqrt()
+        std = torch.where(std > 1e-6 * mean.abs(), std, 1)  # a constant channel stays at 0
+        shown = (shape[0] + 1, *shape[1:])
+        ranges = (0.0, 0.0), (0.0, 0.0)
+        return cls(operator, Features.kind, "features", shown, *ranges, tuple(mean.tolist()), tuple(std.tolist()))
 
     @classmethod
     def of(cls, operator: str, parts: Iterable[Information], event_shape: tuple[int, ...]) -> Self:
@@ -68,6 +92,14 @@ class Family:
 
     def impossible(self, information: Information) -> str | None:
         """Reason why such observations cannot be described to the network; None if they can."""
+        if isinstance(information, Features) and self.basis != Features.kind:
+            return f"the prior was trained for {self.operator}, these observations come from a Channel"
+        if information.kind != self.basis and self.basis == Features.kind:
+            return f"the prior was trained for a {self.operator}, these observations have another operator"
+        if isinstance(information, Features) and (shape := tuple(information.maps.shape[2:])) != self.shape[1:]:
+            return f"the prior was trained for features of {self.shape[1:]}, these have {shape}"
+        if isinstance(information, Features) and (channels := information.maps.shape[1]) != len(self.center):
+            return f"the prior was trained for features with {len(self.center)} channels, these have {channels}"
         if information.kind != self.basis:
             return (
                 f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is known by {self.basis}, "
@@ -84,6 +116,10 @@ class Family:
         """
         if (why := self.impossible(information)) is not None:
             return why
+        if isinstance(information, Features):
+            size = float(self._standardised(information).square().mean().sqrt())
+            far = f"the features of y are {size:.1f} times as large as those that the prior was trained for"
+            return far if size > FAR else None
         share, noise = map(_range, information.extent())
         for name, (low, high), (least, most) in (
             ("determined share of x", share, self.share),
@@ -95,6 +131,9 @@ class Family:
 
     def describe(self, information: Information, x: Tensor, level: Tensor) -> Tensor:
         """Compute the description `(n, *shape)` that accompanies the network's input x `(n, *event)`."""
+        if isinstance(information, Features):
+            maps = self._standardised(information)
+            return torch.cat([maps, torch.ones_like(maps[:, :1])], 1) * per_sample(information.known.to(maps), maps)
         if self.description == "part":
             return information.combine((determined_share(level), x))
         G = cast(Diagonalised, information)
@@ -108,6 +147,12 @@ class Family:
         upper = torch.triu_indices(matrix.shape[-1], matrix.shape[-1], device=x.device)
         return matrix[:, upper[0], upper[1]].expand(len(x), *self.shape)
 
+    def _standardised(self, features: Features) -> Tensor:
+        """The features with mean 0 and variance 1 in every channel, `(n, channels, ...)`."""
+        maps = features.maps
+        center, spread = (maps.new_tensor(v).reshape(-1, *(1,) * (maps.ndim - 2)) for v in (self.center, self.spread))
+        return (maps - center) / spread
+
     def note(self) -> dict[str, Any]:
         """Convert to JSON values."""
         return asdict(self)
@@ -117,6 +162,7 @@ class Family:
         """Read the result of `note`, with checks, since it may come from an untrusted file."""
         try:
             ranges = {name: tuple(float(v) for v in note[name]) for name in ("share", "noise")}
+            ranges |= {name: tuple(float(v) for v in note.get(name, ())) for name in ("center", "spread")}
             family = cls(**{**note, **ranges, "shape": tuple(int(v) for v in note["shape"])})
         except (TypeError, ValueError, KeyError) as error:
             raise InputError(f"the description of the prior's operators is damaged: {error}") from None
@@ -129,6 +175,9 @@ class Family:
         for name, (low, high) in (("share", family.share), ("noise", family.noise)):
             if not 0 <= low <= high < math.inf:
                 raise InputError(f"the description of the prior's operators contains {name} = {low} to {high}")
+        good = all(math.isfinite(c) and 0 < s < math.inf for c, s in zip(family.center, family.spread, strict=False))
+        if not good or len(family.center) != len(family.spread):
+            raise InputError("the description of the prior's features must hold a mean and a deviation per channel")
         return family
 
 

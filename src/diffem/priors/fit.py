@@ -29,6 +29,7 @@ from ..linalg import Covariance, DenseCovariance, LowRank
 from ..observations import Observations
 from ..observations.batches import Batches
 from ..observations.diagonal import Coordinates, diagonalised, likelihood_factor
+from ..observations.features import require_linear_gaussian
 from ..observations.lazy import counts_of, stored
 from ..observations.scale import signal_scale
 from ..operators.coordinates import from_coordinates, to_coordinates
@@ -86,6 +87,7 @@ def fit_gaussian(
             fit.
         device: Device of the computation. Default: that of the observations.
     """
+    require_linear_gaussian(obs, "fit_gaussian", "Use priors.fit_channel_gaussian, which fits to estimates of x")
     _check_rank(rank, math.prod(obs.x_shape))
     history = FitHistory() if history is None else history
     informative = stored(obs).informative()  # observations without measured values add nothing to the likelihood

@@ -16,7 +16,7 @@ from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..core.shapes import require_same_dtype
 from ..files.memory import working_bytes
-from ..linalg import Covariance, DenseCovariance, Isotropic, System, as_covariance, cg
+from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import Unconverged
 from ..observations import Observations
@@ -159,6 +159,10 @@ class GaussianPrior(Prior):
             shifted = cov.plus(variance if obs.cov.batch else variance[0])
             return residual - obs.cov.matvec(shifted.solve(residual))
 
+        shared = isinstance(obs.A, Identity) and isinstance(obs.cov, Diagonal) and obs.cov.batch is None
+        if shared and isinstance(cov, DenseCovariance):  # one matrix Σ + Σ_y for all observations
+            return _shared_gain(cov.matrix()[0], obs.cov.diagonal(self.event_shape), residual)
+
         def signal(p: Tensor) -> tuple[Tensor, Tensor]:
             pullback = cov.matvec(obs.A.adjoint(p))
             return obs.A(pullback), pullback
@@ -193,6 +197,12 @@ class GaussianPrior(Prior):
 
     def extra_repr(self) -> str:
         return f"event_shape={self.event_shape}, cov={self._cov}"
+
+
+def _shared_gain(cov: Tensor, variances: Tensor, residual: Tensor) -> Tensor:
+    """Σ(Σ + diag v)⁻¹ r for one Σ `(N, N)`, variances v `(1, *event)` and residuals r `(n, *event)`."""
+    factor = torch.linalg.cholesky(cov + variances.flatten().diag())
+    return (torch.cholesky_solve(residual.flatten(1).T, factor).T @ cov).reshape(residual.shape)
 
 
 def require_no_options(options: dict[str, Any]) -> None:

@@ -21,6 +21,9 @@ If only products with A are available, the inputs of the network are x_t and the
 If nothing is measured, t = 0 and B = σ²s² I, and this is again the ordinary denoiser. B damps the contribution of h, so
 measured values stay close to y. In training t is computed from simulated measurements with the same fixed number of
 products as in use, so the network learns to use the approximate t.
+
+If y is known by simulation only (`operators/channel.py`), G = 0 and the preconditioning is the ordinary one. The
+network receives the features of y; in training they are those of a y that was simulated from x.
 """
 
 from __future__ import annotations

@@ -160,7 +160,8 @@ def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict
     learned = "It was trained on clean samples of x." if clean else "It was learned from the observations alone."
     if metrics[0].get("start") == "given":
         learned = "Training started from a given prior."
-    measured = any(m.get("predictive_log_likelihood") is not None for m in metrics)
+    keys = ("predictive_log_likelihood", "simulation_score")
+    measured = any(m.get(key) is not None for m in metrics for key in keys)
     fine = f"No warnings: the draws fit held-out {what}, whose prediction is about as good as after the best lap."
     return {
         "lead": lead(recipe),

@@ -50,7 +50,7 @@ class Metric:
         value = lap.get(self.key)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "–"
-        error = lap.get("predictive_error") if self.error == "predictive_error" else None
+        error = lap.get(self.error) if self.error in ("predictive_error", "simulation_error") else None
         return (form or self.form).format(value) + ("" if error is None else f"{plus_minus}{error:.3f}")
 
 
@@ -59,7 +59,8 @@ METRICS = (
     # shown in the report, in this order
     Metric(
         "chi2",
-        "squared residual of the training draws per measured value; about 1 if the draws fit their observations",
+        "squared residual of the training draws per measured value; about 1 if the draws fit their observations. For a "
+        "channel: squared distance of y from measurements simulated from draws, relative to that of two simulations",
         "χ²",
         "{:.3f}",
         of_draws=True,
@@ -79,6 +80,24 @@ METRICS = (
         error="predictive_error",
         curve=True,
     ),
+    Metric(
+        "simulation_score",
+        "for a channel: negative energy score of observations simulated from prior samples, in units of the spread of "
+        "the features, for held-out observations; higher is better",
+        "score",
+        "{:.3f}",
+        error="simulation_error",
+        curve=True,
+    ),
+    Metric(
+        "simulated_distance",
+        "for a channel: sliced Wasserstein distance between measurements simulated from held-out draws and real "
+        "measurements of other observations; should be that of two halves",
+        "draws' y distance",
+        "{:.4f}",
+        curve=True,
+    ),
+    Metric("halves_distance", "the same between two halves of the real measurements: chance alone", "halves", "{:.4f}"),
     Metric(
         "observation_distance",
         "sliced Wasserstein distance between real and simulated observations; lower is better",
@@ -174,6 +193,7 @@ METRICS = (
     Metric("expected_chi2", "expected held-out χ² of correct draws"),
     Metric("heldout_chi2_z", "deviation of the held-out χ² from its expected value, in standard deviations"),
     Metric("predictive_error", "standard error of the predictive log-likelihood"),
+    Metric("simulation_error", "standard error of the energy score"),
     Metric("hidden_coverage90_error", "standard error of the coverage"),
     Metric("hidden_spread_z", "deviation of errors / spread from 1, in standard deviations"),
     Metric("observation_scale", "root mean square of simulated observations divided by that of real ones"),

@@ -286,9 +286,10 @@ class RunDir:
             origin.require(metrics.get("origin"), file)
         if (key := wrong_number(metrics)) is not None:
             raise InputError(f"{file}: {key} should be a number, got {type(metrics[key]).__name__}")
-        each = metrics.get("predictive_each", [])
-        if not isinstance(each, list) or not all(isinstance(value, int | float) for value in each):
-            raise InputError(f"{file}: predictive_each should be a list of numbers")
+        for name in ("predictive_each", "simulation_each"):
+            each = metrics.get(name, [])
+            if not isinstance(each, list) or not all(isinstance(value, int | float) for value in each):
+                raise InputError(f"{file}: {name} should be a list of numbers")
         for name in ("warnings", "notes"):
             texts = metrics.get(name, [])
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):

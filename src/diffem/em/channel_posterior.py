@@ -1,0 +1,51 @@
+"""Posteriors for observations of a channel, by what the prior of the previous lap can do.
+
+- A conditional network that was trained for the channel: its draws.
+- The Gaussian start: exact draws given the linearised channel (`priors/fit_channel.py`).
+- Another prior, with which a run starts: samples of the prior. The network that is trained on them and on measurements
+  simulated from them then draws in the next lap.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ..observations import Observations
+from ..observations.information import information_of
+from ..operators import Channel
+from ..posterior import Posterior
+from ..posterior.unconditioned import Unconditioned
+from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..priors.fit_channel import linearised
+
+
+def channel_posterior(prior: Prior, obs: Observations, *, own: bool) -> Posterior:
+    """Condition a prior on observations of a channel.
+
+    Args:
+        prior: The prior.
+        obs: The observations.
+        own: Whether these are observations of the run. Others need a network that was trained for them.
+    """
+    conditioned: Any
+    if own and is_gaussian_start(prior, obs):
+        conditioned = prior.posterior(linearised(obs, cast(GaussianPrior, prior)))
+    elif own and not draws_conditionally(prior, obs):
+        conditioned = Unconditioned(prior, obs)
+    else:
+        conditioned = prior.posterior(obs, method="conditional", check=not own)
+    return cast(Posterior, conditioned)
+
+
+def draws_conditionally(prior: Prior, obs: Observations) -> bool:
+    """Whether draws of this prior depend on y: by its network, or as a Gaussian start."""
+    if is_gaussian_start(prior, obs):
+        return True
+    family = prior.family if isinstance(prior, DiffusionPrior) else None
+    return family is not None and family.impossible(information_of(obs)) is None
+
+
+def is_gaussian_start(prior: Prior, obs: Observations) -> bool:
+    """Whether the prior is Gaussian and the channel has an estimate of x to linearise."""
+    first = obs[:1]
+    return isinstance(prior, GaussianPrior) and cast(Channel, first.A).estimate(first.y) is not None

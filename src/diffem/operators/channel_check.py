@@ -1,0 +1,121 @@
+"""A check that the functions of a channel can be used, on a few observations and before anything is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..core.errors import InputError
+from ..core.randomness import Stream
+from ..files.memory import is_out_of_memory
+from .channel import Channel
+
+T = TypeVar("T")
+
+FEW = 4  # observations that are tried
+
+
+def check_channel(A: Channel, y: Tensor) -> Channel:
+    """Try the functions of a channel on the first observations.
+
+    Args:
+        A: The channel, with shared parameters or with parameters for n observations.
+        y: (n, *measurement). The observations.
+
+    Returns:
+        The channel with the shape of a sample.
+
+    Raises:
+        InputError: If a function fails, returns other shapes or values that are not finite, depends on other samples
+            of the batch, or is random in another way than stated.
+    """
+    n = min(FEW, len(y))
+    y, few = y[:n], A[:n]
+    A = _tried("features or estimate", lambda: A.fitted(y) if few.batch is None else _with_shape(A, few.fitted(y)))
+    few = A[:n]
+    assert few.x_shape is not None
+    features = _tried("features", lambda: few.features(y))
+    _require_finite("features", features)
+    if len(few.x_shape) > 1 and features.shape[-2:] != few.x_shape[-2:]:
+        raise InputError(
+            f"Channel: features must be image-like, (channels, {few.x_shape[-2]}, {few.x_shape[-1]}) per observation "
+            f"for samples of shape {few.x_shape}, got {tuple(features.shape[1:])}"
+        )
+    _require_equal("features", "the other samples of the batch", few[:1].features(y[:1]), features[:1])
+    estimate = _tried("estimate", lambda: few.estimate(y))
+    if estimate is not None:
+        _require_finite("estimate", estimate)
+    _check_simulation(few, y, _samples(few, y, estimate))
+    return A
+
+
+def _check_simulation(A: Channel, y: Tensor, x: Tensor) -> None:
+    n, stream = len(x), Stream(0, "channel check")
+    index = torch.arange(n, device=x.device)
+
+    def simulate(part: slice = slice(None), x: Tensor = x, offset: int = 0) -> Tensor:
+        return _tried("simulate", lambda: A[part].simulate(x[part], stream, index[part] + offset))
+
+    first = simulate()
+    if first.shape != y.shape:
+        raise InputError(
+            f"Channel: simulate returns {tuple(first.shape[1:])} per observation, y has {tuple(y.shape[1:])}"
+        )
+    _require_finite("simulate", first)
+    source = "random numbers that do not come from rng" if A.random else "random numbers, and random=False was given"
+    _require_equal("simulate", source, simulate(), first)
+    _require_equal("simulate", "the other samples of the batch", simulate(slice(0, 1)), first[:1])
+    if A.random and all(torch.equal(simulate(offset=k * n), first) for k in (1, 2, 3)):
+        raise InputError(
+            "Channel: simulate returns the same y for different random numbers: a channel is random given x. "
+            "Use the random numbers of rng, or state random=False for a deterministic channel"
+        )
+    others = (x.flip(0) + 1, 2 * x - 1, -x, torch.zeros_like(x))
+    if all(torch.equal(simulate(x=other), first) for other in others):
+        raise InputError("Channel: simulate returns the same y for different x: it must depend on x")
+
+
+def _samples(A: Channel, y: Tensor, estimate: Tensor | None) -> Tensor:
+    """Samples to try, `(n, *x_shape)`: estimates with noise of their size, so that some values are negative."""
+    assert A.x_shape is not None
+    noise = Stream(0, "channel check samples").normal(torch.arange(len(y), device=y.device), A.x_shape, dtype=y.dtype)
+    if estimate is None:
+        return noise
+    size = float(estimate.double().square().mean().sqrt())
+    return estimate + (0.5 * size if size > 0 else 1.0) * noise
+
+
+def _with_shape(A: Channel, few: Channel) -> Channel:
+    new = A[:]
+    new.x_shape = few.x_shape
+    return new
+
+
+def _require_finite(name: str, values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        bad = values[~torch.isfinite(values)].flatten()[:3].tolist()
+        raise InputError(f"Channel: {name} must return finite numbers, got {bad}")
+
+
+def _require_equal(name: str, what: str, one: Tensor, other: Tensor) -> None:
+    # sums over other batches may be rounded differently
+    if one.shape != other.shape or not torch.allclose(one, other, rtol=1e-4, atol=1e-5 * float(other.abs().max() + 1)):
+        raise InputError(f"Channel: the result of {name} depends on {what}")
+
+
+def _tried(name: str, call: Callable[[], T]) -> T:
+    """Call a function of the user. Its errors become `InputError`."""
+    try:
+        return call()
+    except InputError:
+        raise
+    except Exception as error:
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"Channel: {name} fails: {type(error).__name__}: {error}. It must accept any finite x, also negative "
+            "values, and compute in the dtype and on the device of its argument"
+        ) from error

@@ -1,0 +1,123 @@
+"""Channels: functions that cannot be used are refused by name, parameters follow their observations, and everything
+that needs y = A x + e says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from diffem import InputError, Observations, metrics, operators, priors
+from diffem.core.randomness import Stream
+from diffem.em.given import require_linear
+
+SHAPE = (1, 4, 4)
+
+
+def truth(n: int = 6) -> Tensor:
+    return torch.rand(n, *SHAPE, generator=torch.Generator().manual_seed(0))
+
+
+def counts(x: Tensor, rng: Any) -> Tensor:
+    return rng.poisson(8 * x.clamp(min=0))
+
+
+def observed(n: int = 6) -> Observations:
+    A = operators.Channel(counts, lambda y: y / 8)
+    return Observations(A.simulate(truth(n), Stream(0, "y"), torch.arange(n)), A)
+
+
+def unlike(x: Tensor) -> Tensor:
+    return x - x.mean(0)  # depends on the other samples
+
+
+BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
+    "another shape": (lambda x, rng: counts(x, rng)[..., :2], {}, r"simulate returns \(1, 4, 2\).*y has \(1, 4, 4\)"),
+    "fewer samples": (lambda x, rng: counts(x, rng)[:1], {}, "simulate must return a real tensor with 4 samples"),
+    "no tensor": (lambda x, rng: None, {}, "simulate must return a real tensor.*NoneType"),
+    "not finite": (lambda x, rng: counts(x, rng) / 0, {}, "simulate must return finite numbers"),
+    "not random": (lambda x, rng: 8 * x.clamp(min=0), {}, "same y for different random numbers.*random=False"),
+    "random elsewhere": (lambda x, rng: torch.poisson(8 * x.clamp(min=0)), {}, "random numbers that do not come from"),
+    "random though not stated": (lambda x: torch.poisson(8 * x.clamp(min=0)), {"random": False}, "random=False"),
+    "other samples": (lambda x, rng: counts(unlike(x), rng) + unlike(x), {}, "depends on the other samples"),
+    "without x": (lambda x, rng: rng.poisson(torch.full_like(x, 8.0)), {}, "must depend on x"),
+    "negative x": (lambda x, rng: rng.poisson(8 * x), {}, "clamp"),
+    "an error": (lambda x, rng: x.nonsense, {}, "simulate fails: AttributeError"),
+    "features not image-like": (counts, {"features": lambda y: y.flatten(1)}, r"features must be image-like"),
+    "features not finite": (counts, {"features": lambda y: y.log() * 0}, "features must return finite numbers"),
+    "estimate of another shape": (counts, {"estimate": lambda y: y[..., :3]}, r"estimate returns \(1, 4, 3\)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_channel_that_cannot_be_used_is_refused(name: str) -> None:
+    simulate, options, message = BAD[name]
+    y = observed().y.clone()
+    y[0, 0, 0, 0] = 0  # a count whose logarithm is not finite
+    options = {"features": lambda y: y / 8, **options}
+    with pytest.raises(InputError, match=message):
+        Observations(y, operators.Channel(simulate, x_shape=SHAPE, **options))
+
+
+def test_a_deterministic_channel_is_called_without_random_numbers() -> None:
+    A = operators.Channel(lambda x: (4 * x).round() / 4, lambda y: y, random=False)
+    obs = Observations((4 * truth()).round() / 4, A)
+    assert torch.equal(A.simulate(truth(), Stream(0, "y"), torch.arange(6)), obs.y)
+
+
+def test_parameters_follow_their_observations() -> None:
+    thresholds = torch.rand(6, *SHAPE, generator=torch.Generator().manual_seed(1))
+
+    def simulate(x: Tensor, rng: Any, threshold: Tensor, noise: float) -> Tensor:
+        return (x + noise * rng.normal(*SHAPE) > threshold).to(x.dtype)
+
+    A = operators.Channel(
+        simulate,
+        lambda y, threshold, noise: torch.cat([y, threshold], 1),
+        SHAPE,
+        estimate=lambda y, threshold, noise: y,
+        threshold=thresholds,
+        noise=0.1,
+    )
+    index = torch.arange(6)
+    obs = Observations(A.simulate(truth(), Stream(0, "y"), index), A)
+    some = torch.tensor([4, 1])
+    part = obs[some]
+    assert isinstance(part.A, operators.Channel)
+    assert torch.equal(part.A.features(part.y)[:, 1:], thresholds[some])
+    assert torch.equal(part.A.simulate(truth()[some], Stream(0, "y"), index[some]), obs.y[some])
+    assert obs.to(torch.float64).A.features(obs.y.double()).dtype == torch.float64  # type: ignore[attr-defined]
+    assert torch.equal(part.backprojected(), part.y)
+
+
+def gaussian() -> priors.GaussianPrior:
+    return priors.GaussianPrior(torch.zeros(SHAPE), torch.eye(16))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda obs: gaussian().posterior(obs), "method 'exact' needs observations y = A x"),
+        (lambda obs: gaussian().posterior(obs, method="mmps"), "method 'mmps' needs.*method 'conditional'"),
+        (lambda obs: priors.fit_gaussian(obs), "fit_channel_gaussian"),
+        (lambda obs: obs.chi2(truth()), "simulation only"),
+        (lambda obs: obs.residual(truth()), "simulation only"),
+        (lambda obs: obs.scaled(2.0), "no noise covariance"),
+        (lambda obs: obs.noise.solve(obs.y), "no noise covariance"),
+        (lambda obs: metrics.hide(obs, 0.1), "simulation_score"),
+        (lambda obs: Observations.concatenate([obs, obs]), "start=prior"),
+        (lambda obs: obs.A.adjoint(obs.y), "simulation only"),
+        (lambda obs: Observations(obs.y, obs.A, sigma=0.1), "leave out sigma"),
+        (lambda obs: obs.save("/nowhere/at/all"), "contains code and cannot be saved"),
+    ],
+)
+def test_what_needs_gaussian_noise_refuses_a_channel(call: Callable[[Observations], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call(observed())
+
+
+def test_a_channel_passes_the_check_of_a_run() -> None:
+    require_linear(observed())
