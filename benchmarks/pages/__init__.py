@@ -32,6 +32,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "cifar10-fast": cifar10.cifar,
     "cifar10-on": cifar10.cifar,
     "cifar10-conditional": cifar10.cifar_conditional,
+    "cifar10-rho75": cifar10.table1,
     "own-data": learning.own_data,
     "esteps": learning.esteps,
     "cifar10-mmps": cifar10.cifar_covariances,

@@ -74,6 +74,24 @@ def cifar_conditional(result: dict[str, Any]) -> str:
     return "\n\n".join([table(header, rows), source(result)])
 
 
+def table1(result: dict[str, Any]) -> str:
+    """Some laps of a run for the paper's Table 1, with the training examples so far."""
+    laps = [row for row in result["rows"] if row["lap"]]
+    shown = [row for row in laps if row["lap"] in (1, 2, 3) or row["lap"] % 4 == 0 or "fid_draws" in row]
+    rows = [
+        [
+            str(result["figures"]["laps_before"] + row["lap"]),
+            f"{row['gpu_minutes']:.1f}",
+            f"{row['images'] / 1e6:.1f}",
+            f"{row['mse_deleted']:.3f}",
+            f"{row['fid_draws']:.2f}" if "fid_draws" in row else "",
+        ]
+        for row in shown
+    ]
+    header = ["lap", "total minutes", "million examples", "error on deleted pixels", "FID of the draws"]
+    return "\n\n".join([table(header, rows), source(result)])
+
+
 def cifar_covariances(result: dict[str, Any]) -> str:
     """Three runs of equal time; `result` is that of `mmps`."""
     rows = []

@@ -207,13 +207,14 @@ def trouble(folder: Path) -> None:
 
 
 def minutes() -> None:
-    """CIFAR-10 with three pixels in four deleted: error of the draws and FID against GPU minutes, for both E-steps."""
+    """CIFAR-10 with three pixels in four deleted: error of the draws and FID against GPU minutes, for three recipes."""
     results = HERE.parent.parent / "benchmarks" / "results"
     rows = {
         name: [row for row in json.loads((results / f"{name}.json").read_text())["rows"] if "mse_deleted" in row]
-        for name in ("cifar10-conditional", "cifar10-fast", "cifar10-on")
+        for name in ("cifar10-rho75", "cifar10-conditional", "cifar10-fast", "cifar10-on")
     }
     curves = {
+        "cifar10-table1": (rows["cifar10-rho75"], "tab:blue"),
         "conditional": (rows["cifar10-conditional"], ACCENT),
         "mmps": (rows["cifar10-fast"] + rows["cifar10-on"], INK),
     }
