@@ -57,6 +57,12 @@ def test_a_printed_recipe_has_a_comment_above_every_key_and_is_the_recipe(name, 
             assert before.lstrip().startswith("#"), line
 
 
+@pytest.mark.parametrize(("observations", "held_out"), [(2000, 48), (192, 48), (100, 25), (5, 1), (2, 0)])
+def test_few_observations_are_mostly_for_training(observations, held_out):
+    """The recipe holds out 48 rows; of a small table that would leave few or none to learn from."""
+    assert resolve_steps(load_recipe("table"), observations).watch.held_out == held_out
+
+
 def test_a_file_is_printed_too(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         yaml.safe_dump({"name": "mine", "data": {"source": "given"}, "laps": 1, "train": {"steps": 3}})

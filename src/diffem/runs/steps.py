@@ -1,4 +1,4 @@
-"""Numbers of optimizer steps that depend on the number of observations.
+"""Numbers that depend on the number of observations: optimizer steps, and held-out observations of a small set.
 
     train: {steps: {epochs: 60, least: 1000, most: 20000}}
 
@@ -16,13 +16,14 @@ from .sections import Train
 
 
 def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
-    """Replace every `Epochs` of a recipe by a number of steps.
+    """Replace every `Epochs` of a recipe by a number of steps, and limit the held-out observations to a quarter.
 
     Args:
         recipe: The recipe.
         observations: The number of observations, including the held-out ones.
     """
-    trained = max(1, observations - recipe.watch.held_out)
+    watch = recipe.watch.model_copy(update={"held_out": min(recipe.watch.held_out, observations // 4)})
+    trained = max(1, observations - watch.held_out)
     train = recipe.train
     stages = [stage.model_copy(update={"train": _plain(stage.train, trained, train.batch)}) for stage in recipe.stages]
     final = recipe.final
@@ -31,7 +32,7 @@ def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
     updated = train.model_copy(
         update={name: count_steps(getattr(train, name), trained, train.batch) for name in ("steps", "first_steps")}
     )
-    changed = recipe.model_copy(update={"train": updated, "stages": stages, "final": final})
+    changed = recipe.model_copy(update={"train": updated, "watch": watch, "stages": stages, "final": final})
     return recipe if changed == recipe else changed
 
 
