@@ -240,7 +240,7 @@ class Watch(Section):
         64,
         ge=0,
         le=MANY,
-        description="observations excluded from training, used for evaluation; at most a quarter of all",
+        description="observations excluded from training, used for evaluation; at most a third of all",
     )
     draws: int = Field(16, ge=2, le=100_000, description="posterior draws per held-out observation")
     hidden: float = Field(
