@@ -57,7 +57,7 @@ def test_a_printed_recipe_has_a_comment_above_every_key_and_is_the_recipe(name, 
             assert before.lstrip().startswith("#"), line
 
 
-@pytest.mark.parametrize(("observations", "held_out"), [(2000, 48), (144, 48), (99, 33), (5, 1), (2, 0)])
+@pytest.mark.parametrize(("observations", "held_out"), [(2000, 48), (192, 48), (100, 25), (5, 1), (2, 0)])
 def test_few_observations_are_mostly_for_training(observations, held_out):
     """The recipe holds out 48 rows; of a small table that would leave few or none to learn from."""
     assert resolve_steps(load_recipe("table"), observations).watch.held_out == held_out
@@ -97,7 +97,7 @@ def test_held_out_observations_are_not_trained_on_and_stages_follow_too():
     assert (resolved.train.steps_in(False), resolved.train.steps_in(True)) == (10, 30)
     assert resolved.at(2).train.steps == 40
     assert resolved.stages[1] == recipe.stages[1]
-    assert resolve_steps(resolved, 150) is resolved
+    assert resolve_steps(resolved, 99) is resolved
     with pytest.raises(ValueError, match="number of observations"):
         recipe.train.steps_in(True)
 

@@ -16,13 +16,16 @@ from .sections import Train
 
 
 def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
-    """Replace every `Epochs` of a recipe by a number of steps, and limit the held-out observations to a third.
+    """Replace every `Epochs` of a recipe by a number of steps, and limit the number of held-out observations.
 
     Args:
         recipe: The recipe.
         observations: The number of observations, including the held-out ones.
     """
-    watch = recipe.watch.model_copy(update={"held_out": min(recipe.watch.held_out, observations // 3)})
+    watch = recipe.watch
+    if watch.held_out_share < 1:
+        most = math.floor(watch.held_out_share * observations)
+        watch = watch.model_copy(update={"held_out": min(watch.held_out, most)})
     trained = max(1, observations - watch.held_out)
     train = recipe.train
     stages = [stage.model_copy(update={"train": _plain(stage.train, trained, train.batch)}) for stage in recipe.stages]
