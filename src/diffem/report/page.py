@@ -161,7 +161,7 @@ def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict
     if metrics[0].get("start") == "given":
         learned = "Training started from a given prior."
     measured = any(m.get("predictive_log_likelihood") is not None for m in metrics)
-    fine = f"No warnings: the draws fit held-out {what}, whose prediction is about as good as after the best lap."
+    fine = f"No warnings: the draws fit the held-out {what}, and the last lap predicts these as well as the best lap."
     return {
         "lead": lead(recipe),
         "posterior": f"{pictures_of}.",
