@@ -63,6 +63,12 @@ def test_few_observations_are_mostly_for_training(observations, held_out):
     assert resolve_steps(load_recipe("table"), observations).watch.held_out == held_out
 
 
+def test_a_small_table_is_not_trained_on_for_longer_than_a_large_one():
+    """178 rows, of which 44 are held out: 2,000 steps would be 1,900 epochs, and the network overfits."""
+    steps = resolve_steps(load_recipe("table"), 178).train
+    assert (steps.first_steps, steps.steps) == (629, 315)  # 600 and 300 epochs of 134 rows in batches of 128
+
+
 def test_a_file_is_printed_too(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         yaml.safe_dump({"name": "mine", "data": {"source": "given"}, "laps": 1, "train": {"steps": 3}})
