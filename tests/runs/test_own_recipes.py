@@ -209,3 +209,9 @@ def test_a_framed_prior_is_saved_and_conditional(tmp_path):
     changes = TINY | {"network.heads": [0], "e_step.method": "conditional", "laps": 2}
     run = diffem.fit(obs, "images", tmp_path / "run", changes=changes, progress=False)
     assert run.prior.posterior(obs[:2], method="conditional").sample(steps=2).shape == (2, 5, 7)
+
+
+def test_the_list_begins_with_the_recipes_for_own_data_in_one_column():
+    lines = command("recipes").stdout.splitlines()
+    assert {line.split()[0] for line in lines[: len(OWN)]} == set(OWN)
+    assert len({re.match(r"\S+ +", line).end() for line in lines}) == 1
