@@ -18,6 +18,7 @@ def digits(result: dict[str, Any]) -> str:
             f"{row['mse_mean16']:.3f}",
             " → ".join(f"{v:.2f}" for v in row["mse_per_lap"]),
             f"{row['seconds']:.0f} s",
+            row.get("commit", result["commit"]),
         ]
         for row in result["rows"]
     ]
@@ -29,9 +30,10 @@ def digits(result: dict[str, Any]) -> str:
         "mean of 16 draws, learned prior",
         "draws of each lap",
         "time",
+        "commit",
     ]
     lead = "Mean squared error on the missing pixels of the digits (scale −2 … 2):"
-    return "\n\n".join([lead, table(header, rows), source(result)])
+    return "\n\n".join([lead, table(header, rows), source(result), *kept(result)])
 
 
 def covariances(result: dict[str, Any]) -> str:
