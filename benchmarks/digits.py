@@ -21,7 +21,7 @@ from diffem.em.watch import split
 from diffem.metrics import coverage, mse_unmeasured
 from diffem.runs.rundir import RunDir
 
-from .record import record
+from .record import RESULTS, record
 
 
 def measure(seed: int, folder: Path, changes: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -58,13 +58,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark-digits"))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of digits.json")
     arguments = parser.parse_args()
     rows = []
     for seed in arguments.seeds:
         rows.append(measure(seed, arguments.out / str(seed)))
         print(rows[-1], flush=True)
         figures = {k: v for k, v in rows[0].items() if isinstance(v, float)}
-        print(record("digits", figures, rows), flush=True)
+        print(record("digits", figures, rows, arguments.results), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ def machine() -> str:
 
     if torch.cuda.is_available():
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    return f"{os.cpu_count()} CPU cores ({platform.machine()}), torch {torch.__version__}"
+    usable, present = len(os.sched_getaffinity(0)), os.cpu_count()
+    cores = f"{usable} CPU cores" if usable == present else f"{usable} of {present} CPU cores"
+    return f"{cores} ({platform.machine()}), torch {torch.__version__}"
 
 
 def commit() -> str:

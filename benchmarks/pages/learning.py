@@ -18,6 +18,7 @@ def digits(result: dict[str, Any]) -> str:
             f"{row['mse_mean16']:.3f}",
             " → ".join(f"{v:.2f}" for v in row["mse_per_lap"]),
             f"{row['seconds']:.0f} s",
+            row.get("commit", result["commit"]),
         ]
         for row in result["rows"]
     ]
@@ -29,9 +30,10 @@ def digits(result: dict[str, Any]) -> str:
         "mean of 16 draws, learned prior",
         "draws of each lap",
         "time",
+        "commit",
     ]
     lead = "Mean squared error on the missing pixels of the digits (scale −2 … 2):"
-    return "\n\n".join([lead, table(header, rows), source(result)])
+    return "\n\n".join([lead, table(header, rows), source(result), *kept(result)])
 
 
 def covariances(result: dict[str, Any]) -> str:
@@ -68,7 +70,8 @@ def covariances(result: dict[str, Any]) -> str:
 def own_data(result: dict[str, Any]) -> str:
     """The results of the recipes for the user's own data, lap by lap."""
     names = {
-        "pixels": "FashionMNIST, 60 % of the pixels missing",
+        "pixels": "FashionMNIST in [0, 1], 60 % of the pixels missing",
+        "pixels-fine": "FashionMNIST in [−2, 2] with noise of the same size, 60 % of the pixels missing",
         "blurs": "MNIST, blurred",
         "table": "Breast cancer table, 30 % of the values missing",
     }
@@ -90,6 +93,16 @@ def own_data(result: dict[str, Any]) -> str:
         ]
         took = f"{laps[-1]['run_seconds']:.0f} s, of which {laps[0]['start_seconds']:.0f} s for the Gaussian start"
         parts += [f"{name}, recipe `{laps[0]['recipe']}`, {took}:", table(header, rows)]
+        if "rmse_mean_32" in (last := laps[-1]):
+            whole = (
+                "" if case == "blurs" else f", {last['rmse_mean_all_32']:.3f} on all values (measured ones included)"
+            )
+            parts.append(
+                prose(
+                    f"The mean of 32 draws in the last lap: RMSE {last['rmse_mean_32']:.3f}{whole}; coverage "
+                    f"{last['coverage90_32']:.1%}."
+                )
+            )
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 

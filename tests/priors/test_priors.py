@@ -1,6 +1,7 @@
 """Priors as denoisers: closed forms, Tweedie's identities, shapes and errors."""
 
 import math
+import typing
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from diffem import Observations, operators, priors
 from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 from diffem.nn import MLP, reference_embedding
+from diffem.priors.methods import Conditioned
 
 from ..exact import random_covariance
 
@@ -179,3 +181,9 @@ def test_exact_draws_of_a_mask_with_little_noise_in_float32():
     prior = priors.GaussianPrior(torch.zeros(size), (root @ root.T).float())
     chi2 = obs.chi2(prior.draw_posterior(obs))
     assert (chi2 - 1).abs().mean() < 4 * math.sqrt(2 / (0.25 * size))  # spread of χ² over this number of values
+
+
+def test_type_checkers_know_that_draws_are_tensors():
+    """`py.typed` promises types; `prior.posterior(obs).sample()` is the most common call."""
+    plain, counted = typing.get_overloads(Conditioned.sample)
+    assert (plain.__annotations__["return"], counted.__annotations__["return"]) == ("Tensor", "tuple[Tensor, Any]")

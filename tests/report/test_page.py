@@ -103,7 +103,7 @@ def test_sentences_depend_on_held_out_observations_and_start():
     given = _words(load_recipe(RECIPE), [{"lap": 0, "start": "given", "predictive_log_likelihood": 0.0}], True)
     assert "started from a given prior" in given["prior"]
     assert "Held-out observations" in given["posterior"]
-    assert "draws fit held-out" in given["fine"]
+    assert "draws fit the held-out" in given["fine"]
 
 
 def test_a_given_start_is_not_called_gaussian(tmp_path):
@@ -154,12 +154,14 @@ def test_curves_show_errors_and_the_expected_level():
             "predictive_error": 0.1,
             "heldout_chi2": 0.6,
             "expected_chi2": 0.5,
+            "rejected": 0.01 * k,
         }
         for k in range(3)
     ]
     found = lap_curves(laps)
     assert found["predictive"].error == [0.1] * 3
     assert found["held-out χ²"].level == 0.5
+    assert [title for title, curve in found.items() if curve.percent] == ["rejected"]  # as in the table
     picture = pictures.curves(found)
     assert size(picture)[0] > 1000  # as wide as the page
 
@@ -173,6 +175,14 @@ def test_a_row_of_curves_is_as_wide_as_the_page_however_many_there_are():
     widths = {size(pictures.curves({str(k): one for k in range(n)}))[0] for n in (1, 3, 5)}
     assert len(widths) == 1
     assert size(pictures.curves({str(k): one for k in range(5)}))[1] > 500  # two rows instead of five plots in one row
+
+
+def test_one_wide_interval_does_not_flatten_the_other_observations(monkeypatch):
+    """Draws of one observation spread over hundreds; those of the other over about one."""
+    monkeypatch.setattr(vectors, "to_png", lambda figure: figure)
+    draws = np.random.default_rng(0).normal(size=(8, 2, 3)) * np.array([100.0, 1.0])[:, None]
+    wide, narrow = (axis.get_ylim() for axis in vectors.intervals(draws).axes)
+    assert wide[1] - wide[0] > 10 * (narrow[1] - narrow[0])
 
 
 @pytest.mark.parametrize("entries", [3, 200])

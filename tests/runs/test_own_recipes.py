@@ -57,6 +57,18 @@ def test_a_printed_recipe_has_a_comment_above_every_key_and_is_the_recipe(name, 
             assert before.lstrip().startswith("#"), line
 
 
+@pytest.mark.parametrize(("observations", "held_out"), [(2000, 48), (192, 48), (100, 25), (5, 1), (2, 0)])
+def test_few_observations_are_mostly_for_training(observations, held_out):
+    """The recipe holds out 48 rows; of a small table that would leave few or none to learn from."""
+    assert resolve_steps(load_recipe("table"), observations).watch.held_out == held_out
+
+
+def test_a_small_table_is_not_trained_on_for_longer_than_a_large_one():
+    """178 rows, of which 44 are held out: 2,000 steps would be 1,900 epochs, and the network overfits."""
+    steps = resolve_steps(load_recipe("table"), 178).train
+    assert (steps.first_steps, steps.steps) == (629, 315)  # 600 and 300 epochs of 134 rows in batches of 128
+
+
 def test_a_file_is_printed_too(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         yaml.safe_dump({"name": "mine", "data": {"source": "given"}, "laps": 1, "train": {"steps": 3}})
@@ -197,3 +209,9 @@ def test_a_framed_prior_is_saved_and_conditional(tmp_path):
     changes = TINY | {"network.heads": [0], "e_step.method": "conditional", "laps": 2}
     run = diffem.fit(obs, "images", tmp_path / "run", changes=changes, progress=False)
     assert run.prior.posterior(obs[:2], method="conditional").sample(steps=2).shape == (2, 5, 7)
+
+
+def test_the_list_begins_with_the_recipes_for_own_data_in_one_column():
+    lines = command("recipes").stdout.splitlines()
+    assert {line.split()[0] for line in lines[: len(OWN)]} == set(OWN)
+    assert len({re.match(r"\S+ +", line).end() for line in lines}) == 1

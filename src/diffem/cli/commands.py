@@ -67,8 +67,10 @@ def recipes(
 
         typer.echo(commented(load_recipe(recipe)), nl=False)
         return
-    for name in names():
-        typer.echo(f"{name:16} {load_recipe(name).about}")
+    listed = [load_recipe(name) for name in names()]
+    width = max(len(known.name) for known in listed)
+    for known in sorted(listed, key=lambda known: known.data.source != "given"):  # those for the user's own data first
+        typer.echo(f"{known.name:{width}}  {known.about}")
 
 
 @app.command()

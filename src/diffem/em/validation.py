@@ -36,7 +36,8 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     earlier_piece(recipe, recipe.last_lap)
     if recipe.watch.held_out >= len(obs):
         raise InputError(
-            f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations"
+            f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations; "
+            "lower it, or set watch.held_out_share"
         )
     if obs.empty()[split(len(obs), recipe.watch.held_out)[0]].all():
         raise InputError("none of the observations to train on measures anything: there is nothing to learn from")

@@ -23,8 +23,6 @@ def read_observations(path: Path, sigma: Any = None) -> Observations:
     Raises:
         InputError: If the file cannot be read, or `sigma` is missing, or given twice.
     """
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
     if path.suffix in TABLES:
         raise InputError(
             f"{path} is a table: fill its gaps with `diffem impute {path.name} -o completed.csv`, or read it in "

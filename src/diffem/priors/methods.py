@@ -6,7 +6,7 @@ The package `posterior` adds its methods when diffem is imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, overload
 
 from torch import Tensor
 
@@ -30,6 +30,28 @@ class Conditioned(Protocol):
         """E[x | x_t, y], `(n, *event)`."""
         ...
 
+    @overload
+    def sample(
+        self,
+        draws: int | None = ...,
+        steps: int = ...,
+        sampler: Any = ...,
+        seed: int = ...,
+        *,
+        return_stats: Literal[False] = ...,
+        **options: Any,
+    ) -> Tensor: ...
+    @overload
+    def sample(
+        self,
+        draws: int | None = ...,
+        steps: int = ...,
+        sampler: Any = ...,
+        seed: int = ...,
+        *,
+        return_stats: Literal[True],
+        **options: Any,
+    ) -> tuple[Tensor, Any]: ...
     def sample(self, *args: Any, **options: Any) -> Any:
         """One draw per observation, `(n, *event)`; see `posterior.Posterior.sample`."""
         ...

@@ -38,5 +38,5 @@ def lap_curves(metrics: list[dict[str, Any]], clean: bool = False) -> dict[str, 
         x, y = [float(lap["lap"]) for lap in laps], [float(lap[key]) for lap in laps]
         # draws end with a denoising, which reduces the residual if the noise is small
         level = metrics[-1].get("expected_chi2", 1.0) if key == "heldout_chi2" else metric.ideal
-        out[title] = Curve(x, y, band if len(band) == len(laps) else None, level)
+        out[title] = Curve(x, y, band if len(band) == len(laps) else None, level, metric.form.endswith("%}"))
     return out

@@ -162,7 +162,7 @@ def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict
         learned = "Training started from a given prior."
     keys = ("predictive_log_likelihood", "simulation_score")
     measured = any(m.get(key) is not None for m in metrics for key in keys)
-    fine = f"No warnings: the draws fit held-out {what}, whose prediction is about as good as after the best lap."
+    fine = f"No warnings: the draws fit the held-out {what}, and the last lap predicts these as well as the best lap."
     return {
         "lead": lead(recipe),
         "posterior": f"{pictures_of}.",

@@ -190,16 +190,20 @@ class Curve:
         y: Values.
         error: Standard errors of the values, drawn as a band, or None.
         level: The ideal value, drawn as a line, or None.
+        percent: Whether values are fractions that are shown as percentages.
     """
 
     x: Sequence[float]
     y: Sequence[float]
     error: Sequence[float] | None = None
     level: float | None = None
+    percent: bool = False
 
 
 def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> bytes:
     """Draw curves, by title, in rows of at most `columns` plots."""
+    from matplotlib.ticker import PercentFormatter
+
     columns = min(columns, len(series))
     rows = -(-len(series) // columns)
     figure, axes = new_figure(9.6, 2.9 * rows, nrows=rows, ncols=columns)
@@ -208,7 +212,8 @@ def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> b
     for axis, (title, curve) in zip(axes.flat, series.items(), strict=False):
         x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
         if curve.level is not None:
-            axis.axhline(curve.level, color=MUTED, linewidth=1.2, linestyle="--", label=f"should be {curve.level:.2g}")
+            shown = f"{curve.level:.0%}" if curve.percent else f"{curve.level:.2g}"
+            axis.axhline(curve.level, color=MUTED, linewidth=1.2, linestyle="--", label=f"should be {shown}")
         if curve.error is not None:
             error = np.asarray(curve.error, dtype=float)
             axis.fill_between(x, y - error, y + error, color=INK, alpha=0.15, linewidth=0, label="± standard error")
@@ -221,6 +226,8 @@ def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> b
             axis.legend(fontsize=9, frameon=False)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
+        if curve.percent:
+            axis.yaxis.set_major_formatter(PercentFormatter(1))
         if xlabel == "lap":
             axis.xaxis.get_major_locator().set_params(integer=True)
     return to_png(figure)

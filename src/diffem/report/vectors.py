@@ -12,7 +12,7 @@ MOST = 64  # entries; longer vectors are drawn as bands instead of separate inte
 def intervals(
     draws: np.ndarray, measured: np.ndarray | None = None, truth: np.ndarray | None = None, rows: int = 8
 ) -> bytes:
-    """Draw one panel per observation, in two columns with common axes.
+    """Draw one panel per observation, in two columns. Each has its own scale: one wide interval must not hide the rest.
 
     Args:
         draws: `(k, n, *event)`.
@@ -23,9 +23,7 @@ def intervals(
     k, n = draws.shape[:2]
     flat = draws.reshape(k, n, -1)
     shown, size = min(rows, n), flat.shape[-1]
-    figure, axes = new_figure(
-        9.6, 0.5 + 1.7 * -(-shown // 2), nrows=-(-shown // 2), ncols=min(2, shown), sharex=True, sharey=True
-    )
+    figure, axes = new_figure(9.6, 0.5 + 1.7 * -(-shown // 2), nrows=-(-shown // 2), ncols=min(2, shown), sharex=True)
     entries = np.arange(1, size + 1)
     seen = None if measured is None else measured.reshape(n, -1)
     for i, axis in enumerate(axes.flat):

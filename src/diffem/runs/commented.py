@@ -97,7 +97,7 @@ def _section(lines: list[str], section: BaseModel, prefix: str, depth: int) -> N
 
 def _unset(lines: list[str], prefix: str, values: dict[str, Any], depth: int) -> None:
     """Append the keys of an open section that are not set, with their defaults, as comments."""
-    options: dict[str, Any] = {"path": "images.npy", "sigma": 0.1} if values.get("source") == "given" else {}
+    options: dict[str, Any] = {"path": "obs.safetensors", "sigma": 0.1} if values.get("source") == "given" else {}
     if values.get("kind") in NETWORKS:
         parameters = inspect.signature(NETWORKS[values["kind"]]).parameters.values()
         options = {

@@ -1,4 +1,4 @@
-"""Numbers of optimizer steps that depend on the number of observations.
+"""Numbers that depend on the number of observations: optimizer steps, and held-out observations of a small set.
 
     train: {steps: {epochs: 60, least: 1000, most: 20000}}
 
@@ -16,13 +16,17 @@ from .sections import Train
 
 
 def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
-    """Replace every `Epochs` of a recipe by a number of steps.
+    """Replace every `Epochs` of a recipe by a number of steps, and limit the number of held-out observations.
 
     Args:
         recipe: The recipe.
         observations: The number of observations, including the held-out ones.
     """
-    trained = max(1, observations - recipe.watch.held_out)
+    watch = recipe.watch
+    if watch.held_out_share < 1:
+        most = math.floor(watch.held_out_share * observations)
+        watch = watch.model_copy(update={"held_out": min(watch.held_out, most)})
+    trained = max(1, observations - watch.held_out)
     train = recipe.train
     stages = [stage.model_copy(update={"train": _plain(stage.train, trained, train.batch)}) for stage in recipe.stages]
     final = recipe.final
@@ -31,7 +35,7 @@ def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
     updated = train.model_copy(
         update={name: count_steps(getattr(train, name), trained, train.batch) for name in ("steps", "first_steps")}
     )
-    changed = recipe.model_copy(update={"train": updated, "stages": stages, "final": final})
+    changed = recipe.model_copy(update={"train": updated, "watch": watch, "stages": stages, "final": final})
     return recipe if changed == recipe else changed
 
 

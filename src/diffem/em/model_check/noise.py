@@ -98,7 +98,7 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
     obs = obs[: _affordable(obs)]
     counts, size = obs.counts(), math.prod(obs.x_shape)
     if int(counts.sum()) < ENOUGH * size * (size + 3) or int(counts.max()) > VALUES:
-        return f"a full covariance over {size} numbers takes more observations or time than are spent on a check"
+        return f"samples of {size} numbers would need more observations, or more time, than the check may take"
     halves = _Halves(obs, seed)
     gains = halves.gains()
     # a fit of the stated level that stopped too early is continued from the Gaussians of the other levels
