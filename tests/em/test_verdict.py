@@ -11,7 +11,7 @@ import torch
 
 import diffem
 from diffem import InputError, RunWarning
-from diffem.app import panels, standing
+from diffem.app import panels, status
 from diffem.app.viewer import Viewer
 from diffem.em import exports as hub
 from diffem.em.verdict import choose_lap, verdict
@@ -142,7 +142,7 @@ def test_report_card_and_app_say_so(worse, tmp_path):
     assert "Lap 1 is the best by held-out prediction" in (tmp_path / "last/README.md").read_text()
     hub.export_run(worse, tmp_path / "best", lap="best")
     assert hub.read_card(tmp_path / "best")["lap"] == 1
-    shown = panels.status(standing.progress(Viewer(worse)))
+    shown = panels.status(status.progress(Viewer(worse)))
     assert "lap 1 is the best by held-out prediction" in shown
     assert 'class="refused"' in shown
 
