@@ -1,4 +1,4 @@
-"""Inject faults at random times and classify the outcome of the run (`benchmarks.chaos` counts the outcomes).
+"""Inject faults at random times into a run (`benchmarks.chaos` resumes it and classifies the outcome).
 
 A small run is disturbed repeatedly. The faults are: the process is killed or gets a stop signal; one of two processes
 is killed or fails with an error (`benchmarks.rank_faults`); the disk is full; the E-step or the M-step runs out of
@@ -15,18 +15,14 @@ import errno
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import diffem
@@ -37,7 +33,6 @@ from diffem.em import e_step, trainer
 from diffem.files import writing as files
 
 from . import file_faults, rank_faults
-from .outcomes import compare, contents, differs
 from .undrawn import undrawn
 
 RECIPE = {
@@ -190,7 +185,6 @@ KINDS = (
 )  # fmt: skip
 PAIRS = ("kill-rank", "stop-rank", "rank-error")  # faults in one of two processes
 NONE: dict[str, Any] = {"kind": "none"}
-TRIES = 8
 
 
 def inject(kind: str, out: Path, seconds: float, rng: random.Random, donors: dict[str, Path]) -> str:
@@ -208,7 +202,7 @@ def inject(kind: str, out: Path, seconds: float, rng: random.Random, donors: dic
         code, errors = Child(out, fault).end()
         return errors if code in (0, EXIT_PREEMPTED) else f"UNCLEAR exit {code}: {errors[-500:]}"
     child = Child(out, file_faults.on_a_file(out) if kind == "data" else NONE)
-    _wait_until_begun(out, child)
+    wait_until_begun(out, child)
     if not child.wait(rng.uniform(0.0, 1.05) * seconds):
         assert child.process.pid is not None
         os.kill(child.process.pid, signal.SIGTERM if kind == "stop" else signal.SIGKILL)
@@ -222,7 +216,7 @@ def inject(kind: str, out: Path, seconds: float, rng: random.Random, donors: dic
     return file_faults.damage(kind, out, rng) if kind in ("truncate", "flip") else errors
 
 
-def _wait_until_begun(out: Path, child: Child) -> None:
+def wait_until_begun(out: Path, child: Child) -> None:
     """Wait until the run has started, so that the fault occurs during the run."""
     flag = Path(f"{out}.begun")
     while not flag.exists() and not child.wait(0.005):
@@ -247,7 +241,7 @@ def undisturbed(kind: str, out: Path, options: dict[str, Any] = NONE) -> tuple[i
 
 def _kill_rank(out: Path, seconds: float, rng: random.Random) -> str:
     pair = ranks(out)
-    _wait_until_begun(out, pair[0])
+    wait_until_begun(out, pair[0])
     time.sleep(rng.uniform(0.0, 1.5) * seconds)
     victim = rng.randrange(2)
     pair[victim].process.kill()
@@ -278,78 +272,3 @@ def _one_of_two(kind: str, out: Path, rng: random.Random) -> str:
     ):
         return errors
     return f"UNCLEAR exits {codes} after {fault} in {faulty}: {ends[0][1][-300:]} / {ends[1][1][-300:]}"
-
-
-def go_through(
-    number: int,
-    seed: int,
-    folder: Path,
-    references: dict[str, dict[str, np.ndarray]],
-    donors: dict[str, Path],
-    seconds: float,
-) -> dict[str, Any]:
-    """Make one run with one fault and resume it until it ends or is rejected."""
-    rng = random.Random(f"{seed} {number}")
-    kind = KINDS[number % len(KINDS)]
-    out, reference = folder / f"run{number}", references["pair" if kind in PAIRS else "one"]
-    began = time.monotonic()
-    said = inject(kind, out, seconds, rng, donors)
-    row: dict[str, Any] = {"fault": number, "kind": kind, "said": said.strip()[-200:].replace(str(folder), "…")}
-    if said.startswith("UNCLEAR"):
-        return {**row, "outcome": "lost", "said": said}
-    damaged = said.removeprefix("damaged ") if said.startswith("damaged ") else ""
-    if damaged and (wrong := differs(contents(out)[0], reference)):  # the run is read before it resumes
-        return {**row, "outcome": f"silently wrong: {wrong[:4]}"}
-    options, changed = file_faults.move_data(out, rng) if kind == "data" else (NONE, None)
-    if changed is not None:
-        code, errors = undisturbed(kind, out, changed)
-        if code != 2 or "other observations" not in errors:
-            return {**row, "outcome": f"silently wrong: exit {code} on changed data, {errors[-300:]}"}
-    for _ in range(TRIES):
-        code, errors = undisturbed(kind, out, options)
-        if code == 0:
-            row["outcome"] = compare(out, reference, damaged)
-            break
-        if code == 2 and damaged and Path(damaged).name in errors:
-            row["outcome"] = "refused"
-            row["message"] = errors.strip()[-200:].replace(str(folder), "…")
-            break
-    else:
-        row["outcome"], row["said"] = "lost", errors[-800:]
-    row["seconds"] = time.monotonic() - began
-    for path in folder.glob(f"run{number}.*.safetensors"):
-        path.unlink()
-    shutil.rmtree(out, ignore_errors=True)
-    return row
-
-
-def chaos(faults: int, seed: int, workers: int, folder: Path) -> list[dict[str, Any]]:
-    began = time.monotonic()
-    child = Child(folder / "undisturbed", NONE)
-    _wait_until_begun(folder / "undisturbed", child)
-    begun = time.monotonic()
-    code, errors = child.end()
-    assert code == 0, errors
-    seconds = time.monotonic() - begun
-    references = {"one": contents(folder / "undisturbed")[0]}
-    kinds = {KINDS[number % len(KINDS)] for number in range(faults)}
-    if not kinds.isdisjoint(PAIRS):
-        assert undisturbed("kill-rank", folder / "pair")[0] == 0
-        references["pair"] = contents(folder / "pair")[0]
-    donors = {kind: folder / kind for kind in file_faults.DONORS if kind in kinds}
-    for kind, path in donors.items():
-        assert undisturbed(kind, path, {"kind": "donor", **file_faults.DONORS[kind]})[0] == 0
-    print(f"undisturbed: {seconds:.1f} s and {begun - began:.1f} s to start", flush=True)
-    rows = []
-    with ThreadPoolExecutor(workers) as pool:
-        for row in pool.map(lambda k: go_through(k, seed, folder, references, donors, seconds), range(faults)):
-            rows.append(row)
-            if row["outcome"] not in ("identical", "refused"):
-                print(row, flush=True)
-            if len(rows) % 20 == 0:
-                print(
-                    f"{len(rows)} faults, {time.monotonic() - began:.0f} s: "
-                    f"{dict(Counter(r['outcome'] for r in rows))}",
-                    flush=True,
-                )
-    return rows

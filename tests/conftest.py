@@ -36,7 +36,8 @@ LONGEST = (
     "test_corpus.py",
     "test_code_blocks.py",
     "test_resume.py",
-    "test_conditional.py",
+    "test_conditional_training.py",
+    "test_conditional_runs.py",
     "test_units.py",
 )
 

@@ -6,7 +6,7 @@ tests/hostile/test_storage.py, missing memory in tests/em/test_trouble.py.
 
 import pytest
 
-from benchmarks.faults import chaos
+from benchmarks.chaos import chaos
 
 
 @pytest.mark.timeout(1800)  # at least two runs for every fault

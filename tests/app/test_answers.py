@@ -10,7 +10,7 @@ import torch
 
 import diffem
 from diffem import InputError, operators
-from diffem.app import drawing, observing, panels, standing, upload
+from diffem.app import drawing, observing, panels, status, upload
 from diffem.app.viewer import Viewer
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
@@ -190,9 +190,9 @@ class TestDraws:
 
 class TestRuns:
     def test_a_finished_run(self, viewer):
-        p = standing.progress(viewer)
+        p = status.progress(viewer)
         assert (p.status, p.last, p.laps, p.stage) == ("finished", 2, 2, "")
-        steps, values = standing.losses(viewer)
+        steps, values = status.losses(viewer)
         assert steps == sorted(steps)
         assert len(steps) == len(values) > 0
         assert "finished, 2 laps" in panels.status(p)
@@ -207,15 +207,15 @@ class TestRuns:
         RunDir(copy).set_status("running")
         viewer = Viewer(copy, device="cpu")
         (lap / "metrics.json").unlink()
-        assert standing.progress(viewer).stage == "lap 2: held-out evaluation"
+        assert status.progress(viewer).stage == "lap 2: held-out evaluation"
         (lap / "prior.safetensors").unlink()
-        assert standing.progress(viewer).stage == "lap 2: training the denoiser"
+        assert status.progress(viewer).stage == "lap 2: training the denoiser"
         shutil.rmtree(lap / "draws")
-        assert standing.progress(viewer).stage == "lap 2: posterior draws, 0 of 1 shards written"
+        assert status.progress(viewer).stage == "lap 2: posterior draws, 0 of 1 shards written"
         assert viewer.last == 1
-        assert "running: lap 1 of 2 done" in panels.status(standing.progress(viewer))
+        assert "running: lap 1 of 2 done" in panels.status(status.progress(viewer))
         shutil.rmtree(copy / "laps")
-        assert standing.progress(viewer).stage == "lap 0: fitting the Gaussian start"
+        assert status.progress(viewer).stage == "lap 0: fitting the Gaussian start"
         with pytest.raises(InputError, match="no lap of this run is finished yet"):
             drawing.prior_samples(viewer, 0)
 

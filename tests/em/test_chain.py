@@ -59,7 +59,7 @@ def minute_laps(clock, seen):
     return say
 
 
-def test_pieces_that_end_with_the_clock_give_the_bits_of_an_uncut_run(uncut, clock, tmp_path):
+def test_a_run_stopped_by_time_limits_is_bit_identical_to_an_unlimited_run(uncut, clock, tmp_path):
     """25 minutes are two laps of ten; the third would end later. The final prior begins whatever it takes."""
     out, seen = tmp_path / "pieces", []
     options = {"progress": False, "report": False, "say": minute_laps(clock, seen), "minutes": 25}
@@ -73,7 +73,7 @@ def test_pieces_that_end_with_the_clock_give_the_bits_of_an_uncut_run(uncut, clo
     assert same(contents(out), contents(uncut.path))
 
 
-def test_a_lap_in_progress_is_saved_when_the_time_is_over(uncut, clock, tmp_path, monkeypatch):
+def test_a_lap_in_progress_is_saved_at_the_time_limit(uncut, clock, tmp_path, monkeypatch):
     """The limit comes in the second block of the final training: the first is kept, and so is the time it took."""
     out, step, calls = tmp_path / "run", Trainer.step, itertools.count(1)
 
@@ -116,7 +116,7 @@ def packed(uncut, tmp_path_factory):
     return folder
 
 
-def test_a_run_goes_on_from_weights_with_the_draws_of_the_uncut_one(uncut, packed, tmp_path):
+def test_a_run_started_from_weights_has_the_draws_of_the_unlimited_run(uncut, packed, tmp_path):
     """Addresses count the laps before, and all draws are made anew: the first E-step is lap 3 of the uncut run, bit for
     bit."""
     assert len(list((packed / "three").glob("*.safetensors"))) > 2
@@ -140,7 +140,7 @@ def test_a_run_goes_on_from_weights_with_the_draws_of_the_uncut_one(uncut, packe
     assert hub.cost(hub.read_card(tmp_path / "again"), "") == Totals(3, last["minutes"], last["images"])
 
 
-def test_a_final_prior_may_be_all_that_is_left_to_do(uncut, packed, tmp_path):
+def test_a_resumed_run_may_lack_only_its_final_prior(uncut, packed, tmp_path):
     """After lap 3 only the final prior is missing: its draws are those of the uncut run."""
     hub.export_run(uncut.path, tmp_path / "three laps", lap=3)
     recipe = {**CHAIN, "laps": 0, "start": str(tmp_path / "three laps")}
@@ -173,7 +173,7 @@ def test_weights_in_16_bits(dtype, digits, uncut, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "flipped", "exchanged"])
-def test_a_missing_or_damaged_piece_is_named(damage, packed, tmp_path):
+def test_an_error_names_a_missing_or_damaged_piece(damage, packed, tmp_path):
     folder = shutil.copytree(packed / "three", tmp_path / "copy")
     first, second = sorted(folder.glob("*.safetensors"))[:2]
     if damage == "missing":
@@ -188,7 +188,7 @@ def test_a_missing_or_damaged_piece_is_named(damage, packed, tmp_path):
         diffem.load(folder)
 
 
-def test_an_export_over_one_in_more_pieces_leaves_none_of_them(uncut, tmp_path):
+def test_a_new_export_removes_all_pieces_of_the_old_one(uncut, tmp_path):
     hub.export_run(uncut.path, tmp_path, piece=5000)
     hub.export_run(uncut.path, tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"model.safetensors", "config.json", "README.md"}
@@ -204,6 +204,6 @@ def test_the_export_command_takes_size_and_type(uncut, tmp_path):
         assert command("export", uncut.path, "-o", tmp_path / "no", *option).returncode == 2
 
 
-def test_a_run_takes_no_more_laps_once_its_final_prior_is_begun(uncut):
+def test_laps_cannot_be_added_after_the_final_prior_has_begun(uncut):
     with pytest.raises(InputError, match="has begun its final prior after 3 laps"):
         diffem.fit(observations(), {**CHAIN, "laps": 4}, uncut.path, progress=False)

@@ -37,7 +37,7 @@ def test_the_draws_are_the_data_bit_for_bit(run):
     assert np.array_equal(np.concatenate(shards), images()[trained].numpy())
 
 
-def test_the_run_is_watched_like_any_other(run):
+def test_a_run_on_clean_samples_is_evaluated_like_any_other(run):
     start, lap = run.laps
     assert (lap["draws"], lap["chi2"], lap["rejected"]) == (1781, 0, 0)
     # the median over 64 draws of 64 values each, whose χ² per value has a standard deviation of 0.18; only 16 are
@@ -76,7 +76,7 @@ def test_sources_give_their_images_as_they_are():
     assert isinstance(make_problem("digits", 0, {"missing": 0, "sigma": 0.1}).obs.A, operators.Mask)
 
 
-def test_what_is_not_clean_is_refused(tmp_path):
+def test_observations_that_are_not_clean_are_rejected(tmp_path):
     def refused(obs, words):
         with pytest.raises(ValueError, match=words):
             diffem.fit(obs, CLEAN, tmp_path / "run", progress=False)

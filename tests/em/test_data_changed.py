@@ -74,7 +74,7 @@ def test_every_command_refuses_changed_observations(changed):
         assert not (changed / "out").exists(), name
 
 
-def test_the_same_observations_are_taken(finished):
+def test_the_same_observations_are_accepted(finished):
     evaluate(finished / "run", samples=4, steps=2)
     assert Viewer(finished / "run").problem is not None
     assert Viewer(finished / "run", finished / "obs.safetensors").problem is not None

@@ -52,7 +52,7 @@ def test_a_healthy_lap_is_silent():
     assert found() == []
 
 
-def test_draws_beyond_the_bound_in_every_try_are_a_matter_of_the_bound():
+def test_draws_beyond_the_bound_in_every_attempt_are_attributed_to_the_bound():
     (text,) = found(rejected=0.2, outside=0.2, stuck=0.15)
     assert "±4" in text
     assert "e_step.bound: 3.7 is too small" in text
@@ -60,14 +60,14 @@ def test_draws_beyond_the_bound_in_every_try_are_a_matter_of_the_bound():
     assert "set e_step.bound" in text
 
 
-def test_draws_that_another_try_mends_are_a_matter_of_the_network():
+def test_draws_that_another_attempt_replaces_are_attributed_to_the_network():
     (text,) = found(rejected=0.2, outside=0.2, stuck=0.002)
     assert "far larger than the data" in text
     assert "train.steps" in text
     assert "e_step.bound" not in text
 
 
-def test_a_network_whose_tries_all_fail_is_not_a_matter_of_the_bound():
+def test_failures_in_every_attempt_of_a_bad_network_are_not_attributed_to_the_bound():
     """The Gaussian start drew within it."""
     history = [
         {"lap": 1, "gaussian_loss": 0.65, "stuck": 0.0},
@@ -82,12 +82,12 @@ def test_a_network_whose_tries_all_fail_is_not_a_matter_of_the_bound():
     ("cause", "key"),
     [({"misfit": 0.2}, "e_step.iterations"), ({"not_finite": 0.2}, "train.lr"), ({}, "e_step.plausible")],
 )
-def test_rejected_draws_are_named_by_their_cause(cause, key):
+def test_a_warning_names_the_cause_of_rejected_draws(cause, key):
     (text,) = found(rejected=0.2, outside=0.0, **cause)
     assert key in text
 
 
-def test_a_loss_above_the_starts_that_is_flat_is_a_network_too_small():
+def test_a_flat_loss_above_that_of_the_start_means_a_network_too_small():
     (text,) = found(trained_loss=0.95, unseen_loss=0.96)
     assert "too small; raise network.hidden" in text
     (text,) = found(trained_loss=0.95, unseen_loss=0.96, loss_fall=0.1)
@@ -95,7 +95,7 @@ def test_a_loss_above_the_starts_that_is_flat_is_a_network_too_small():
     assert found(trained_loss=0.7, unseen_loss=0.7) == []
 
 
-def test_a_cause_takes_the_place_of_general_advice():
+def test_specific_advice_replaces_general_advice():
     """Draws that are rejected and predictions that get worse follow from a network that is too small."""
     wave = torch.linspace(-0.01, 0.01, 16).tolist()
     before = {"lap": 1, "gaussian_loss": 0.65, "predictive_log_likelihood": 0.0, "predictive_each": [0.0] * 16}
@@ -108,7 +108,7 @@ def test_a_cause_takes_the_place_of_general_advice():
     assert "network.hidden" in small
 
 
-def test_a_loss_that_is_low_on_its_own_draws_alone_is_overfitting():
+def test_a_loss_that_is_low_only_on_training_draws_is_overfitting():
     (text,) = found(trained_loss=0.2, unseen_loss=1.4, unseen_loss_error=0.07)
     assert "overfits its training draws" in text
     assert "e_step.draws" in text
@@ -181,7 +181,7 @@ def test_levels_are_quantiles_of_the_law():
     assert (levels.diff() > 0).all()
 
 
-def test_the_fall_of_a_loss():
+def test_the_relative_decrease_of_a_loss():
     assert loss_fall([4.0, 3.0, 2.0, 1.0]) == 0.5
     assert loss_fall([1.0] * 40) == 0
     assert loss_fall([1.0, 0.5]) is None
@@ -241,35 +241,35 @@ def test_a_healthy_run_is_silent(tmp_path):
     assert laps[1]["trained_loss"] < 1.1 * laps[1]["gaussian_loss"]
 
 
-def test_a_network_too_small_is_named(tmp_path):
+def test_a_network_too_small_is_reported(tmp_path):
     text = " ".join(fit(plane(600), tmp_path / "run", **{"network.hidden": [1]})[1]["warnings"])
     assert "too small; raise network.hidden" in text
 
 
-def test_a_training_too_short_is_named(tmp_path):
+def test_a_training_too_short_is_reported(tmp_path):
     text = " ".join(fit(plane(600), tmp_path / "run", **{"train.steps": 40})[1]["warnings"])
     assert "trained too little; raise train.first_steps" in text
 
 
-def test_overfitting_is_named(tmp_path):
+def test_overfitting_is_reported(tmp_path):
     changes = {"network.hidden": [128, 128], "watch.held_out": 44}
     text = " ".join(fit(plane(64), tmp_path / "run", **changes)[1]["warnings"])
     assert "overfits its training draws" in text
 
 
-def test_a_bound_too_small_is_named(tmp_path):
+def test_a_bound_too_small_is_reported(tmp_path):
     laps = fit(plane(200), tmp_path / "run", **{"e_step.bound": 1.2, "train.steps": 8})
     assert any("e_step.bound: 1.2 is too small" in text for text in laps[1]["warnings"])
     assert laps[1]["rejected"] >= laps[1]["outside"] >= laps[1]["stuck"] > 0.01
 
 
-def test_a_start_in_other_units_is_named(tmp_path):
+def test_a_start_in_other_units_is_reported(tmp_path):
     cov = 1e-4 * torch.eye(12)
     laps = fit(plane(200), tmp_path / "run", priors.GaussianPrior(torch.zeros(12), cov), **{"train.steps": 8})
     assert any("learned in other units" in text for text in laps[0]["warnings"])
 
 
-def test_noise_larger_than_the_data_is_named(tmp_path):
+def test_noise_larger_than_the_data_is_reported(tmp_path):
     obs = plane(200)
     stated = Observations(obs.y, obs.A, sigma=25.0)
     laps = fit(stated, tmp_path / "run", **{"train.steps": 8})
@@ -277,7 +277,7 @@ def test_noise_larger_than_the_data_is_named(tmp_path):
     assert len(laps[0]["warnings"]) == 1  # and not that half of it fits better
 
 
-def test_noise_below_the_rounding_is_named(tmp_path):
+def test_noise_below_the_rounding_is_reported(tmp_path):
     generator = torch.Generator().manual_seed(0)
     y = (40 * torch.randn(200, 4, generator=generator)).round()
     laps = fit(Observations(y, operators.Identity(), sigma=0.05), tmp_path / "run", **{"train.steps": 8})
@@ -286,7 +286,7 @@ def test_noise_below_the_rounding_is_named(tmp_path):
     assert not any("rounded" in text for text in fine[0]["warnings"])
 
 
-def test_columns_in_units_of_their_own_are_named(tmp_path):
+def test_columns_of_very_different_size_are_reported(tmp_path):
     generator = torch.Generator().manual_seed(0)
     size = torch.tensor([1000.0, 300, 2, 0.1])
     y = size * torch.randn(200, 4, generator=generator)
@@ -297,7 +297,7 @@ def test_columns_in_units_of_their_own_are_named(tmp_path):
     assert even[0]["warnings"] == []
 
 
-def test_a_last_lap_of_the_prior_alone_is_told_as_it_is(tmp_path, capsys):
+def test_a_last_lap_that_trained_the_prior_alone_is_described_as_such(tmp_path, capsys):
     run = diffem.fit(plane(136), ALONE, tmp_path / "run")
     assert not any("drifts" in text or "train longer" in text for text in run.laps[2]["warnings"])
     assert "lap 2 trained the prior alone" in capsys.readouterr().out

@@ -55,7 +55,7 @@ def test_counts_of_masks_with_axes_that_broadcast():
         assert torch.equal(obs.counts(), expected.flatten(1).sum(1))
 
 
-def test_the_screening_asks_no_more_than_a_finite_sample_of_plausible_size():
+def test_draws_without_measurements_must_only_be_finite_and_within_the_bound():
     obs = some_empty(8)
     x = torch.where(obs.measured, obs.y, 0)
     assert acceptable(x, obs, 3.0, 10.0).all()
@@ -68,7 +68,7 @@ def test_the_screening_asks_no_more_than_a_finite_sample_of_plausible_size():
     [{}, {"sampler": "tds", "sampler_options": {"particles": 4}}, {"method": "dps", "chi2": 1e6}],
     ids=["mmps", "tds", "dps"],
 )
-def test_the_e_step_accepts_their_draws(options):
+def test_the_e_step_accepts_draws_of_empty_observations(options):
     """No draw of an empty observation is rejected, kept or replaced; χ² is the mean over the others' draws."""
     obs, empty = some_empty(), EMPTY.nonzero().flatten()
     prior = priors.MixturePrior(torch.ones(1), torch.zeros(1, 4), torch.ones(1), sigma_max=20.0)
@@ -96,7 +96,7 @@ def run(tmp_path_factory):
     return diffem.fit(None, recipe, folder / "run", changes=changes, progress=False)
 
 
-def test_a_run_draws_them_from_its_prior(run):
+def test_draws_of_empty_observations_are_samples_of_the_prior(run):
     """Lap 1 has the spread of the Gaussian start, lap 2 that of lap 1's network; they were all the mean, with no
     spread."""
     laps = RunDir(run.path)
@@ -122,20 +122,20 @@ def test_a_run_draws_them_from_its_prior(run):
         assert math.isfinite(metrics["observation_distance"])
 
 
-def test_the_user_is_told(run):
+def test_a_note_counts_empty_observations(run):
     assert [note for note in run.laps[0]["notes"] if "observations measure nothing" in note] == [
         "50 of 200 observations measure nothing: their draws are samples of the prior, and measures leave them out"
     ]
 
 
-def test_a_set_of_nothing_is_refused(tmp_path):
+def test_a_set_without_any_measurement_is_rejected(tmp_path):
     obs = Observations(torch.zeros(40, 4), operators.Mask(torch.zeros(40, 4)), sigma=0.1)
     with pytest.raises(ValueError, match="none of the observations to train on measures anything"):
         diffem.fit(obs, RECIPE, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 
-def test_evaluation_leaves_them_out(run, monkeypatch):
+def test_evaluation_leaves_out_empty_observations(run, monkeypatch):
     obs, rest = some_empty(), (~EMPTY).nonzero().flatten()
     truth = torch.randn(N, 4, generator=torch.Generator().manual_seed(3))
     drawn = torch.randn(3, len(rest), 4, generator=torch.Generator().manual_seed(4))
@@ -154,7 +154,7 @@ def test_evaluation_leaves_them_out(run, monkeypatch):
     assert math.isfinite(results["observation_distance"])
 
 
-def test_the_command_line_says_how_many(run, tmp_path):
+def test_the_command_line_counts_empty_observations(run, tmp_path):
     some_empty().save(tmp_path / "o.safetensors")
     out = tmp_path / "draws.npz"
     result = CliRunner().invoke(
@@ -176,7 +176,7 @@ def test_the_command_line_says_how_many(run, tmp_path):
     assert "χ²" not in result.output.splitlines()[0]
 
 
-def test_the_page_shows_no_chi2_for_nothing(run):
+def test_the_page_shows_no_chi2_of_an_empty_observation(run):
     from diffem.app.viewer import Viewer
 
     viewer = Viewer(run.path)

@@ -58,7 +58,7 @@ def test_the_chi2_limit_respects_what_noise_alone_gives():
     assert float(chi2_limit(torch.tensor([2]), 3.0)) > 10
 
 
-def test_screening_names_the_bad_ones():
+def test_screening_separates_the_causes_of_rejection():
     obs = observations(6)
     x = torch.where(obs.measured, obs.y, 0)
     assert acceptable(x, obs, 3.0, 10.0).all()
@@ -95,7 +95,7 @@ def test_rejected_draws_are_drawn_again():
     assert acceptable(shard.x[0], observations(), 3.0, 10.0).all()
 
 
-def test_hopeless_draws_keep_the_last_laps():
+def test_draws_rejected_in_every_attempt_keep_those_of_the_previous_lap():
     prior = Unreliable(gaussian(), [3, 77], fails=True)
     last = torch.arange(800.0).reshape(1, 200, 4) / 1000
     shard = draw_shard(
@@ -131,7 +131,7 @@ def test_a_lap_may_draw_for_some_observations_only():
     assert torch.equal(renewed(0.3, batch_size=7)[2].x, shard.x)
 
 
-def test_who_is_drawn_for_changes_from_lap_to_lap():
+def test_each_lap_draws_for_other_observations():
     _, last, shard = renewed(0.5)
     obs = observations()
     settings = {"index": torch.arange(200), "seed": 0, "bound": 10.0, "previous": lambda: last}
@@ -140,14 +140,14 @@ def test_who_is_drawn_for_changes_from_lap_to_lap():
     assert 30 < int((kept & kept_next).sum()) < 70  # independent: a quarter of 200 both times
 
 
-def test_without_earlier_draws_all_are_made():
+def test_without_earlier_draws_all_observations_are_drawn_for():
     shard = draw_shard(
         gaussian(), observations(), EStep(), index=torch.arange(200), seed=0, lap=1, bound=10.0, fresh=0.1
     )
     assert shard.report["draws"] == 200
 
 
-def test_who_does_not_say_draws_with_the_runs_particles():
+def test_the_default_sampler_is_that_of_a_run_with_particles():
     assert default_sampler_options(EStep(sampler="tds", sampler_options={"particles": 4, "picks": 2}, draws=2)) == {
         "sampler": "tds",
         "particles": 4,

@@ -32,12 +32,12 @@ def test_the_final_stage_is_a_lap_of_its_own_and_trains_the_prior_alone():
     assert "final:" in commented(recipe)
 
 
-def test_its_steps_may_follow_the_number_of_observations():
+def test_the_steps_of_the_final_stage_may_be_given_in_epochs():
     recipe = load_recipe(CONDITIONAL, {"final": {"train": {"steps": {"epochs": 2}}}, "watch.held_out": 0})
     assert resolve_steps(recipe, 160).at(3).train.steps == 20  # two passes over 160 in batches of 16
 
 
-def test_a_wrong_final_stage_is_refused():
+def test_a_wrong_final_stage_is_rejected():
     for final, words in (
         ({"train": {"step": 1}}, "step"),
         ({"e_step": {"draws": 0}}, "draws"),
@@ -60,7 +60,7 @@ def prior(**settings):
     return DiffusionPrior(network, mean=torch.zeros(4), settings=settings)
 
 
-def test_weights_stay_where_they_fit_and_are_random_otherwise():
+def test_weights_of_the_same_shape_are_kept_and_others_are_random():
     recipe, start = load_recipe(CONDITIONAL), GaussianPrior(torch.zeros(4), torch.eye(4))
     before = prior()
     wider, dropping = ({**before.settings, **change} for change in ({"hidden": [12]}, {"dropout": 0.3}))

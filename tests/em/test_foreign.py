@@ -66,7 +66,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("case", FOREIGN)
-def test_fit_makes_its_own_again(case, runs, tmp_path, capsys):
+def test_fit_recomputes_files_of_another_run(case, runs, tmp_path, capsys):
     name, lap, sources, targets = FOREIGN[case]
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
@@ -83,7 +83,7 @@ def test_fit_makes_its_own_again(case, runs, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["another lap", "seed", "data"])
-def test_a_foreign_checkpoint_is_not_resumed(name, runs, tmp_path, capsys):
+def test_the_checkpoint_of_another_run_is_not_resumed(name, runs, tmp_path, capsys):
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
     lap = "001" if name == "another lap" else "002"
@@ -95,7 +95,7 @@ def test_a_foreign_checkpoint_is_not_resumed(name, runs, tmp_path, capsys):
     assert same(contents(out), contents(runs / "own"))
 
 
-def test_its_own_checkpoint_is_resumed(runs, tmp_path, monkeypatch):
+def test_a_checkpoint_of_the_run_itself_is_resumed(runs, tmp_path, monkeypatch):
     out, read = tmp_path / "run", []
     shutil.copytree(runs / "own", out)
     for file in ("metrics.json", "prior.safetensors"):
@@ -127,7 +127,7 @@ def _counting(read):
         ("002", "metrics.json"),
     ],
 )
-def test_a_finished_run_is_mended_where_it_is_foreign(lap, file, runs, tmp_path, capsys):
+def test_a_finished_run_recomputes_files_of_another_run(lap, file, runs, tmp_path, capsys):
     """The lap is made again, the laps after it stay."""
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
@@ -142,7 +142,7 @@ def test_a_finished_run_is_mended_where_it_is_foreign(lap, file, runs, tmp_path,
     assert [m["lap"] for m in log] == [0, 1, 2]
 
 
-def test_draws_that_a_later_lap_keeps_are_made_again(runs, tmp_path, capsys):
+def test_missing_draws_that_a_later_lap_keeps_are_recomputed(runs, tmp_path, capsys):
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
     shutil.rmtree(out / "laps/002")
@@ -162,7 +162,7 @@ READERS = {
 
 
 @pytest.mark.parametrize(("name", "lap"), [("own", "001"), ("seed", "002"), ("data", "002")])
-def test_readers_refuse_a_foreign_prior(name, lap, runs, tmp_path):
+def test_readers_reject_the_prior_of_another_run(name, lap, runs, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / name / "laps" / lap / "prior.safetensors", out / "laps/002/prior.safetensors")
@@ -179,7 +179,7 @@ def test_readers_refuse_a_foreign_prior(name, lap, runs, tmp_path):
         ("laps/001/metrics.json", ["evaluate", "report"]),
     ],
 )
-def test_readers_refuse_a_foreign_description(file, readers, runs, tmp_path):
+def test_readers_reject_the_description_of_another_run(file, readers, runs, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / "data" / file, out / file)

@@ -141,7 +141,7 @@ def test_observations_on_disk_are_converted_as_they_are_read():
         ),
     ],
 )
-def test_misuse_is_named_before_anything_is_written(call, words, tmp_path):
+def test_misuse_is_reported_before_anything_is_written(call, words, tmp_path):
     with pytest.raises(InputError, match=f"(?s){words}"):
         call(tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -165,12 +165,12 @@ def test_colour_images_with_missing_pixels(tmp_path):
     assert "predictive_log_likelihood" in run.laps[-1]
 
 
-def test_channels_along_the_last_axis_are_warned_of(tmp_path):
+def test_channels_along_the_last_axis_cause_a_warning(tmp_path):
     with pytest.warns(diffem.RunWarning, match=r"(?s)8 channels of 8×3 pixels.*samples of shape \(3, 8, 8\)"):
         diffem.fit(pictures(8, 8, 3), "small-images", tmp_path, sigma=0.1, changes=IMAGES, progress=False)
 
 
-def test_columns_as_they_come_are_warned_of():
+def test_columns_that_are_not_standardised_cause_a_warning():
     """A table in its own units, a column of which is empty; standardised and without that column there is nothing to
     warn of."""
     x = torch.randn(100, 3) * torch.tensor([10.0, 300.0, 1.0]) + torch.tensor([170.0, 5000.0, 0.0])

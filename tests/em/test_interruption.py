@@ -81,7 +81,7 @@ PHASES = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_request_is_heard_at_the_next_step(phase, undisturbed, tmp_path, monkeypatch):
+def test_a_request_to_stop_takes_effect_at_the_next_step(phase, undisturbed, tmp_path, monkeypatch):
     method, lap, steps, at, message = PHASES[phase]
     with monkeypatch.context() as patch:
         counted = Steps(patch, method, lap, steps, at)
@@ -131,7 +131,7 @@ def test_polls_do_nothing_outside_of_a_polled_block():
     poll()
 
 
-def test_the_check_of_the_model_is_heard_too(monkeypatch):
+def test_the_model_check_can_be_interrupted(monkeypatch):
     """It fits Gaussians of its own, which runs with few rounds leave out."""
     rounds = []
 

@@ -45,7 +45,7 @@ def test_every_draw_is_used_once_per_epoch():
     assert not torch.equal(rows[:53], rows[53:106])
 
 
-def test_blocks_do_not_change_what_a_step_sees():
+def test_the_examples_of_a_step_do_not_depend_on_blocks():
     draws = torch.randn(53, 4)
     examples = Examples(draws, 8, LAW, Augment([], (4,)), Stream(0, "training", 1))
     whole = examples.block(3, 6)

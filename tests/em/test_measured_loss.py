@@ -21,7 +21,7 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_counts_measured_pixels_with_their_weight():
+def test_the_loss_weights_measured_pixels():
     mask = torch.rand(6, 1, 4, 4, generator=generator()) < 0.25
     A = operators.Mask(mask).resolve_axes(torch.zeros(1, 3, 4, 4))
     error, rows = torch.randn(5, 3, 4, 4, generator=generator(1)), torch.tensor([7, 0, 3, 11, 2])
@@ -33,7 +33,7 @@ def test_counts_measured_pixels_with_their_weight():
 
 
 @pytest.mark.parametrize("names", [["hflip"], ["hue"], ["hflip", "hue"]])
-def test_looks_at_the_sample_as_it_was_measured(names):
+def test_augmented_samples_are_measured_in_their_original_position(names):
     augment = Augment(names, (3, 4, 4))
     A = operators.Mask(torch.rand(5, 1, 4, 4, generator=generator()) < 0.5).resolve_axes(torch.zeros(1, 3, 4, 4))
     error, u = torch.randn(5, 3, 4, 4, generator=generator(1)), torch.rand(5, augment.uniforms, generator=generator(2))
@@ -44,7 +44,7 @@ def test_looks_at_the_sample_as_it_was_measured(names):
     assert float(turned) == pytest.approx(float(plain), rel=1e-5)
 
 
-def test_a_shift_is_taken_back():
+def test_a_shift_is_undone_before_the_measurement():
     augment, u = Augment(["crop"], (1, 16, 16)), torch.rand(20, 2, generator=generator())
     x = torch.randn(20, 1, 16, 16, generator=generator(1))
     assert torch.equal(augment.undo(augment(x, u), u)[..., 4:12, 4:12], x[..., 4:12, 4:12])
@@ -74,7 +74,7 @@ def test_owners(tmp_path):
     assert torch.equal(store.all()[:, 0].long(), store.owners(2))
 
 
-def test_needs_the_operators():
+def test_the_loss_on_measured_values_needs_the_operators():
     prior = priors.DiffusionPrior(MLP((4,), (8,), 8))
     with pytest.raises(InputError, match=r"train\.measured is 0\.5: the operators of the draws are needed"):
         maximization(prior, torch.randn(9, 4), Train(steps=1, measured=0.5), steps=1, seed=0, lap=1)
@@ -125,13 +125,13 @@ def slope(obs: Observations, draws: torch.Tensor, measured: float) -> float:
     return float(lean) / (CORRELATION / (4 - CORRELATION**2))
 
 
-def test_stays_at_the_truth():
+def test_training_on_measured_values_keeps_the_truth():
     obs, draws = pairs(CORRELATION)
     assert slope(obs, draws, 0.0) == pytest.approx(1, abs=0.1)
     assert slope(obs, draws, 0.9) == pytest.approx(1, abs=0.1)
 
 
-def test_forgets_a_wrong_start_faster():
+def test_training_on_measured_values_forgets_a_wrong_start_faster():
     """Pairs are measured together once in sixteen: EM keeps 15/16 of a wrong correlation, the loss on measured values
     about 3/4."""
     obs, draws = pairs(WRONG)

@@ -89,7 +89,7 @@ def adaptive_bias(sigma, weight):
 
 
 @pytest.mark.parametrize(("sigma", "expected"), [(1.0, 0.1846), (10.0, 0.4588)])
-def test_operators_chosen_by_looking_bias_it(sigma, expected):
+def test_operators_that_depend_on_x_bias_the_minimiser(sigma, expected):
     """By 0.18 and 0.46 of a standard deviation; EM, with share 0, has no such term."""
     mask = torch.tensor([[True, False], [True, True]])
     A, rows = operators.Mask(mask).resolve_axes(torch.zeros(1, 2)), torch.arange(2)
@@ -149,7 +149,7 @@ def test_one_operator_for_all():
         assert one_operator(Observations(y, A, sigma=0.1)) is expected, A
 
 
-def test_the_mark_stays_with_the_observations(tmp_path):
+def test_parts_of_adaptive_observations_are_adaptive(tmp_path):
     mask = torch.rand(6, 4, generator=generator()) < 0.5
     plain, marked = masked(mask), masked(mask, adaptive=True)
     for obs in (marked, marked[2:4], marked[[0, 5]], marked.to(torch.float64), marked.reduced()):
@@ -184,7 +184,7 @@ def fitted(obs, out, **changes):
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "one operator"])
-def test_a_run_leaves_it_out(kind, tmp_path):
+def test_a_run_on_adaptive_observations_does_not_use_the_loss_on_measured_values(kind, tmp_path):
     """Bit for bit the run without the loss on measured values, and a note that says why."""
     obs = observations(40)
     if kind == "adaptive":
@@ -199,7 +199,7 @@ def test_a_run_leaves_it_out(kind, tmp_path):
     assert notes(plain) == []
 
 
-def test_other_runs_use_it(tmp_path):
+def test_other_runs_use_the_loss_on_measured_values(tmp_path):
     obs = observations(40)
     asked, plain = fitted(obs, tmp_path / "asked", train__measured=0.8), fitted(obs, tmp_path / "plain")
     assert not torch.equal(weights(asked.path), weights(plain.path))

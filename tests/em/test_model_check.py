@@ -124,14 +124,14 @@ def test_x_need_not_be_gaussian():
 
 @pytest.mark.parametrize("kind", ["dense", "blur"])
 @pytest.mark.parametrize(("factor", "words"), [(2.0, "too large: with half"), (0.5, "too small: with twice")])
-def test_a_wrong_noise_level_is_named(kind, factor, words):
+def test_a_wrong_noise_level_is_reported(kind, factor, words):
     y, A, _ = problem(kind)
     (warning,) = check(Observations(y, A, sigma=factor * SIGMA)).warnings
     assert words in warning
 
 
 @pytest.mark.parametrize("kind", ["dense", "blur"])
-def test_shuffled_operators_are_named(kind):
+def test_shuffled_operators_are_reported(kind):
     y, A, _ = problem(kind)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
     found = check(Observations(y, A[order], sigma=SIGMA))
@@ -141,7 +141,7 @@ def test_shuffled_operators_are_named(kind):
     assert found.metrics["pairing"] == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(N))
 
 
-def test_masks_of_other_observations_are_named():
+def test_masks_of_other_observations_are_reported():
     """What was not measured is 0 in y."""
     y, A, _ = problem("masks")
     seen = Observations(y, A, sigma=SIGMA).y
@@ -150,7 +150,7 @@ def test_masks_of_other_observations_are_named():
 
 
 @pytest.mark.parametrize(("filled", "step"), [("zeros", 1), ("noise", -1)])
-def test_shifted_masks_are_named(filled, step):
+def test_shifted_masks_are_reported(filled, step):
     """Entries that were not measured hold zeros or noise: either way their size tells that they were not."""
     y, A, _ = problem("masks")
     noise = SIGMA * torch.randn(y.shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(2))
@@ -184,7 +184,7 @@ def test_more_and_less_noise_cannot_both_be_right():
 # what is not checked --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_checked_is_noted():
+def test_a_note_names_checks_that_were_not_made():
     y, A, prior = problem("dense", n=200)
     obs, held_out = Observations(y, A, sigma=SIGMA)[:136], Observations(y, A, sigma=SIGMA)[136:]
     mixture = priors.MixturePrior(torch.ones(2), torch.zeros(2, 8, dtype=DOUBLE), torch.ones(2, dtype=DOUBLE))
@@ -201,7 +201,7 @@ def test_what_is_not_checked_is_noted():
     assert check_model(prior, obs, None, clean) == model_check.ModelCheck()
 
 
-def test_one_operator_for_all_has_no_order():
+def test_a_shared_operator_needs_no_check_of_the_order():
     prior = priors.GaussianPrior(torch.zeros(3), torch.eye(3))
     obs = Observations(torch.zeros(8, 2), operators.Dense(torch.ones(2, 3)), sigma=0.1)
     assert pairing_evidence([Unseen(prior, obs, prior)]) is None
@@ -221,7 +221,7 @@ def test_observations_that_measure_nothing_do_not_count():
     assert check_model(prior, nothing, None, RECIPE) == model_check.ModelCheck()
 
 
-def test_no_more_is_read_than_is_looked_at(monkeypatch):
+def test_only_the_checked_observations_are_read(monkeypatch):
     """A check reads some observations once, whatever the number of all."""
     y, A, prior = problem("dense", n=300)
     obs, read = Observations(y, A, sigma=SIGMA), []
@@ -249,7 +249,7 @@ def test_units_do_not_matter(kind):
     assert found.metrics == pytest.approx(expected.metrics, rel=1e-9)
 
 
-def test_a_run_keeps_what_was_found(tmp_path):
+def test_a_run_records_the_result_of_the_model_check(tmp_path):
     """With as many rounds of the Gaussian fit as the check takes."""
     obs = small_observations(200)
     wrong = Observations(obs.y, obs.A, sigma=0.3)

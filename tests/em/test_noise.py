@@ -86,7 +86,7 @@ def test_a_prior_learned_with_known_noise_cannot_condition_on_unknown_noise():
         prior.posterior(observations())
 
 
-def test_levels_in_a_damaged_file_are_refused():
+def test_damaged_noise_levels_are_rejected():
     for note in (
         {"sigma": [0.1], "error": []},
         {"sigma": [-1.0], "error": [0.1], "is_determined": True},

@@ -70,7 +70,7 @@ def test_shares_below_small_noise():
     assert exact == pytest.approx(0.02, abs=0.002)
 
 
-def test_blocks_do_not_change_what_a_step_sees():
+def test_the_examples_of_a_step_do_not_depend_on_blocks():
     draws, law = torch.randn(53, 4), noise_law(LOGNORMAL, 0.02, 20.0)
     examples = Examples(draws, 8, law, Augment([], (4,)), Stream(0, "training", 1))
     whole, parts = examples.block(3, 6), [examples.block(3, 2), examples.block(5, 4)]
@@ -86,6 +86,6 @@ def test_a_recipe_names_the_law():
         load_recipe("digits", {"train.noise.law": "uniform"})
 
 
-def test_a_law_outside_the_range_is_refused():
+def test_a_law_outside_the_range_is_rejected():
     with pytest.raises(InputError, match=r"only 0% of a log-normal law with mean 9.*sigma_max"):
         noise_law(Noise(law="lognormal", mean=9), 1e-3, 1e2)

@@ -62,7 +62,7 @@ def strays(plausible, redraws=3, last=None):
     return float((shard.x[0, :, 0].abs() < 1.5).double().mean()), shard.report
 
 
-def test_strays_are_rejected_and_drawn_again():
+def test_implausible_draws_are_rejected_and_drawn_again():
     before, plain = strays(None)
     after, report = strays(3.0)
     assert before > 0.02
@@ -71,7 +71,7 @@ def test_strays_are_rejected_and_drawn_again():
     assert report["redrawn"] > 0
 
 
-def test_or_the_last_lap_s_draw_is_kept():
+def test_the_draw_of_the_previous_lap_replaces_an_implausible_one():
     on_a_mode = MEANS[:1].expand(1, 400, 2)
     after, report = strays(3.0, redraws=0, last=lambda: on_a_mode)
     assert after < strays(None)[0] / 5

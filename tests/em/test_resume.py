@@ -78,7 +78,7 @@ def test_a_finished_run_can_be_given_more_laps(undisturbed, tmp_path):
     assert same(contents(out), contents(reference))
 
 
-def test_a_damaged_shard_is_made_again(undisturbed, tmp_path):
+def test_a_damaged_shard_is_recomputed(undisturbed, tmp_path):
     import shutil
 
     reference, _ = undisturbed
@@ -114,7 +114,7 @@ def test_micro_batches_change_nothing_that_matters(undisturbed, tmp_path):
         assert np.allclose(a, b, atol=1e-4)
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_a_second_process_is_rejected(tmp_path):
     started = start(tmp_path / "run", "wait", "001 E", 1)
     try:
         started.wait_for("waiting")

@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
 @pytest.mark.parametrize(
     ("maker", "damage"), [*(("fit", damage) for damage in DAMAGE), ("report", "missing"), ("report", "a flipped bit")]
 )
-def test_made_again(maker, damage, finished, tmp_path):
+def test_missing_samples_and_draws_are_recomputed_for_the_report(maker, damage, finished, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     files = {(lap, name): out / "laps" / f"{lap:03d}" / name for lap in (0, 2) for name in AXES}

@@ -34,12 +34,12 @@ def test_start_from_a_run_on_disk(tmp_path):
     assert torch.equal(diffem.load(again.path, 0)(x, 1.0), run.prior(x, 1.0))
 
 
-def test_a_start_of_another_shape_is_refused(tmp_path):
+def test_a_start_of_another_shape_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"\(3,\).*\(4,\)"):
         diffem.fit(observations(), QUICK, tmp_path / "run", start=priors.GaussianPrior(torch.zeros(3), torch.eye(3)))
 
 
-def test_other_observations_are_refused(tmp_path):
+def test_other_observations_are_rejected(tmp_path):
     diffem.fit(observations(), QUICK, tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match="other observations"):
         diffem.fit(observations(seed=1), QUICK, tmp_path / "run", progress=False)

@@ -111,7 +111,7 @@ def test_a_run_over_files_is_the_run_in_memory_bit_for_bit(tmp_path, monkeypatch
         assert a == b
 
 
-def test_files_that_change_while_they_are_used_are_refused(draws):
+def test_files_that_change_during_a_run_are_rejected(draws):
     some = StoredDraws(draws)
     file = draws.folder / "00001.npy"
     data = file.read_bytes()

@@ -72,7 +72,7 @@ def test_cells_wider_than_their_columns_are_not_joined(capsys):
     ]  # fmt: skip
 
 
-def test_silence_is_silent_but_for_warnings(tmp_path, capfd):
+def test_without_progress_only_warnings_are_printed(tmp_path, capfd):
     obs = observations()
     wrong = Observations(obs.y, obs.A, sigma=4.0)  # draws that fit noise of 0.1 leave residuals far below 4
     with pytest.warns(RunWarning) as given:
@@ -85,7 +85,7 @@ def test_silence_is_silent_but_for_warnings(tmp_path, capfd):
     assert not (tmp_path / "run/report.html").exists()
 
 
-def test_what_a_program_gets(tmp_path):
+def test_events_reach_a_callback_without_a_table(tmp_path):
     """Events go to `say` as before, with or without a table."""
     events = []
     diffem.fit(observations(), FEW, tmp_path / "run", progress=False, say=lambda event, data: events.append(event))

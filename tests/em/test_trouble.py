@@ -52,7 +52,7 @@ def out_of_memory(loss):
     raise torch.OutOfMemoryError("simulated")
 
 
-def test_one_bad_loss_is_taken_back(monkeypatch):
+def test_training_is_reset_after_one_bad_loss(monkeypatch):
     failing(monkeypatch, lambda n, size: n == 400, not_a_number)
     weights, record = train()
     assert record.rollbacks == 1
@@ -63,13 +63,13 @@ def test_one_bad_loss_is_taken_back(monkeypatch):
     assert steps == sorted(set(steps))
 
 
-def test_a_loss_that_stays_bad_is_given_up(monkeypatch):
+def test_training_ends_with_an_error_if_the_loss_stays_bad(monkeypatch):
     failing(monkeypatch, lambda n, size: n > 300, not_a_number)
     with pytest.raises(FloatingPointError, match=r"near step .*lower train\.lr"):
         train()
 
 
-def test_memory_that_is_short_for_a_moment_changes_nothing(monkeypatch):
+def test_a_temporary_lack_of_memory_changes_nothing(monkeypatch):
     undisturbed, _ = train()
     failing(monkeypatch, lambda n, size: n == 300, out_of_memory)
     weights, record = train()
@@ -77,7 +77,7 @@ def test_memory_that_is_short_for_a_moment_changes_nothing(monkeypatch):
     assert record.rollbacks == 0
 
 
-def test_a_batch_that_does_not_fit_is_worked_through_in_pieces(monkeypatch):
+def test_a_batch_that_exceeds_the_memory_is_split(monkeypatch):
     undisturbed, _ = train(300)
     sizes = failing(monkeypatch, lambda n, size: size > 4, out_of_memory)
     weights, _ = train(300)
@@ -95,7 +95,7 @@ def undisturbed(tmp_path_factory):
     return contents(diffem.fit(observations(), RECIPE, tmp_path_factory.mktemp("runs") / "run", progress=False).path)
 
 
-def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(undisturbed, tmp_path, monkeypatch):
+def test_an_e_step_that_exceeds_the_memory_draws_the_same_in_smaller_batches(undisturbed, tmp_path, monkeypatch):
     draw_shard, told = e_step.draw_shard, []
 
     def limited(*args, batch_size, **options):
@@ -112,7 +112,7 @@ def test_an_e_step_that_does_not_fit_draws_the_same_in_smaller_batches(undisturb
     assert all(np.allclose(one[name], other[name], rtol=1e-4, atol=1e-4) for name in one if "draws" in name)
 
 
-def test_watching_that_does_not_fit_goes_on_in_smaller_batches(tmp_path, monkeypatch):
+def test_an_evaluation_that_exceeds_the_memory_continues_in_smaller_batches(tmp_path, monkeypatch):
     watch, batches = lap_end.watch, []
 
     def limited(prior, held_out, shown, recipe, batch):
@@ -128,7 +128,7 @@ def test_watching_that_does_not_fit_goes_on_in_smaller_batches(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("calls", [1, 2, 4, 7])
-def test_asked_to_stop_and_called_again(calls, undisturbed, tmp_path):
+def test_a_stopped_run_resumes(calls, undisturbed, tmp_path):
     """Asked at some point, the run raises `Preempted`; called again, it ends with the same bits."""
 
     class Later(Interruption):
@@ -146,7 +146,7 @@ def test_asked_to_stop_and_called_again(calls, undisturbed, tmp_path):
     assert same(undisturbed, contents(tmp_path / "run"))
 
 
-def test_draws_of_the_last_lap_are_made_again_for_a_lap_that_keeps_them(undisturbed, tmp_path, capsys):
+def test_missing_draws_of_the_previous_lap_are_recomputed_for_a_lap_that_keeps_them(undisturbed, tmp_path, capsys):
     """Draws that are gone or damaged are drawn again from the lap before, and the run ends with the same bits."""
     torch.set_num_threads(1)
     diffem.fit(observations(), {**RECIPE, "laps": 1}, tmp_path / "gone", progress=False)

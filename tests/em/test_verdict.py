@@ -11,7 +11,7 @@ import torch
 
 import diffem
 from diffem import InputError, RunWarning
-from diffem.app import panels, standing
+from diffem.app import panels, status
 from diffem.app.viewer import Viewer
 from diffem.em import exports as hub
 from diffem.em.verdict import choose_lap, verdict
@@ -43,7 +43,7 @@ def test_a_last_lap_that_predicts_best_is_the_best():
     assert found.text.startswith("lap 1, the last, is the best by held-out prediction")
 
 
-def test_a_last_lap_that_is_worse_by_more_than_chance_is_named_with_the_better_one():
+def test_a_significantly_worse_last_lap_is_reported_with_the_best_one():
     """0.1 nats with a paired standard error of 0.05/√64 = 0.006."""
     found = verdict([lap(0, LEVELS - 1), lap(1, LEVELS), lap(2, LEVELS - 0.1 + NOISE)])
     assert (found.best, found.last, found.worse) == (1, 2, True)
@@ -63,13 +63,13 @@ def test_measures_of_observations_in_another_order_do_not_pair():
 
 
 @pytest.mark.parametrize("last", [{"lap": 1}, {"lap": 1, "predictive_log_likelihood": float("nan")}])
-def test_without_the_measure_no_lap_is_called_the_best(last):
+def test_without_held_out_prediction_no_lap_is_the_best(last):
     found = verdict([lap(0, LEVELS), last])
     assert found.best is None
     assert not found.worse
 
 
-def test_one_held_out_observation_tells_no_chance_from_a_difference():
+def test_one_held_out_observation_gives_no_standard_error():
     alone = {"lap": 1, "predictive_log_likelihood": -5.0, "predictive_each": [-5.0]}
     assert verdict([alone | {"lap": 0, "predictive_log_likelihood": 1.0}, alone]).best == 1
 
@@ -96,7 +96,7 @@ def worse(fitted, tmp_path):
     return out
 
 
-def test_load_warns_and_takes_the_best_if_asked(worse):
+def test_load_warns_and_loads_the_best_lap_on_request(worse):
     with pytest.warns(RunWarning, match="lap 1 is the best by held-out prediction"):
         last = diffem.load(worse)
     with warnings.catch_warnings():
@@ -114,7 +114,7 @@ def same(a, b):
     return torch.equal(a(x, 1.0), b(x, 1.0))
 
 
-def test_no_other_word_names_a_lap(worse):
+def test_a_lap_is_a_number_or_best(worse):
     with pytest.raises(InputError, match="a number or 'best', got 'last'"):
         diffem.load(worse, lap="last")
     with pytest.raises(InputError, match="has no lap best"):
@@ -125,14 +125,14 @@ def test_no_other_word_names_a_lap(worse):
         choose_lap(run, "best")
 
 
-def test_fit_says_so_at_its_end(worse, capsys):
+def test_fit_prints_the_verdict_at_its_end(worse, capsys):
     with pytest.warns(RunWarning, match="lap 1 is the best") as given:
         diffem.fit(observations(), RECIPE, worse)
     assert [w.filename for w in given] == [__file__]  # the caller's line, not one of the library's
     assert "lap 2, the last, is worse by" in capsys.readouterr().out
 
 
-def test_report_card_and_app_say_so(worse, tmp_path):
+def test_report_card_and_app_show_the_verdict(worse, tmp_path):
     page = write_report(worse, observations()).read_text()
     assert re.search(r'class="warn" id="verdict">Lap 1 is the best by held-out prediction', page)
     with pytest.warns(RunWarning, match="this is the prior of lap 2"):
@@ -142,12 +142,12 @@ def test_report_card_and_app_say_so(worse, tmp_path):
     assert "Lap 1 is the best by held-out prediction" in (tmp_path / "last/README.md").read_text()
     hub.export_run(worse, tmp_path / "best", lap="best")
     assert hub.read_card(tmp_path / "best")["lap"] == 1
-    shown = panels.status(standing.progress(Viewer(worse)))
+    shown = panels.status(status.progress(Viewer(worse)))
     assert "lap 1 is the best by held-out prediction" in shown
     assert 'class="refused"' in shown
 
 
-def test_the_command_line_says_so_and_takes_the_best(worse, tmp_path):
+def test_the_command_line_prints_the_verdict_and_loads_the_best_lap(worse, tmp_path):
     for words in ((), ("--lap", "best"), ("--lap", 1), ("--lap", "0")):
         result = command(
             "sample", worse, "-n", 2, "-o", tmp_path / f"x{'-'.join(map(str, words))}.npy", "--steps", 2, *words

@@ -19,7 +19,7 @@ DOUBLE = torch.float64
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 3.0])
-def test_the_last_denoising_takes_from_the_residual(ratio):
+def test_the_last_denoising_reduces_the_residual(ratio):
     """Of draws under a wide prior, χ² is 1/(1 + σ²/σ_y²), σ the lowest level reached: their last denoising returns a
     mean."""
     sigma = 0.02
@@ -57,7 +57,7 @@ def exact_problem(values, n=400, seed=0):
 
 
 @pytest.mark.parametrize("values", [1, 2, 5])
-def test_draws_of_the_right_posterior_have_the_chi2_they_should(values):
+def test_draws_of_the_right_posterior_have_the_expected_chi2(values):
     """With one value per observation the median of χ² itself is 0.45, and a limit of ½ flagged the right model."""
     _, obs, draw = exact_problem(values)
     measures = explained(draw(obs), obs, 0.0)
@@ -80,7 +80,7 @@ def test_values_are_predicted_and_covered():
     assert narrow["hidden_coverage90"] < measures["hidden_coverage90"] - 0.02
 
 
-def test_few_hidden_values_that_are_all_covered_are_no_certainty():
+def test_full_coverage_of_a_few_hidden_values_has_a_large_error():
     prior, obs, draw = exact_problem(5, n=4)
     measures = measure_held_out(prior, obs, draw, 0.2, seed=1)
     assert measures["hidden_coverage90_error"] > 0.03
@@ -113,7 +113,7 @@ def test_no_spread_without_hidden_values_or_without_draws_that_differ():
     assert hidden_spread(prior.posterior_mean(shown).expand(3, -1, -1), obs, hidden) is None
 
 
-def test_draws_that_are_too_wide_are_named():
+def test_draws_that_are_too_wide_are_reported():
     wide = {"lap": 2, "hidden_spread": 0.4, "hidden_spread_z": -6.0}
     assert "2.5 times the variance of their errors" in warnings([{"lap": 1}, wide], RECIPE)[0]
     assert warnings([{"lap": 1}, wide | {"hidden_spread": 0.8}], RECIPE) == []  # too little to matter
@@ -140,7 +140,7 @@ def test_residuals_are_compared_with_what_is_expected():
     assert "should be about 0.5" in warnings([{"lap": 1}, LAP | {"heldout_chi2": 1.1}], RECIPE)[0]
 
 
-def test_what_chance_explains_is_no_warning():
+def test_deviations_within_chance_cause_no_warning():
     """Off by more than a factor of two, but by less than is certain."""
     lap = LAP | {"expected_chi2": 1.0, "heldout_chi2_z": 2.0, "hidden_coverage90": 0.7, "hidden_coverage90_error": 0.1}
     assert warnings([{"lap": 1}, lap], RECIPE) == []
@@ -171,7 +171,7 @@ def test_the_best_lap_is_named():
     assert "lap=1" in warnings(history, RECIPE)[0]
 
 
-def test_more_laps_ask_for_more_certainty():
+def test_the_significance_level_is_divided_among_laps():
     """The false alarms of all laps together stay below the level."""
     lap = LAP | {"expected_chi2": 1.0, "heldout_chi2_z": 3.3}
     assert warnings([{"lap": 1}, lap], load_recipe("digits", {"laps": 1}))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diffem import InputError
-from diffem.app import standing
+from diffem.app import status
 from diffem.app.viewer import Viewer
 from diffem.em import exports as hub
 from diffem.runs.draws import DrawStore
@@ -24,8 +24,8 @@ def draws(path: Path) -> None:
 
 def look(path: Path) -> None:
     viewer = Viewer(path, device="cpu")
-    standing.progress(viewer)
-    standing.losses(viewer)
+    status.progress(viewer)
+    status.losses(viewer)
     for name in ("samples", "posterior"):
         viewer.read_saved(0, name)
     viewer.prior(0)

@@ -10,7 +10,7 @@ from diffem import InputError, Observations, operators, priors
 from diffem.nn import MLP
 
 from ..em.small import observations
-from ..em.test_conditional import conditional_prior
+from ..em.test_conditional_training import conditional_prior
 from .gaussian import SIGMA_Y, denoised, exact_posterior, gaussian, relative
 from .packages import need
 

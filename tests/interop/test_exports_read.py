@@ -11,7 +11,7 @@ import torch
 
 import diffem
 from diffem import InputError, Observations, operators
-from diffem.app import drawing, observing, panels, standing
+from diffem.app import drawing, observing, panels, status
 from diffem.app.exported import ExportedViewer
 from diffem.core import progress
 from diffem.em import exports as hub
@@ -81,7 +81,7 @@ def test_the_app_opens_an_export(exported):
     assert torch.equal(drawing.prior_samples(viewer, 0, 2, 3, 1), expected)
     observed = observing.corrupt(expected[0], operators.Mask(torch.rand(8, 8) < 0.5), 0.1, 0, 1.0)
     assert drawing.condition(viewer, 0, observed, 2, 3, 0).draws.shape == (2, 8, 8)
-    shown = panels.status(standing.progress(viewer))
+    shown = panels.status(status.progress(viewer))
     assert "an exported prior" in shown
     assert "best" not in shown
     assert viewer.observation_choices() == []

@@ -8,9 +8,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..report.words import observation_in_words
-from . import asked as limits
-from . import drawing, observing, panels
-from . import standing as status
+from . import drawing, limits, observing, panels, status
 from .observing import Observed
 from .upload import Upload, image_shape
 from .viewer import Viewer

@@ -13,7 +13,7 @@ from ..em.expectation import default_sampler_options, posterior_from_recipe
 from ..observations import Observations
 from ..operators import Identity, Mask
 from ..report import pictures
-from .asked import LIMITS, whole
+from .limits import LIMITS, whole
 from .observing import Observed
 from .viewer import Viewer
 

@@ -13,7 +13,7 @@ from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..observations import Observations
 from ..operators import Blur, Downsample, Mask, Operator
-from .asked import LIMITS, real, whole
+from .limits import LIMITS, real, whole
 from .upload import image_shape
 from .viewer import Viewer
 

@@ -17,8 +17,8 @@ from ..core.version import __version__
 from ..report.page import is_own, lead
 from . import observing, panels
 from .actions import Actions, is_images, noise_unit
-from .asked import LIMITS
 from .incoming import Incoming
+from .limits import LIMITS
 from .upload import decode, image_shape
 from .viewer import Viewer
 

@@ -14,7 +14,7 @@ from ..report import pictures
 from ..report.measures import cell, columns, lap_curves
 from ..report.vectors import intervals
 from .drawing import Conditioned
-from .standing import Progress
+from .status import Progress
 
 SIDE = 168  # smaller pictures are enlarged to at least this many pixels
 MISSING = (0.874, 0.894, 0.918)  # grey-blue, as in the reports: unmeasured entries

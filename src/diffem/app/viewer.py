@@ -21,7 +21,7 @@ from ..priors import Prior
 from ..report import pictures
 from ..runs.rundir import RunDir
 from ..runs.shown import read_shown
-from .asked import whole
+from .limits import whole
 
 
 class Viewer:

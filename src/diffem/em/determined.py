@@ -50,11 +50,11 @@ from ..operators.gain import mean_gain
 from ..operators.spectrum import Entries, Frequencies, Spectrum, shrinkage
 
 EXPLICIT_NUMBERS = 1 << 16  # entries of a matrix, at most: larger ones take longer to make than they save
-ITERATIONS = 4  # of `Polynomial`
-POWER_STEPS = 12  # products that the largest eigenvalue is estimated with
+ITERATIONS = 4  # Chebyshev iterations of `Polynomial`
+POWER_STEPS = 12  # power iterations for the largest eigenvalue
 MARGIN = 1.1  # factor by which the estimate may be too small
-AVERAGED = 1024  # observations that D̄ is the mean of
-PART_NUMBERS = 1 << 22  # numbers of the matrices that are made at a time
+AVERAGED = 1024  # number of observations in the mean D̄
+PART_NUMBERS = 1 << 22  # entries of the matrices that are computed at a time
 
 
 class Determined(Protocol):
@@ -140,7 +140,7 @@ class Spectral:
     """G = Bᵀ diag(g) B: rᵀDr = Σ_k s²g_k/(1 + s²g_k) |Br|²_k."""
 
     def __init__(self, source: _Source, weights: Tensor | None, basis: Entries | Frequencies) -> None:
-        """weights: of all observations, `(n, ...)`; None: they are computed as they are used."""
+        """weights: The weights of all observations, `(n, ...)`. None: they are computed when they are used."""
         self._source, self._weights, self._basis, self.resident = source, weights, basis, weights is not None
         self._level: tuple[Tensor, Tensor] | None = None  # the diagonals of S² and T, (1, ...)
 

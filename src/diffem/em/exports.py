@@ -156,7 +156,7 @@ def _restored(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as they are used: those in 16 bits in the type of the mean."""
     mean, half = tensors.get("mean"), (torch.bfloat16, torch.float16)
     if mean is None or not mean.is_floating_point():
-        return tensors  # refused when the prior is made of them
+        return tensors  # building the prior from them raises the error
     return {name: t.to(mean.dtype) if t.dtype in half else t for name, t in tensors.items()}
 
 
@@ -173,7 +173,8 @@ def export_run(
 ) -> Path:
     """Export the prior of a lap of a run.
 
-    The card contains the recipe, the seed, the hash of the observations, the verdict about the laps and their cost.
+    The model card contains the recipe, the seed, the hash of the observations, the verdict about the laps, and their
+    cost.
 
     Args:
         run: The run folder.

@@ -7,9 +7,8 @@ import torch
 from ..core.errors import InputError
 from ..observations import Observations
 from ..observations.batches import scanned_together
-from ..observations.combined import has_function
 from ..observations.precision import lossy
-from ..operators import Identity, Mask, OperatorError, check
+from ..operators import Function, Identity, Mask, Operator, OperatorError, check
 
 FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
 UNEQUAL = 20.0  # warn above this ratio of the largest to the smallest standard deviation of the columns
@@ -26,6 +25,11 @@ def require_linear(obs: Observations) -> None:
         check(few.A, obs.x_shape, dtype=dtype, device=few.y.device)
     except OperatorError as error:
         raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
+
+
+def has_function(A: Operator) -> bool:
+    """Whether the operator contains a user-defined function."""
+    return isinstance(A, Function) or any(map(has_function, A.children()))
 
 
 def suspicions(obs: Observations, images: bool) -> list[str]:

@@ -7,17 +7,17 @@ value, near 0 for a free one),
 
     σ² ← σ² + Σ w_j² (r_j² + c_j − σ²) / Σ w_j⁴,      r = y − Ax,
 
-is a Newton step in which a value counts by its information. Weights that depend on the position alone keep the fixed
-point right, whatever they are. They are computed from pairs of exact posterior draws of the Gaussian start. The last
-denoising of a sampler at s = σ_min removes some spread from a value that varies freely, which is added again, with
+is a Newton step that weights every value by its information. Any weights that depend only on the position j have the
+correct fixed point. They are computed from pairs of exact posterior draws of the Gaussian start. The last denoising of
+a sampler, at s = σ_min, reduces the variance of values that vary freely. The correction c_j restores it, with
 g_j = ‖A_j‖²:
 
     c_j = (1 − w_j)(1/(g_j s²) + 1/σ²)⁻¹.
 
-A network that is trained too little leaves some spread in values that are constant, and takes it from the residuals, so
-that the level would sink from lap to lap. Therefore the estimates of the start and of the draws are averaged with their
-precisions. That of the draws has a systematic error beside its standard error, and that of the start a large error if
-it did not determine the levels.
+Draws of an undertrained network vary even where the data are constant. This reduces the residuals, and the estimated
+level would decrease from lap to lap. Therefore the estimate from the draws is averaged with that of the Gaussian start,
+each weighted by its precision. The error of the former includes a systematic part; the error of the latter is large if
+the start did not determine the levels.
 """
 
 from __future__ import annotations

@@ -119,8 +119,9 @@ def run_recipe(
     with processes.announcing():
         run, recipe, used = open_run(recipe, obs, out, start, processes)
         try:
+            note = cast_note(obs)
             context = RunContext(run, recipe, used, device, progress, say, processes, interruption)
-            Loop(context, [] if used is obs else [cast_note(obs)]).run_all(start)
+            Loop(context, [note] if note else []).run_all(start)
         finally:
             run.unlock()
     return Run(run.path)

@@ -59,7 +59,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def readable(size: int) -> str:
-    """1536 → '1.5 KiB'."""
+    """Format a number of bytes: 1536 as '1.5 KiB'."""
     value, units = float(size), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]

@@ -2,7 +2,7 @@
 
 
 def missing(package: str, error: ModuleNotFoundError) -> ImportError:
-    """The error to raise in place of `error`, which may name another package that `package` imports."""
+    """Make the error for a missing optional package; `error` may name one of its dependencies instead."""
     return ImportError(
         f"diffem.interop.{package} needs {package} ({error}): pip install 'diffem[interop]', or only {package}"
     )

@@ -1,4 +1,7 @@
-r"""The paper's multi-layer perceptron of x and noise embedding, with SiLU and LayerNorm (no affine) per layer."""
+"""A multi-layer perceptron of x and the embedding of log σ, as in the paper.
+
+Each hidden layer is followed by SiLU and by LayerNorm without learned parameters.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from .embedding import NoiseEmbedding
 class MLP(nn.Module):
     """h(x `(n, *event)`, log σ `(n,)`, shown) → `(n, *event)`.
 
-    With event (5,), hidden (256, 256, 256) and a 64-d embedding, the network of the manifold experiment: 150,789
-    parameters.
+    The network of the paper's manifold experiment has event shape (5,), hidden widths (256, 256, 256), an embedding of
+    64 numbers, and 150,789 parameters.
 
     Args:
-        shown: Numbers that describe the observation. They enter the first layer with weights that start at 0. If they
-            are not given they are 0, and the network is a prior.
+        shown: How many numbers describe the observation; their weights in the first layer start at 0. A call without
+            them evaluates the network as a prior.
     """
 
     def __init__(

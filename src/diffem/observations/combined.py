@@ -66,15 +66,14 @@ def _require_alike(sets: list[Observations]) -> None:
                 f"concatenate takes independent noise of known level, got {type(obs.cov).__name__}: "
                 "give sigma as numbers"
             )
-        if has_function(obs.A) and len(sets) > 1:
+        if _has_function(obs.A) and len(sets) > 1:
             raise InputError(
                 "operators that contain a Function cannot be concatenated: use the library's operators, or one set"
             )
 
 
-def has_function(A: Operator) -> bool:
-    """Whether the operator contains a user-defined function."""
-    return isinstance(A, Function) or any(map(has_function, A.children()))
+def _has_function(A: Operator) -> bool:
+    return isinstance(A, Function) or any(map(_has_function, A.children()))
 
 
 def _as_mask(obs: Observations) -> Observations:

@@ -8,12 +8,12 @@ memory for one shard only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..core.batched import Index, as_index
+from ..core.batched import Batched, Index, as_index
 from ..core.errors import InputError
 from ..files import memory
 from ..files.reading import digest
@@ -21,6 +21,8 @@ from ..linalg import Covariance
 from ..operators import Operator
 from .batches import bytes_each, scanned_together
 from .observations import Observations
+
+Part = TypeVar("Part", bound=Batched)
 
 
 class Shelf(Protocol):
@@ -176,55 +178,47 @@ class StoredObservations(Observations):
         return f"StoredObservations({len(self)} of {len(self._shelf)}, x {self.x_shape})"
 
 
-class StoredOperators:
-    """The operators of lazy observations, read when used: `operators[rows]` is A of those observations."""
+class _LazyPart(Generic[Part]):
+    """One part of lazy observations, read when it is used: `part[rows]` is that of these observations."""
+
+    attribute: ClassVar[str]  # of `Observations`
+    reader: ClassVar[str]  # the method of a source that reads it without y, if the source has one
 
     def __init__(self, shelf: Shelf, rows: Tensor, device: torch.device | str = "cpu") -> None:
         self._shelf, self._rows, self._device = shelf, rows, torch.device(device)
 
-    def __getitem__(self, index: Tensor) -> Operator:
+    def __getitem__(self, index: Tensor) -> Part:
         rows = self._rows[index.cpu()]
-        if hasattr(self._shelf, "operators"):
-            return self._shelf.operators(rows).to(self._device)
-        return self._shelf.read(rows).A.to(self._device)
+        read = getattr(self._shelf, self.reader, None)
+        part: Part = getattr(self._shelf.read(rows), self.attribute) if read is None else read(rows)
+        return part.to(self._device)
 
-    def to(self, device: torch.device) -> Operator | StoredOperators:
+    def to(self, device: torch.device) -> Part | Self:
         """Move to a device: read now and kept within its budget (`memory.may_stay`), otherwise read when used."""
         everything = torch.arange(len(self._rows))
-        first = self[everything[:1]]
-        size = len(everything) * _bytes(first)
-        if not hasattr(self._shelf, "operators"):  # they are read with the values
-            size = len(everything) * bytes_each(StoredObservations(self._shelf, self._rows))
-        moved = StoredOperators(self._shelf, self._rows, device)
-        return moved[everything] if memory.may_stay(size, device) else moved
+        each = _bytes(self[everything[:1]])
+        if not hasattr(self._shelf, self.reader):  # it is read with the values
+            each = bytes_each(StoredObservations(self._shelf, self._rows))
+        moved = type(self)(self._shelf, self._rows, device)
+        return moved[everything] if memory.may_stay(len(everything) * each, device) else moved
 
 
-class StoredNoise:
-    """The noise of lazy observations, read when used: `noises[rows]` is Σ_y of those observations."""
+class StoredOperators(_LazyPart[Operator]):
+    """The operators of lazy observations."""
 
-    def __init__(self, shelf: Shelf, rows: Tensor, device: torch.device | str = "cpu") -> None:
-        self._shelf, self._rows, self._device = shelf, rows, torch.device(device)
-
-    def __getitem__(self, index: Tensor) -> Covariance:
-        rows = self._rows[index.cpu()]
-        if hasattr(self._shelf, "noise"):
-            return self._shelf.noise(rows).to(self._device)
-        return self._shelf.read(rows).cov.to(self._device)
-
-    def to(self, device: torch.device) -> Covariance | StoredNoise:
-        """Move to a device: read now and kept within its budget (`memory.may_stay`), otherwise read when used."""
-        everything = torch.arange(len(self._rows))
-        first = self[everything[:1]]
-        size = len(everything) * sum(t.numel() * t.element_size() for t in first.per_observation().values())
-        if not hasattr(self._shelf, "noise"):  # it is read with the values
-            size = len(everything) * bytes_each(StoredObservations(self._shelf, self._rows))
-        moved = StoredNoise(self._shelf, self._rows, device)
-        return moved[everything] if memory.may_stay(size, device) else moved
+    attribute, reader = "A", "operators"
 
 
-def _bytes(A: Operator) -> int:
-    own = sum(t.numel() * t.element_size() for t in A.per_observation().values())
-    return own + sum(_bytes(child) for child in A.children())
+class StoredNoise(_LazyPart[Covariance]):
+    """The noise of lazy observations."""
+
+    attribute, reader = "cov", "noise"
+
+
+def _bytes(value: Batched) -> int:
+    """Bytes of the parameters per observation, including those of the parts of a composite operator."""
+    own = sum(t.numel() * t.element_size() for t in value.per_observation().values())
+    return own + (sum(map(_bytes, value.children())) if isinstance(value, Operator) else 0)
 
 
 def counts_of(parts: Iterable[Observations], n: int) -> Tensor:

@@ -85,6 +85,9 @@ def lossy(obs: Observations) -> str | None:
     )
 
 
-def cast_note(obs: Observations) -> str:
-    """Note of a run about the precision of observations that it converts."""
-    return f"the observations come in {str(obs[:1].y.dtype).removeprefix('torch.')}; the run computes in float32"
+def cast_note(obs: Observations) -> str | None:
+    """Note of a run about the precision of its observations; None if they are not converted."""
+    dtype = obs[:1].y.dtype
+    if dtype == torch.float32:
+        return None
+    return f"the observations come in {str(dtype).removeprefix('torch.')}; the run computes in float32"

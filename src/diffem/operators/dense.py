@@ -16,9 +16,9 @@ class Dense(Operator):
     """y = matrix · x over the flattened sample.
 
     Args:
-        matrix: (m, N) for all observations, or (n, m, N) one per observation; a complex one acts on real views `(n, N,
-            2)` → `(n, m, 2)`.
-        event_shape: The shape of a sample when it is not a plain vector of N entries.
+        matrix: (m, N) for all observations, or (n, m, N) with one matrix per observation. A complex matrix maps real
+            views `(n, N, 2)` to `(n, m, 2)`.
+        event_shape: The shape of a sample. Default: (N,), or (N, 2) for a complex matrix.
     """
 
     def __init__(self, matrix: Tensor, event_shape: tuple[int, ...] | None = None) -> None:
@@ -78,9 +78,8 @@ class Dense(Operator):
             v = torch.view_as_complex(v.reshape(len(v), -1, 2))
         if len(matrix) == 1:
             out = v @ matrix[0].T
-        elif (
-            matrix[0].numel() <= 64
-        ):  # for many tiny products multiplying and adding is much faster than a batched matrix product
+        elif matrix[0].numel() <= 64:
+            # many tiny products: multiplying and summing is much faster than a batched matrix product
             out = (matrix * v.unsqueeze(1)).sum(-1)
         else:
             out = (matrix @ v.unsqueeze(-1)).squeeze(-1)

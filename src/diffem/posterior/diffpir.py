@@ -1,6 +1,7 @@
-r"""DiffPIR (Zhu et al. 2023): plug-and-play, x̂ moves to the minimum of ‖y − Ax‖²_{Σ_y} + ‖x − x̂‖²/ρ, ρ = σ²/λ.
+r"""DiffPIR (Zhu et al. 2023), a plug-and-play method: x̂ is replaced by a regularised least-squares solution.
 
-The minimiser is x̂ + ρ Aᵀ (Σ_y + ρ A Aᵀ)⁻¹ (y − A x̂), which needs no Jacobian.
+It minimises ‖y − Ax‖²_{Σ_y} + ‖x − x̂‖²/ρ with ρ = σ²/λ. The minimiser is x̂ + ρ Aᵀ (Σ_y + ρ A Aᵀ)⁻¹ (y − A x̂), which
+needs no Jacobian.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ ENOUGH_PAIRS = 30  # observations that must measure a pair of entries together, 
 class Full:
     """The model for any operator, by dense matrices.
 
-    It starts from N(0, I); observations are in units of their scale.
+    It starts from N(0, I), because the observations are divided by their scale.
     """
 
     def __init__(self, batches: Batches, n: int) -> None:

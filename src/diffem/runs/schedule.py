@@ -73,7 +73,7 @@ Scheduled = Annotated[Annotated[float, Field(ge=0, le=1), Tag("number")] | Annot
 
 
 def largest(scheduled: float | Schedule) -> float:
-    """Return the largest value of a schedule; a number is its own."""
+    """Return the largest value of a schedule, or the number itself."""
     return scheduled.value if isinstance(scheduled, Schedule) else scheduled
 
 
