@@ -38,7 +38,7 @@ from .record import RESULTS, record
 
 ASSETS = Path(os.environ.get("DIFFEM_ASSETS", Path.home() / ".cache" / "diffem" / "assets"))
 KINDS, METHODS = ("poisson-5", "poisson-30", "onebit"), ("channel", "gaussian")
-COUNT, MEASURED, DRAWS, SPLITS = 4000, 1024, 8, 32
+COUNT, MEASURED, DRAWS, SPLITS = 5000, 1024, 8, 32
 RECIPE: dict[str, Any] = {
     "name": "channel",
     "data": {"source": "given"},
