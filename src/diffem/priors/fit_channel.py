@@ -87,7 +87,7 @@ def linearise(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Lineari
     gain = torch.where(known, both / torch.where(known, var_x, 1), 1)
     error = (var_t - gain.square() * var_x).clamp(min=0) / gain.square()
     largest = var_x.max()
-    variance = torch.where(known, error.clamp(min=float(FLOOR * largest)), largest / FLOOR)
+    variance = torch.where(known, error, largest).clamp(min=float(FLOOR * largest))
     return Linearisation(gain, mean_t - gain * mean_x, variance, known, prior.mean.double())
 
 
