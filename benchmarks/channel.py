@@ -38,7 +38,7 @@ from .record import RESULTS, record
 
 ASSETS = Path(os.environ.get("DIFFEM_ASSETS", Path.home() / ".cache" / "diffem" / "assets"))
 KINDS, METHODS = ("poisson-5", "poisson-30", "onebit"), ("channel", "gaussian")
-COUNT, MEASURED, DRAWS, SPLITS = 4000, 1024, 8, 32
+COUNT, MEASURED, DRAWS, SPLITS = 5000, 1024, 8, 32
 RECIPE: dict[str, Any] = {
     "name": "channel",
     "data": {"source": "given"},
@@ -173,7 +173,8 @@ def main() -> None:
     if arguments.merge is not None:
         results = [json.loads(path.read_text()) for path in sorted(arguments.merge.glob("*/channel.json"))]
         rows = [{**_origin(result), **row} for result in results for row in result["rows"]]
-        print(record("channel", figures(rows), rows, arguments.results))
+        merged = {**results[0], "command": "python -m benchmarks.channel", "figures": figures(rows), "rows": rows}
+        (arguments.results / "channel.json").write_text(json.dumps(merged, indent=1) + "\n")
         return
     pairs = [(k, m) for k in KINDS for m in METHODS] if arguments.only is None else [tuple(arguments.only)]
     rows = []

@@ -24,7 +24,7 @@ PACKAGES = {
     "CUDA graphs.",
     "files": "Atomic writes, checked reads of arrays, tensors and YAML, and memory limits.",
     "linalg": "Covariances and batched linear solvers.",
-    "operators": "The linear operators A, one family per file, and the bases in which AᵀΣ⁻¹A is diagonal.",
+    "operators": "The linear operators A, one family per file, the bases in which AᵀΣ⁻¹A is diagonal, and channels.",
     "observations": "y, A and the noise, in memory or on disk, and what is computed from them alone.",
     "nn": "Networks h(x, log σ).",
     "samplers": "Noise schedules and the samplers that turn a denoiser into draws.",

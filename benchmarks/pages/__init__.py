@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ..record import ROOT, load
-from . import cifar10, curve, imputing, learning, noise, running, sampling
+from . import channel, cifar10, curve, imputing, learning, noise, running, sampling
 
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "digits": learning.digits,
     "covariances": learning.covariances,
     "noise": noise.noise,
+    "channel": channel.channel,
     "few-clean": noise.few_clean,
     "samplers": sampling.samplers,
     "manifold": curve.manifold,

@@ -48,6 +48,17 @@ def test_the_gaussian_start_is_that_of_linear_observations() -> None:
     assert float(difference.abs().max()) < 0.25  # of variances up to 2.3
 
 
+def test_a_start_of_low_rank_explains_the_main_directions() -> None:
+    """x has rank 1 and a little more; entries that are constant tell nothing and stay at their mean."""
+    direction = torch.tensor([2.0, -1.0, 1.0, 0.5, 1.5, 0.0])
+    z = torch.randn(N, 1, generator=torch.Generator().manual_seed(3))
+    y = z * direction + NOISE * torch.randn(N, SIZE, generator=torch.Generator().manual_seed(4))
+    cov = fit_channel_gaussian(Observations(y, channel()), rank=1).covariance()
+    unit = direction / direction.norm()
+    variance = float(unit @ cov.matvec(unit.unsqueeze(0))[0])
+    assert variance == pytest.approx(float(direction.square().sum()), rel=0.2)  # standard error √(2/600) = 6 %
+
+
 def test_draws_from_the_true_posterior_fit() -> None:
     prior, obs, linear = problem()
     fit = metrics.simulated_fit(prior.posterior(linear).sample(4), obs)

@@ -13,6 +13,8 @@ from torch import Tensor
 from diffem import InputError, Observations, metrics, operators, priors
 from diffem.core.randomness import Stream
 from diffem.em.given import require_linear
+from diffem.nn.networks import make_network
+from diffem.posterior import METHODS
 
 SHAPE = (1, 4, 4)
 
@@ -117,6 +119,19 @@ def gaussian() -> priors.GaussianPrior:
 def test_what_needs_gaussian_noise_refuses_a_channel(call: Callable[[Observations], Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(observed())
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "conditional"])
+def test_posterior_methods_refuse_a_channel_and_name_the_one_that_works(method: str) -> None:
+    prior = priors.MixturePrior(torch.ones(2) / 2, torch.zeros(2, *SHAPE), torch.ones(2))
+    with pytest.raises(InputError, match=f"method '{method}' needs.*'conditional'"):
+        prior.posterior(observed(), method=method)
+
+
+def test_a_prior_without_a_conditional_network_says_how_to_get_one() -> None:
+    network = make_network("mlp", SHAPE, {"hidden": [8]})
+    with pytest.raises(InputError, match="learn a prior from observations of this Channel"):
+        priors.DiffusionPrior(network, SHAPE).posterior(observed())
 
 
 def test_a_channel_passes_the_check_of_a_run() -> None:

@@ -231,3 +231,14 @@ def test_a_few_iterations_suffice_when_the_noise_is_unequal(solver):
         exact = prior.posterior(obs, solver="direct")(x_t, sigma)
         error = (prior.posterior(obs, solver=solver, iterations=3)(x_t, sigma) - exact).norm(dim=1)
         assert (error < 0.05 * (exact - prior(x_t, sigma)).norm(dim=1)).all(), sigma
+
+
+def test_noise_of_every_entry_is_solved_for_all_observations_at_once():
+    """Complete observations with one noise level per entry: the posterior mean of the closed form, to rounding."""
+    prior, cov = gaussian((4, 2), "dense")
+    variances = torch.linspace(0.01, 3, 8, dtype=torch.float64).reshape(4, 2)
+    y = torch.randn(N, 4, 2, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    obs = Observations(y, operators.Identity(), cov=Diagonal(variances))
+    mean, D = prior.mean.flatten(), torch.diag(variances.flatten())
+    expected = mean + (y.flatten(1) - mean) @ torch.linalg.inv(cov + D) @ cov
+    torch.testing.assert_close(prior.posterior_mean(obs).flatten(1), expected, rtol=1e-9, atol=1e-10)

@@ -99,8 +99,10 @@ def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
 
 def measured(history: History) -> list[dict[str, Any]]:
     """Return the laps whose prediction of held-out observations was measured."""
-    keys = [(m, measure_of(m).key) for m in history]
-    return [m for m, key in keys if m.get(key) is not None and math.isfinite(m[key])]
+    laps = [(m, measure_of(m)) for m in history]
+    # the start of a channel is only where its first draws come from: it cannot be conditioned on other observations
+    usable = [(m, measure.key) for m, measure in laps if measure is PREDICTION or m["lap"] > 0]
+    return [m for m, key in usable if m.get(key) is not None and math.isfinite(m[key])]
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,8 @@ def linearise(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Lineari
     seen = some.A.estimate(some.y)
     assert seen is not None
     # a Gaussian has samples outside of the range of the data, such as negative intensities
-    x = prior.sample(pairs, seed=seed).clamp(float(seen.min()), float(seen.max()))
+    low, high = min(seen.min(), prior.mean.min()), max(seen.max(), prior.mean.max())
+    x = prior.sample(pairs, seed=seed).clamp(float(low), float(high))
     t = some.A.estimate(some.A.simulate(x, Stream(seed, "linearised channel"), index))
     assert t is not None
     x, t = x.double(), t.double()
@@ -86,7 +87,7 @@ def linearise(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Lineari
     gain = torch.where(known, both / torch.where(known, var_x, 1), 1)
     error = (var_t - gain.square() * var_x).clamp(min=0) / gain.square()
     largest = var_x.max()
-    variance = torch.where(known, error.clamp(min=float(FLOOR * largest)), largest / FLOOR)
+    variance = torch.where(known, error, largest).clamp(min=float(FLOOR * largest))
     return Linearisation(gain, mean_t - gain * mean_x, variance, known, prior.mean.double())
 
 
