@@ -7,6 +7,7 @@ from .fit import fit_gaussian
 from .gaussian import GaussianPrior
 from .levels import NoiseLevels
 from .mixture import MixturePrior
+from .parameters import OperatorParameters
 from .rounds import FitHistory, FitState
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "GaussianPrior",
     "MixturePrior",
     "NoiseLevels",
+    "OperatorParameters",
     "Prior",
     "calibrate",
     "fit_gaussian",
