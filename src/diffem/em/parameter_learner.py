@@ -55,6 +55,8 @@ class ParameterLearner(Unknowns):
         unknown = [name for name, _, _, known in parameters.entries() if not known]
         if unknown and lap == 0:
             notes.append(UNDETERMINED.format(names=", ".join(unknown)))
+        if not parameters.is_settled and lap == 0:
+            notes.append(UNSETTLED)
         values = {name: value for name, value, _, _ in parameters.entries()}
         errors = {name: error for name, _, error, _ in parameters.entries()}
         return {
@@ -69,4 +71,9 @@ UNDETERMINED = (
     "the observations cannot tell {names}: other values explain them as well, with a prior that makes up for the "
     "difference. The first value is used. Observations whose operators differ in a known way would determine it, for "
     "example several widths in a known ratio, or some observations through a known operator"
+)
+
+UNSETTLED = (
+    "the estimates of the operator's parameters were still changing after the last step: their first values may be too "
+    "far from the truth. Start closer, or try several first values and compare the predictive measure of lap 0"
 )

@@ -11,8 +11,9 @@ start, C⁻¹, with C the covariance of its estimate (`priors/parameter_scoring.
 
     θ ← θ + C Σ s,      with covariance C (Σ s sᵀ) C.
 
-The draws are random, and a network leaves errors in them that have no expectation 0. Therefore this estimate and that of
-the start are averaged with their precisions, with a systematic error of the former.
+The scores of a network's draws have a systematic error: on digits, after a short training, 0.3 of their standard
+deviation, which moved θ by 17 %. Therefore this estimate and that of the start are averaged with their precisions, with
+a systematic error of the former, and the start dominates.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..operators.learned import derivatives, positions
 from ..priors.parameters import OperatorParameters, with_first_values
 from ..runs.draws import DrawStore
 
-SYSTEMATIC = 4.0  # error of an estimate from draws beside its standard error, in standard errors of the start
+SYSTEMATIC = 0.3  # systematic error of a score from draws, relative to its standard deviation
 
 
 @torch.no_grad()
@@ -72,7 +73,7 @@ def updated_parameters(
     first = torch.tensor(start.covariance, dtype=torch.float64)[known][:, known]
     step = start.observations * first
     found = before.vector()[known] + step @ score[known]
-    further = step @ (square[known][:, known] / observations) @ step + SYSTEMATIC**2 * first
+    further = step @ (square[known][:, known] * (1 / observations + SYSTEMATIC**2)) @ step
     gain = torch.linalg.solve(first + further, first, left=False)  # C (C + C')⁻¹, the weight of the draws
     value, covariance = start.vector(), torch.zeros(len(known), len(known), dtype=torch.float64)
     value[known] = value[known] + gain @ (found - value[known])

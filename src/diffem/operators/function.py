@@ -183,7 +183,7 @@ class Function(Operator):
 def first_value(name: str, value: Any) -> Tensor:
     """The first value of a learned parameter as a tensor. Raises InputError unless it is finite and real."""
     try:
-        tensor = torch.as_tensor(value)
+        tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))  # numbers are float64 there
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"Function: learn[{name!r}] must be a number or an array, got {value!r}") from None
     if tensor.dtype == torch.bool or tensor.is_complex() or not torch.isfinite(tensor).all():

@@ -116,13 +116,14 @@ def score_parameters(obs: Observations, progress: bool | None = None) -> tuple[O
         scale * torch.eye(size, dtype=theta.dtype, device=theta.device),
         FIRST_ROUNDS,
     )
+    settled = False
     with Progress("operator parameters", STEPS, "steps", progress) as bar:
         for _ in range(STEPS):
             found = efficient_score(classes, state)
             bar.advance(1)
             step = found.directions()[1] @ found.score
             error = found.covariance().diagonal().clamp(min=0).sqrt()
-            if bool((step.abs() <= SETTLED * error).all()):
+            if settled := bool((step.abs() <= SETTLED * error).all()):
                 break
             if (further := _step(classes, state, found, step)) is None:
                 break
@@ -132,7 +133,10 @@ def score_parameters(obs: Observations, progress: bool | None = None) -> tuple[O
     # if the iteration ended early, the last step shows how far the maximum still is
     covariance = covariance + torch.diag(torch.where(known, (step.abs() - SETTLED * error).clamp(min=0).square(), 0))
     value = torch.where(known, state.theta, classes.value)
-    return OperatorParameters.of(obs[:1].A, value.cpu(), covariance.cpu(), known.cpu(), len(classes.rows)), found
+    found_at = OperatorParameters.of(
+        obs[:1].A, value.cpu(), covariance.cpu(), known.cpu(), len(classes.rows), is_settled=settled
+    )
+    return found_at, found
 
 
 def _step(classes: OperatorClasses, state: _State, found: ParameterScore, step: Tensor) -> _State | None:

@@ -57,15 +57,23 @@ class OperatorParameters:
         estimates: The parameters. Their numbers, one parameter after the other, are the vector θ `(P,)`.
         covariance: `(P, P)`. The covariance of the estimate of θ; 0 for numbers that are not determined.
         observations: The number of observations that it was estimated from.
+        is_settled: Whether the iteration reached a maximum of the likelihood; otherwise the first values were too far.
     """
 
     estimates: dict[str, Estimate]
     covariance: tuple[tuple[float, ...], ...]
     observations: int
+    is_settled: bool = True
 
     @classmethod
     def of(
-        cls, A: Operator, value: Tensor, covariance: Tensor, determined: Tensor, observations: int
+        cls,
+        A: Operator,
+        value: Tensor,
+        covariance: Tensor,
+        determined: Tensor,
+        observations: int,
+        is_settled: bool = True,
     ) -> OperatorParameters:
         """Parameters of an operator from θ `(P,)`, its covariance `(P, P)`, and whether each number is determined."""
         out, before, error = {}, 0, covariance.diagonal().clamp(min=0).sqrt()
@@ -75,7 +83,7 @@ class OperatorParameters:
             parts = (tuple(vector[here].tolist()) for vector in (value.double(), error.double(), determined))
             out[name] = Estimate(tuple(parameter.value.shape), *parts)
         rows = tuple(tuple(row) for row in covariance.double().tolist())
-        return cls(out, rows, observations)
+        return cls(out, rows, observations, is_settled)
 
     def updated(self, value: Tensor, covariance: Tensor) -> OperatorParameters:
         """The same parameters with other values and another covariance."""
@@ -128,7 +136,8 @@ class OperatorParameters:
     def note(self) -> dict[str, Any]:
         """The parameters as JSON values."""
         estimates = {name: asdict(estimate) for name, estimate in self.estimates.items()}
-        return {"estimates": estimates, "covariance": self.covariance, "observations": self.observations}
+        fit = {"observations": self.observations, "is_settled": self.is_settled}
+        return {"estimates": estimates, "covariance": self.covariance, **fit}
 
     @classmethod
     def read(cls, note: Any) -> OperatorParameters:
@@ -145,7 +154,9 @@ class OperatorParameters:
                 raise ValueError
             if not all(map(math.isfinite, (v for row in rows for v in row))):
                 raise ValueError
-            return cls(estimates, rows, count)
+            if not isinstance(settled := note["is_settled"], bool):
+                raise ValueError
+            return cls(estimates, rows, count, settled)
         except (AttributeError, TypeError, KeyError, ValueError):
             raise InputError(f"these are not operator parameters: {str(note)[:200]}") from None
 
