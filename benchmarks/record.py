@@ -80,7 +80,9 @@ def merge(
     """
     read = [json.loads(path.read_text()) for path in parts]
     if len({(part["commit"], part["machine"]) for part in read}) != 1:
-        raise ValueError(f"needed: results of one commit on one machine, got {[(p['commit'], p['machine']) for p in read]}")
+        raise ValueError(
+            f"needed: results of one commit on one machine, got {[(p['commit'], p['machine']) for p in read]}"
+        )
     rows = [row for part in read for row in part["rows"]]
     command = "; ".join(part["command"] for part in read)
     folder.mkdir(parents=True, exist_ok=True)

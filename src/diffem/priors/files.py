@@ -87,7 +87,7 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
 
 
 def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
-    """Rebuild a prior from its description, with the noise levels and operator parameters that were estimated with it."""
+    """Rebuild a prior from its description, with its estimated noise levels and operator parameters."""
     prior = _rebuild_prior(description, tensors)
     if "noise" in description:
         prior.noise = NoiseLevels.read(description["noise"])

@@ -87,7 +87,9 @@ class OperatorClasses:
         """
         size, (n, values) = math.prod(obs.x_shape), self.mean.shape
         q = self.position.shape[1]
-        A, dA = (torch.empty(*shape, n, values, size, dtype=torch.float64, device=self.mean.device) for shape in ((), (q,)))
+        A, dA = (
+            torch.empty(*shape, n, values, size, dtype=torch.float64, device=self.mean.device) for shape in ((), (q,))
+        )
         for k in range(size):
             poll()
             e = torch.zeros(size, dtype=torch.float64, device=self.mean.device)

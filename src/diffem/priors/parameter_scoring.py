@@ -22,6 +22,7 @@ With the Cholesky factor L of K, Q = L⁻¹A, W = QR, whitened residuals r, u = 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -46,13 +47,13 @@ HALVINGS = 8
 
 @dataclass(frozen=True)
 class _State:
-    """θ `(P,)`, μ `(N,)`, R `(N, N)`; A `(C, m, N)` and its derivatives `(q, C, m, N)` at θ; the log-likelihood."""
+    """θ `(P,)`, μ `(N,)`, R `(N, N)`; A `(C, m, N)` and its derivatives by θ, `(q, C, m, N)`; the log-likelihood."""
 
     theta: Tensor
     mean: Tensor
     root: Tensor
     A: Tensor
-    dA: Tensor
+    slope: Tensor
     log_likelihood: float = -math.inf
 
 
@@ -222,7 +223,7 @@ def _em_round(classes: OperatorClasses, state: _State) -> _State:
 def efficient_score(classes: OperatorClasses, state: _State) -> ParameterScore:
     """The efficient score of θ at a state, its information, and its spread over the observations."""
     white, n, P = _Whitened.of(classes, state), classes.count, len(state.theta)
-    U = _solve(white.chol, state.dA)  # L⁻¹∂A, (q, C, m, N)
+    U = _solve(white.chol, state.slope)  # L⁻¹∂A, (q, C, m, N)
     u, half = U @ state.mean, U @ state.root @ white.W.mT
     E = half + half.mT  # (q, C, m, m)
     Y = white.factor
@@ -231,9 +232,9 @@ def efficient_score(classes: OperatorClasses, state: _State) -> ParameterScore:
     own = (u * white.mean).sum(-1) + 0.5 * ((Y * (E @ Y)).sum((-2, -1)) - trace)
     score = state.theta.new_zeros(P).index_add(0, place.flatten(), (n * own).flatten())
     full = state.theta.new_zeros(P, P)
-    for k, l in ((k, l) for k in range(len(u)) for l in range(len(u))):
-        both = (u[k] * u[l]).sum(-1) + 0.5 * (E[k] * E[l]).sum((-2, -1))
-        full.index_put_((place[k], place[l]), n * both, accumulate=True)
+    for j, k in itertools.product(range(len(u)), repeat=2):
+        both = (u[j] * u[k]).sum(-1) + 0.5 * (E[j] * E[k]).sum((-2, -1))
+        full.index_put_((place[j], place[k]), n * both, accumulate=True)
     cross_mean = state.theta.new_zeros(P, len(state.mean))
     cross_root = state.theta.new_zeros(P, *state.root.shape)
     for k in range(len(u)):
