@@ -67,6 +67,7 @@ def earlier(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
 def merge(
     name: str,
     parts: list[Path],
+    command: str,
     figures: Callable[[list[dict[str, Any]]], dict[str, float]],
     folder: Path = RESULTS,
 ) -> Path:
@@ -75,6 +76,7 @@ def merge(
     Args:
         name: The name of the result.
         parts: The files of the parts.
+        command: The command that measures all parts one after the other.
         figures: Computes the figures from all rows.
         folder: The folder of the result.
     """
@@ -84,7 +86,6 @@ def merge(
             f"needed: results of one commit on one machine, got {[(p['commit'], p['machine']) for p in read]}"
         )
     rows = [row for part in read for row in part["rows"]]
-    command = "; ".join(part["command"] for part in read)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     result = read[0] | {"name": name, "command": command, "figures": figures(rows), "rows": rows}

@@ -20,6 +20,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "covariances": learning.covariances,
     "noise": noise.noise,
     "few-clean": noise.few_clean,
+    "calibration": noise.calibration,
     "samplers": sampling.samplers,
     "manifold": curve.manifold,
     "chance": curve.chance,

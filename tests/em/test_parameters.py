@@ -20,7 +20,7 @@ from diffem.priors.parameters import OperatorParameters, with_first_values
 from diffem.report.page import write_report
 from tests.em.small import RECIPE
 
-WEIGHTS, SIGMA = torch.tensor([0.0, 0.8, 1.6]), 0.03
+WEIGHTS, SIGMA = torch.tensor([0.0, 1.2]), 0.05
 
 
 def smoothed(x: Tensor, weight: Tensor, width: Tensor) -> Tensor:
@@ -28,12 +28,12 @@ def smoothed(x: Tensor, weight: Tensor, width: Tensor) -> Tensor:
     return x + (weight * width)[:, None] * (x.roll(1, 1) + x.roll(-1, 1))
 
 
-def observations(first: float | None = 0.39, n: int = 120, seed: int = 3) -> Observations:
+def observations(first: float | None = 0.39, n: int = 800, seed: int = 3) -> Observations:
     """A circle and its double angle in six values, with width 0.3."""
     generator = torch.Generator().manual_seed(seed)
     angle = 6.3 * torch.rand(n, generator=generator)
     x = torch.stack([f(k * angle) for k in (1, 2, 3) for f in (torch.cos, torch.sin)], 1)
-    weight = WEIGHTS[torch.arange(n) % 3]
+    weight = WEIGHTS[torch.arange(n) % len(WEIGHTS)]
     y = smoothed(x, weight, torch.tensor(0.3)) + SIGMA * torch.randn(n, 6, generator=generator)
     given = {"width": 0.3} if first is None else {"learn": {"width": first}}
     return Observations(y, operators.Function(smoothed, (6,), weight=weight, **given), sigma=SIGMA)
