@@ -58,14 +58,15 @@ def calibration(result: dict[str, Any]) -> str:
         body.append([name, _numbers(first["truth"]), _numbers(first["estimate"]), f"{worst:.1%}"])
     header = ["parameter", "truth", "estimate, seed 0", f"largest error of {len(found)} seeds"]
     parts = [table(header, body)]
+    shared = [row for row in rows if row["case"] == "one-width"]
     gains = [row for row in rows if row["case"] == "gain"]
     gain, offset = (max(row[key] for row in gains) for key in ("gain_error", "offset_error"))
     parts.append(
         prose(
             f"Errors are relative to the largest true value. Gains and offsets of four groups (`priors.calibrate`), "
             f"largest errors of {len(gains)} seeds: {gain:.1%} of the gain, {offset:.1%} of the size of y for the "
-            f"offset. One width for all observations: {sum(not r['determined'] for r in rows if r['case'] == 'one-width')}"
-            f" of {sum(r['case'] == 'one-width' for r in rows)} times “cannot tell”."
+            f"offset. One width for all observations: “cannot tell” for {sum(not row['determined'] for row in shared)} "
+            f"of {len(shared)} seeds."
         )
     )
     given = next(row for row in rows if row["case"] == "width-given")

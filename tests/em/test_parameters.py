@@ -28,7 +28,7 @@ def smoothed(x: Tensor, weight: Tensor, width: Tensor) -> Tensor:
     return x + (weight * width)[:, None] * (x.roll(1, 1) + x.roll(-1, 1))
 
 
-def observations(first: float | None = 0.39, n: int = 800, seed: int = 3) -> Observations:
+def observations(first: float | None = 0.39, n: int = 400, seed: int = 3) -> Observations:
     """A circle and its double angle in six values, with width 0.3."""
     generator = torch.Generator().manual_seed(seed)
     angle = 6.3 * torch.rand(n, generator=generator)
