@@ -9,6 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,35 @@ def earlier(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
     old = json.loads(path.read_text())
     origin = {key: old[key] for key in ("command", "commit", "machine", "date")}
     return [origin | row for row in old["rows"]]
+
+
+def merge(
+    name: str,
+    parts: list[Path],
+    command: str,
+    figures: Callable[[list[dict[str, Any]]], dict[str, float]],
+    folder: Path = RESULTS,
+) -> Path:
+    """Join the results of parts of a benchmark that ran at the same time, from one commit on one machine.
+
+    Args:
+        name: The name of the result.
+        parts: The files of the parts.
+        command: The command that measures all parts one after the other.
+        figures: Computes the figures from all rows.
+        folder: The folder of the result.
+    """
+    read = [json.loads(path.read_text()) for path in parts]
+    if len({(part["commit"], part["machine"]) for part in read}) != 1:
+        raise ValueError(
+            f"needed: results of one commit on one machine, got {[(p['commit'], p['machine']) for p in read]}"
+        )
+    rows = [row for part in read for row in part["rows"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    result = read[0] | {"name": name, "command": command, "figures": figures(rows), "rows": rows}
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
 
 
 def load(name: str) -> dict[str, Any]:

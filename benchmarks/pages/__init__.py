@@ -21,6 +21,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "noise": noise.noise,
     "channel": channel.channel,
     "few-clean": noise.few_clean,
+    "calibration": noise.calibration,
     "samplers": sampling.samplers,
     "manifold": curve.manifold,
     "chance": curve.chance,

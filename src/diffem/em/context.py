@@ -23,7 +23,7 @@ from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .batches import MicroBatches
 from .conditioning import Instruments
-from .noise_learner import NoiseLearner
+from .learners import unknowns_of
 from .screening import largest_plausible
 from .simulating import Simulations
 from .watch import split
@@ -94,15 +94,15 @@ class RunContext:
         self.say: Say = say if say is not None and processes.is_first else (lambda event, data: None)
         self.progress = progress if processes.is_first else False
         self.obs = SplitObservations.of(obs, recipe.watch.held_out, device)
-        self.noise = NoiseLearner(obs, self.obs.index, recipe)
+        self.unknowns = unknowns_of(obs, self.obs.index, recipe)
         self.batches = MicroBatches(recipe, len(self.obs.train), device, self.say)
         self.laps_before = 0
 
-    def set_noise(self, prior: Prior) -> None:
-        """Use the noise levels of a prior of this run, if those of the observations are unknown."""
-        if self.noise.is_active:
-            self.obs = SplitObservations.of(self.noise.known(prior), self.recipe.watch.held_out, self.device)
-            self.__dict__.pop("instruments", None)  # they depend on the noise
+    def use_estimates(self, prior: Prior) -> None:
+        """Use the noise levels or operator parameters of a prior of this run, if the observations' are unknown."""
+        if self.unknowns.is_active:
+            self.obs = SplitObservations.of(self.unknowns.known(prior), self.recipe.watch.held_out, self.device)
+            self.__dict__.pop("instruments", None)  # they depend on the operators and the noise
 
     @contextmanager
     def interruptible(self, doing: str, limited: bool = True) -> Iterator[None]:

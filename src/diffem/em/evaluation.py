@@ -35,7 +35,7 @@ from ..observations import Observations, Problem
 from ..observations.precision import in_float32
 from ..operators import Channel
 from ..priors import DiffusionPrior, Prior
-from ..priors.levels import with_known_noise
+from ..priors.base import known_observations
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
@@ -59,7 +59,7 @@ REPORTED = (
 def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, bound: float) -> Tensor:
     """Draw from the posterior of every observation like the E-step of the run, `(draws, n, *event)`."""
     options = recipe.drawing.independent(draws)
-    obs = with_known_noise(problem.obs, prior.noise).to(prior.mean.device)
+    obs = known_observations(prior, problem.obs).to(prior.mean.device)
     index = torch.arange(len(obs))
     batch = options.batch or prior.batch_for(len(obs))
     prior.prepare(batch, evaluations=math.ceil(len(obs) * draws / batch) * options.steps)
@@ -119,7 +119,7 @@ def evaluate(
     results |= {key: history[chosen][key] for key in REPORTED if key in history[chosen]}
     problem = run.problem(source)
     if problem is not None:
-        problem = replace(problem, obs=with_known_noise(in_float32(problem.obs), prior.noise))
+        problem = replace(problem, obs=known_observations(prior, in_float32(problem.obs)))
         range = range or problem.range
     # arguments are validated before the long computation
     network = _extractor(extractor, reference, prior.event_shape, range, device)

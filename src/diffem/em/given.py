@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.randomness import Stream
 from ..observations import Observations
 from ..observations.batches import scanned_together
+from ..observations.levels import level_count
 from ..observations.precision import lossy
 from ..operators import Function, Identity, Mask, Operator, OperatorError, check
+from ..operators.learned import derivatives, is_learned, learned_parameters, positions
+from ..priors.parameters import MOST, with_first_values
 
 FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
 UNEQUAL = 20.0  # warn above this ratio of the largest to the smallest standard deviation of the columns
 NUMBERS = 1 << 20  # values per part
+LEARNABLE = 512  # largest number of values in a sample, if parameters of the operator are learned
+DIFFERENCE = 1e-4  # change of a parameter, relative to its size, by which derivatives are checked
+DERIVATIVE = 0.02  # largest relative error of a derivative; a function may compute in float32
 
 
 def require_linear(obs: Observations) -> None:
@@ -25,6 +35,65 @@ def require_linear(obs: Observations) -> None:
         check(few.A, obs.x_shape, dtype=dtype, device=few.y.device)
     except OperatorError as error:
         raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
+
+
+def require_learnable(obs: Observations) -> None:
+    """Raise an `InputError` if parameters that `fit` is to learn cannot be learned from these observations.
+
+    The derivatives of A x by the parameters are compared with differences, on the first two observations.
+    """
+    few = obs[:2]
+    if not is_learned(few.A):
+        return
+    names, size = ", ".join(learned_parameters(few.A)), math.prod(obs.x_shape)
+    if size > LEARNABLE:
+        raise InputError(
+            f"learn: {names}: samples may have at most {LEARNABLE} numbers, these have {size}. Learn from windows of "
+            "the data or at a lower resolution, and pass the result to Function as a known parameter"
+        )
+    if level_count(obs):
+        raise InputError(
+            f"learn: {names}: the noise level is unknown too (sigma='learn'), and a run estimates one of the two: give "
+            "sigma as a number"
+        )
+    numbers = sum(parameter.value.numel() for parameter in learned_parameters(few.A).values())
+    if numbers > MOST:
+        raise InputError(f"learn: {names}: at most {MOST} numbers can be learned, these are {numbers}")
+    _require_derivatives(few.to(torch.float64))
+
+
+def _require_derivatives(obs: Observations) -> None:
+    x = Stream(0, "learnable").normal(torch.arange(len(obs), device=obs.y.device), obs.x_shape, dtype=torch.float64)
+    try:
+        y, found = derivatives(obs.A, x)
+    except RuntimeError as error:
+        names = ", ".join(learned_parameters(obs.A))
+        raise InputError(f"learn: A x cannot be differentiated by {names}: {error}") from None
+    theta = torch.cat([p.value.flatten() for p in learned_parameters(obs.A).values()])
+    if not bool(torch.isfinite(y).all() and torch.isfinite(found).all()):
+        raise InputError(f"learn: A x or its derivatives are not finite at the first values {theta.tolist()}")
+    place, before = positions(obs.A, len(obs)), 0
+    for name, parameter in learned_parameters(obs.A).items():
+        for q in range(before, before + parameter.entries):
+            _require_derivative(name, obs, x, theta, place[:, q], found[q])
+        before += parameter.entries
+
+
+def _require_derivative(name: str, obs: Observations, x: Tensor, theta: Tensor, place: Tensor, found: Tensor) -> None:
+    """Compare one derivative `(n, *measurement)` with a difference."""
+    h = DIFFERENCE * max(1.0, float(theta[place].abs().max()))
+    moved = torch.zeros_like(theta).index_fill(0, place, h)
+    ends = [with_first_values(obs, theta + sign * moved).A(x) for sign in (1, -1)]
+    expected = (ends[0] - ends[1]) / (2 * h)
+    size = float(expected.norm())
+    if float(found.norm()) == 0 and size == 0:
+        raise InputError(f"learn: A x does not depend on {name} at its first value")
+    if not float((found - expected).norm()) <= DERIVATIVE * size:
+        raise InputError(
+            f"learn: the derivative of A x by {name} is not its change: automatic differentiation gives a norm of "
+            f"{float(found.norm()):.3g}, differences of A x give {size:.3g}. Parts of the function may be rounded, "
+            "detached from the graph, or computed in numpy"
+        )
 
 
 def has_function(A: Operator) -> bool:

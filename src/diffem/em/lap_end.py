@@ -34,7 +34,7 @@ def conclude(
         unseen: Draws for held-out observations, `(n, *event)`; see `e_step.unseen_draws`.
     """
     trained, recipe = time.monotonic(), context.recipe
-    learned = context.noise.metrics(prior, lap)
+    learned = context.unknowns.metrics(prior, lap)
     metrics |= {**learned, "notes": [*metrics.get("notes", []), *learned.get("notes", [])]}
     _evaluate(context, lap, prior, metrics, unseen)
     checked = [] if lap else _check_model(context, prior, metrics)

@@ -10,7 +10,7 @@ from ..core.errors import InputError
 from ..priors import Prior
 from ..priors.files import save_prior
 from .context import RunContext
-from .start import gaussian_start, given_start, set_noise_range
+from .start import given_start, set_noise_range
 
 
 def start_file(context: RunContext) -> Path:
@@ -35,20 +35,16 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
     if given:
         prior, cost = given_start(recipe.start if start is None else start)
         context.laps_before = cost.laps
-        if context.noise.is_active and prior.noise is None:
-            prior.noise = context.noise.start(context.device, context.progress)[0].noise
-        context.set_noise(prior)
+        context.unknowns.complete(prior, context.device, context.progress)
+        context.use_estimates(prior)
         set_noise_range(prior, recipe, context.obs.train)
         if prior.event_shape != obs.x_shape:
             raise InputError(f"the start is a prior over {prior.event_shape}, the observations are of {obs.x_shape}")
         metrics |= {"start": "given", **cost.before()}
     else:
         state = (start_file(context), context.run.origin("start", 0))
-        if context.noise.is_active:
-            prior, reached = context.noise.start(context.device, context.progress, *state)
-            context.set_noise(prior)
-        else:
-            prior, reached = gaussian_start(recipe, obs, context.device, context.progress, *state)
+        prior, reached = context.unknowns.start(context.device, context.progress, *state)
+        context.use_estimates(prior)
         metrics |= reached
     save_prior(prior, context.run.prior_file(0), context.run.origin("prior", 0), lap=context.laps_before)
     metrics["start_seconds"] = time.monotonic() - began

@@ -120,14 +120,14 @@ class Loop:
         earlier = read_elapsed(context.run, lap) or (0.0 if piece is None else piece.lap_seconds)
         began = time.monotonic() - earlier
         before = self.prior if self.prior is not None else context.saved_prior(lap - 1, context.device)
-        context.set_noise(before)
+        context.use_estimates(before)
         metrics: dict[str, Any] = {"lap": lap}
         try:
             with context.interruptible(f"lap {lap}: drawing"):
                 store = expect(context, lap, before, metrics)
                 unseen = unseen_draws(context, lap, before)  # before the M-step, which trains this network in place
             prior = maximise(context, lap, before, store, metrics)
-            context.set_noise(prior)
+            context.use_estimates(prior)
             self._finish(lap, prior, metrics, began, unseen)
         except Preempted:
             if context.processes.is_first:

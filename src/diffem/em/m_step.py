@@ -41,7 +41,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
         assert isinstance(prior, DiffusionPrior)
         return prior.to(context.device)
     training = _Training(context, lap, before)
-    training.prior.noise = context.noise.update(before, context.start, store)
+    context.unknowns.update(training.prior, before, context.start, store)
     record = training.run(store)
     results = training.results(record)
     if context.processes.is_first:

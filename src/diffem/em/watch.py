@@ -16,7 +16,7 @@ from ..observations import Observations
 from ..observations.features import is_simulated
 from ..operators import Channel
 from ..priors import Prior
-from ..priors.levels import with_known_noise
+from ..priors.base import known_observations
 from ..runs.recipe import Recipe
 from .expectation import posterior_from_recipe
 from .held_out import measure_held_out
@@ -105,7 +105,7 @@ def prior_samples(prior: Prior, recipe: Recipe, batch: int | None = None) -> Ten
 def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int | None = None) -> Tensor:
     """Return posterior draws `(draws, n, *event)`, with the same random numbers in every lap."""
     k, seed = recipe.watch.draws, recipe.seed
-    obs = with_known_noise(obs, prior.noise)
+    obs = known_observations(prior, obs)
     # the evaluation must be cheap compared with the E-step: few steps of the default sampler
     steps = min(WATCH_STEPS, recipe.e_step.steps)
     posterior = posterior_from_recipe(prior, obs, recipe.e_step, own=True)

@@ -28,6 +28,7 @@ from .spectrum import Spectrum
 
 class Operator(Batched):
     composition: ClassVar[Callable[[Operator, Operator], Operator]]  # the class of `A2 @ A1`; set by `compose.py`
+    any_dtype: frozenset[str] = frozenset()  # tensors that are converted to the dtype of the data when they are used
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
     @in_own_modes
@@ -112,7 +113,7 @@ class Operator(Batched):
                 f"(shape {tuple(data.shape)})"
             )
         for key, tensor in self._tensors.items():
-            if tensor.is_floating_point() and tensor.dtype != data.dtype:
+            if tensor.is_floating_point() and tensor.dtype != data.dtype and key not in self.any_dtype:
                 raise InputError(
                     f"dtype mismatch: {name} is {data.dtype}, {key} of {type(self).__name__} is {tensor.dtype}; "
                     "convert one with .to(...)"

@@ -8,6 +8,7 @@ from .fit_channel import fit_channel_gaussian
 from .gaussian import GaussianPrior
 from .levels import NoiseLevels
 from .mixture import MixturePrior
+from .parameters import OperatorParameters
 from .rounds import FitHistory, FitState
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "GaussianPrior",
     "MixturePrior",
     "NoiseLevels",
+    "OperatorParameters",
     "Prior",
     "calibrate",
     "fit_channel_gaussian",

@@ -26,6 +26,7 @@ from ..observations import Observations
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
 from .levels import NoiseLevels, with_known_noise
 from .methods import METHODS, Conditioned
+from .parameters import OperatorParameters, with_known_operator
 
 logger = logging.getLogger("diffem")
 
@@ -40,10 +41,12 @@ class Prior(nn.Module):
         sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
             by default.
         noise: The noise levels of the observations, if they were estimated together with the prior.
+        operator_parameters: The parameters of the operators, if they were estimated together with the prior.
     """
 
     is_exact: ClassVar[bool] = False  # whether `sample` and `posterior(obs).sample` draw in closed form by default
     noise: NoiseLevels | None = None
+    operator_parameters: OperatorParameters | None = None
 
     mean: Tensor
     scale: float
@@ -168,7 +171,7 @@ def condition(prior: Prior, obs: Observations, method: str | None = None, **opti
     """Condition `prior` on `obs` by a method, or by the best one that applies; see `Prior.posterior`."""
     if not isinstance(obs, Observations):
         raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
-    obs = with_known_noise(obs, prior.noise)
+    obs = known_observations(prior, obs)
     if method is None:
         method, why = prior.choose_method(obs) if not options else ("mmps", "its options were given")
         logger.info("posterior method %r: %s", method, why)
@@ -178,6 +181,11 @@ def condition(prior: Prior, obs: Observations, method: str | None = None, **opti
         return METHODS[method](prior, obs, **options)
     except TypeError as error:
         raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
+
+
+def known_observations(prior: Prior, obs: Observations) -> Observations:
+    """The observations with the noise levels and operator parameters of the prior, if theirs are unknown."""
+    return with_known_operator(with_known_noise(obs, prior.noise), prior.operator_parameters)
 
 
 def typical_size(variances: Tensor, mean: Tensor) -> float:

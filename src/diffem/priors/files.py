@@ -21,6 +21,7 @@ from .diffusion import DiffusionPrior
 from .family import Family
 from .gaussian import GaussianPrior
 from .levels import NoiseLevels
+from .parameters import OperatorParameters
 
 FORMAT = "diffem-prior-2"
 READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks take unscaled samples
@@ -38,6 +39,8 @@ def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]
     }
     if prior.noise is not None:
         description["noise"] = prior.noise.note()
+    if prior.operator_parameters is not None:
+        description["operator_parameters"] = prior.operator_parameters.note()
     tensors = {"mean": prior.mean}
     if isinstance(prior, DiffusionPrior):
         if prior.settings is None:
@@ -84,10 +87,12 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
 
 
 def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
-    """Rebuild a prior from its description, with its estimated noise levels if it has any."""
+    """Rebuild a prior from its description, with its estimated noise levels and operator parameters."""
     prior = _rebuild_prior(description, tensors)
     if "noise" in description:
         prior.noise = NoiseLevels.read(description["noise"])
+    if "operator_parameters" in description:
+        prior.operator_parameters = OperatorParameters.read(description["operator_parameters"])
     return prior
 
 

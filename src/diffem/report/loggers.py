@@ -21,7 +21,7 @@ import numpy as np
 from ..core.errors import InputError
 from ..em.table import warn
 from ..files.writing import read_json, write_json
-from ..runs.lap_metrics import METRICS
+from ..runs.lap_metrics import METRICS, with_parameters
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
 from . import pictures
@@ -190,8 +190,12 @@ class Logging:
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     """The measures of a lap that are numbers."""
-    numbers = {k: v for k, v in metrics.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    numbers = {k: v for k, v in with_parameters(metrics).items() if _is_number(v)}
     return {k: float(v) for k, v in numbers.items() if k not in HIDDEN and math.isfinite(v)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _pictures(run: RunDir, lap: int) -> dict[str, bytes]:

@@ -22,6 +22,7 @@ from ..files.writing import write_bytes, write_text
 from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import Prior
+from ..priors.base import known_observations
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
@@ -65,9 +66,10 @@ def write_report(
     if obs is not None:
         run.require_observations(obs, "those given to the report")
     index = in_pictures(len(obs), recipe.watch.held_out) if obs is not None else torch.arange(0)
-    shown = _shown(obs, index, reference)
     clean = recipe.e_step.clean
     last, laps = metrics[-1]["lap"], [m["lap"] for m in _spread(metrics)]
+    prior = load(path, last)
+    shown = _shown(obs, index, reference, prior)
     _restore(run, recipe, laps, None if obs is None else obs[index], device)
     html = page.render(
         title=run.path.absolute().name if is_own(recipe) else recipe.name,
@@ -88,7 +90,7 @@ def write_report(
         held_out=recipe.watch.held_out,
         warnings=[(m["lap"], w) for m in metrics for w in m.get("warnings", [])],
         settings=recipe.to_yaml(),
-        encoding=encoding(obs, load(path, last), range),
+        encoding=encoding(obs, prior, range),
         total=sum(m.get("seconds", 0.0) for m in metrics),
     )
     target = run.path / "report.html"
@@ -141,10 +143,11 @@ class Shown:
     truth: np.ndarray | None
 
 
-def _shown(obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None) -> Shown | None:
+def _shown(obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None, prior: Prior) -> Shown | None:
     if obs is None:
         return None
-    some, truth = obs[index], None if reference is None else reference[index].numpy()
+    some = known_observations(prior, obs[index])
+    truth = None if reference is None else reference[index].numpy()
     seen = some.backprojected().numpy()
     return Shown(seen, seen if isinstance(some.A, Identity | Mask) else None, truth)
 

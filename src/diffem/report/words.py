@@ -9,7 +9,7 @@ from ..observations import Observations
 from ..observations.batches import scanned_together
 from ..operators import Blur, Compose, Crop, Dense, Downsample, Fourier, Function, Identity, Mask, Operator, Stack
 from ..priors import Prior
-from ..priors.levels import with_known_noise
+from ..priors.base import known_observations
 
 DESCRIBED = 256  # largest number of observations from which the description is computed
 
@@ -76,7 +76,7 @@ def encoding(obs: Observations | None, prior: Prior, range: tuple[float, float] 
     if obs is not None and len(obs):
         try:
             some = obs[: min(len(obs), DESCRIBED, scanned_together(obs))]
-            text = observation_in_words(with_known_noise(some, prior.noise))
+            text = observation_in_words(known_observations(prior, some))
             rows.append(("an observation y", text + (" (estimated)" if prior.noise is not None else "")))
         except InputError:  # the file of the observations is gone; the other rows do not need it
             pass

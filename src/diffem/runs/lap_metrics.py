@@ -8,7 +8,7 @@ in the file and are shown nowhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ class Metric:
         heading: Its heading in the report; empty if the report does not show it.
         form: Its format in the report.
         error: The key of its standard error, if there is one.
+        error_form: The format of the standard error in tables; empty if they do not show it.
         ideal: The value that it should have, if there is one.
         curve: Whether the report plots it over the laps.
         of_draws: Whether it describes the E-step's draws, which a run on clean samples does not have.
@@ -34,6 +35,7 @@ class Metric:
     heading: str = ""
     form: str = "{:.4g}"
     error: str | None = None
+    error_form: str = ""
     ideal: float | None = None
     curve: bool = False
     of_draws: bool = False
@@ -45,13 +47,13 @@ class Metric:
         Args:
             lap: The metrics of the lap.
             form: Another format than that of the report.
-            plus_minus: The text between the value and the standard error of predictions.
+            plus_minus: The text between the value and its standard error.
         """
         value = lap.get(self.key)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "–"
-        error = lap.get(self.error) if self.error in ("predictive_error", "simulation_error") else None
-        return (form or self.form).format(value) + ("" if error is None else f"{plus_minus}{error:.3f}")
+        error = None if self.error is None or not self.error_form else lap.get(self.error)
+        return (form or self.form).format(value) + (plus_minus + self.error_form.format(error) if error else "")
 
 
 METRICS = (
@@ -78,6 +80,7 @@ METRICS = (
         "predictive",
         "{:.3f}",
         error="predictive_error",
+        error_form="{:.3f}",
         curve=True,
     ),
     Metric(
@@ -87,6 +90,7 @@ METRICS = (
         "score",
         "{:.3f}",
         error="simulation_error",
+        error_form="{:.3f}",
         curve=True,
     ),
     Metric(
@@ -204,6 +208,35 @@ METRICS = (
     Metric("images", "training examples at the end of the lap, including earlier runs"),
 )
 METRIC = {metric.key: metric for metric in METRICS}
+
+
+PARAMETER = "parameter "  # prefix of the keys of operator parameters, whose names are the user's
+
+
+def with_parameters(lap: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of a lap with its operator parameters and their standard errors as numbers, `parameter NAME`."""
+    values, errors = (lap.get(key) for key in ("operator_parameters", "operator_errors"))
+    flat = {f"{PARAMETER}{name}": value for name, value in values.items()} if isinstance(values, Mapping) else {}
+    flat |= {f"{PARAMETER}{name} error": e for name, e in errors.items()} if isinstance(errors, Mapping) else {}
+    return {**lap, **{key: value for key, value in flat.items() if isinstance(value, int | float)}}
+
+
+def parameter_metrics(laps: Iterable[Mapping[str, Any]]) -> list[Metric]:
+    """A metric per operator parameter that some lap has."""
+    keys = {key: None for lap in laps for key in with_parameters(lap) if key.startswith(PARAMETER)}
+    return [
+        Metric(
+            key,
+            f"the parameter {name} of the operator, estimated with the prior",
+            f"{name} of A",
+            error=f"{key} error",
+            error_form="{:.2g}",
+            curve=True,
+        )
+        for key in keys
+        if not key.endswith(" error")
+        for name in [key.removeprefix(PARAMETER)]
+    ]
 
 
 def wrong_number(lap: Mapping[str, Any]) -> str | None:
