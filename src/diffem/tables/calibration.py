@@ -71,7 +71,5 @@ def fitted_exponent(probabilities: Sequence[np.ndarray], codes: Sequence[np.ndar
     if sum(map(len, codes)) < FEW:
         return 1.0
     pairs = list(zip(probabilities, codes, strict=True))
-    likelihoods = [
-        sum(float(np.log(sharpened(p, a)[np.arange(len(c)), c]).sum()) for p, c in pairs) for a in EXPONENTS
-    ]
+    likelihoods = [sum(float(np.log(sharpened(p, a)[np.arange(len(c)), c]).sum()) for p, c in pairs) for a in EXPONENTS]
     return float(EXPONENTS[int(np.argmax(likelihoods))])

@@ -35,17 +35,20 @@ class Model:
 
     Attributes:
         priors: Draws are taken from them in turn.
+        numeric: `(size,)`, which coordinates hold numbers.
         spread: Factors of the distance of draws from their expectation, which broadcast to a row.
         held_out: What `spread` was fitted to; None if no rows were held out.
     """
 
     priors: tuple[Prior, ...] = ()
+    numeric: np.ndarray | None = None
     spread: np.ndarray | float = 1.0
     held_out: HeldOut | None = None
 
     def draw(self, z: np.ndarray, draws: int, *, steps: int, seed: int) -> Draws:
         """Posterior draws of rows z `(n, ...)` with NaN for gaps, with calibrated spread."""
-        return draw(self.priors, z, draws, steps=steps, seed=seed).scaled(np.asarray(self.spread))
+        drawn = draw(self.priors, z, draws, steps=steps, seed=seed, numeric=self.numeric)
+        return drawn.scaled(np.asarray(self.spread))
 
 
 @dataclass(frozen=True)
@@ -87,17 +90,17 @@ class Learner:
             folder = self.out if self.out is None or len(parts) == 1 else Path(self.out) / f"fold-{k}"
             priors = self._run(rows, folder, CANDIDATES if held_out is not None else (1.0,))
             if held_out is not None:
-                priors, found = choose(priors, held_out, self.gaps, self.snap, self.seed)
-                predicted.append(found)
+                priors, found = choose(priors, held_out, self.gaps, self.snap, self.numeric, self.seed)
+                predicted += [found] if found is not None else []
             chosen.append(priors)
         members = tuple(prior for some in zip_longest(*chosen) for prior in some if prior is not None)
         if not predicted:
-            return Model(members)
+            return Model(members, self.numeric)
         held = HeldOut.joined(predicted)
         spread = spread_factors(held, self.snap, self.numeric)
         if self.progress:
             print(f"{len(members)} priors; the spread of draws is multiplied by {np.median(spread):.2f}", flush=True)
-        return Model(members, spread, held)
+        return Model(members, self.numeric, spread, held)
 
     def _run(self, rows: np.ndarray, out: str | Path | None, shares: Sequence[float]) -> list[Prior]:
         """The priors after some shares of the laps of a run; 0 is the Gaussian start."""

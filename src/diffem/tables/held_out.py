@@ -51,18 +51,32 @@ class HeldOut:
         )
 
 
-def choose(priors: Sequence[Prior], z: np.ndarray, gaps: Gaps, snap: Snap, seed: int) -> tuple[list[Prior], HeldOut]:
-    """The priors whose draws, taken in turn, predict hidden values of z `(n, ...)` best, and these draws.
+def choose(
+    priors: Sequence[Prior], z: np.ndarray, gaps: Gaps, snap: Snap, numeric: np.ndarray, seed: int
+) -> tuple[list[Prior], HeldOut | None]:
+    """The priors whose draws, taken in turn, predict hidden values best, and these draws.
 
-    A Gaussian prior in the list is replaced by one that is as wide as its errors on z (`widened`).
+    If there is nothing to hide, it is the last prior. A Gaussian prior in the list is replaced by one that is as wide as its errors (`widened`).
+
+    Args:
+        priors: To choose from.
+        z: The rows, `(n, ...)`.
+        gaps: Which of their values to hide.
+        snap: Moves draws to the nearest ones that stand for possible values.
+        numeric: Which coordinates hold numbers.
+        seed: Of the random numbers.
     """
     z = np.concatenate([z] * int(np.clip(ROWS // len(z), 1, PATTERNS)))
     hidden = ~np.isnan(z) & gaps(z.shape, np.random.RandomState(seed % (1 << 32)))
     shown = np.where(hidden, np.nan, z).astype(np.float32)
     rows = hidden.reshape(len(z), -1).any(1)
+    if not rows.any():
+        return [priors[-1]], None
     z, hidden, shown = z[rows], hidden[rows], shown[rows]
     candidates = [_fitting(prior, shown, z, hidden, seed) for prior in priors]
-    drawn = [draw([prior], shown, DRAWS, steps=STEPS, seed=seed + k) for k, prior in enumerate(candidates)]
+    drawn = [
+        draw([prior], shown, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
+    ]
     members = best_mixture([snap(one.x)[:, hidden] for one in drawn], z[hidden])
     x = np.stack([drawn[k].x for k in members], 1).reshape(-1, *z.shape)  # in turn
     mean = np.mean([drawn[k].mean for k in members], 0)

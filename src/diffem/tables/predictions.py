@@ -54,11 +54,10 @@ def predict(encoding: Encoding, k: int, drawn: Draws, rows: np.ndarray, exponent
         p = sharpened(probabilities(encoding, k, drawn), exponent)
         most = p.argmax(1).astype(np.float64)
         return Predictions(column, rows, draws, most, most, p)
-    move = np.zeros(len(rows))
-    if (z := drawn.x[..., encoding.places[k]]).size:
-        move = correction(draws, z[..., 0], drawn.mean[:, encoding.places[k].start])
-    mean, median = (encoding.within(k, centre + move) for centre in (draws.mean(0), np.median(draws, 0)))
-    return Predictions(column, rows, draws, mean, median)
+    mean, place = draws.mean(0), encoding.places[k]
+    if place.stop > place.start:
+        mean = encoding.within(k, mean + correction(draws, drawn.x[..., place.start], drawn.mean[:, place.start]))
+    return Predictions(column, rows, draws, mean, np.median(draws, 0))
 
 
 def correction(draws: np.ndarray, z: np.ndarray, mean: np.ndarray) -> np.ndarray:
