@@ -6,8 +6,8 @@ import torch
 
 from diffem.priors import GaussianPrior
 from diffem.tables import DiffusionImputer
-from diffem.tables.encoding import Encoding
 from diffem.tables.drawing import draw, row_addresses
+from diffem.tables.encoding import Encoding
 from diffem.tables.gaps import HIDDEN, RARE, column_gaps, parts, with_more_gaps
 from diffem.tables.scores import coverage
 

@@ -56,7 +56,8 @@ def choose(
 ) -> tuple[list[Prior], HeldOut | None]:
     """The priors whose draws, taken in turn, predict hidden values best, and these draws.
 
-    If there is nothing to hide, it is the last prior. A Gaussian prior in the list is replaced by one that is as wide as its errors (`widened`).
+    If there is nothing to hide, it is the last prior. A Gaussian prior in the list is replaced by one that is as wide
+    as its errors (`widened`).
 
     Args:
         priors: To choose from.
