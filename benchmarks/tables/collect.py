@@ -81,7 +81,7 @@ def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (table, mechanism, method), some in sorted(groups.items()):
         texts = ("table", "mechanism", "method", "mask", "masks", "commit", "machine")
-        numbers = [name for name in some[0] if name not in texts]
+        numbers = [name for name in some[0] if name not in texts and all(name in line for line in some)]
         means = {name: round(float(np.mean([line[name] for line in some])), 4) for name in numbers}
         origin = {name: some[-1][name] for name in ("commit", "machine") if name in some[-1]}
         rows.append({"table": table, "mechanism": mechanism, "method": method, "masks": len(some), **means, **origin})
