@@ -153,10 +153,10 @@ def _filled(frame: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
 
 
 def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Windows `(n, channels, length)` to learn from, and others, of every tenth series or the ends, to compare laps."""
+    """Windows `(n, channels, length)` to learn from, and others, of every fifth series or the ends, to predict."""
     stride = max(1, length // COVERED)
     if len(grids) >= 10:
-        kept, held = [grid for k, grid in enumerate(grids) if k % 10], grids[::10]
+        kept, held = [grid for k, grid in enumerate(grids) if k % 5], grids[::5]
     else:
         cuts = [grid.values.shape[1] - max(length, grid.values.shape[1] // 10) for grid in grids]
         long = all(cut >= 4 * length for cut in cuts)
