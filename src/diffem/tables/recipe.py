@@ -38,7 +38,7 @@ def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, 
     small = rows < SMALL
     batch = 128 if rows < 2000 else 256 if rows < 8000 else 512
     if steps is None:
-        steps = int(np.clip((SMALL_EPOCHS if small else EPOCHS) * rows / (batch * laps), 60, 1000))
+        steps = int(np.clip((SMALL_EPOCHS if small else EPOCHS) * rows / (batch * laps), 130 if small else 80, 1000))
     return {
         "name": "tables",
         "data": {"source": "given"},
