@@ -99,7 +99,12 @@ class Learner:
         held = HeldOut.joined(predicted)
         spread = spread_factors(held, self.snap, self.numeric)
         if self.progress:
-            print(f"{len(members)} priors; the spread of draws is multiplied by {np.median(spread):.2f}", flush=True)
+            factors = spread[self.numeric] if self.numeric.any() else np.ones(1)
+            print(
+                f"draws from {len(members)} priors in turn; calibration multiplies their spread by "
+                f"{factors.min():.2f} to {factors.max():.2f}",
+                flush=True,
+            )
         return Model(members, self.numeric, spread, held)
 
     def _run(self, rows: np.ndarray, out: str | Path | None, shares: Sequence[float]) -> list[Prior]:
