@@ -21,7 +21,7 @@ import numpy as np
 
 from diffem.tables.scores import coverage, crps
 
-from .record import record
+from .record import RESULTS, earlier, record
 
 SHARE, BLOCKS = 0.3, (5, 20)
 DRAWS = 20
@@ -83,9 +83,11 @@ RIVALS: dict[str, Callable[[Sets], Sets]] = {"linear": interpolated, "kalman": s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--laps", type=int, default=8)
+    parser.add_argument("--laps", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--window", type=int, default=32)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result file")
+    parser.add_argument("--keep-rivals", action="store_true", help="take the rivals' rows from the result file")
     options = parser.parse_args()
     folder = options.data / "BasicMotions"
     whole = [recordings(folder / f"BasicMotions_{name}.ts") for name in ("TRAIN", "TEST")]
@@ -95,7 +97,9 @@ def main() -> None:
     mean, std = (f(np.concatenate(shown[0]), axis=0) for f in (np.nanmean, np.nanstd))
     whole, shown = ([[(s - mean) / std for s in some] for some in sets] for sets in (whole, shown))
     rows: list[dict[str, Any]] = []
-    for name, method in RIVALS.items():
+    if options.keep_rivals:
+        rows = [row for row in earlier("series") if row["method"] in RIVALS]
+    for name, method in RIVALS.items() if not options.keep_rivals else ():
         began = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -108,6 +112,7 @@ def main() -> None:
         "series",
         {f"rmse_{row['method']}": row["rmse_out"] for row in rows} | {"coverage90": rows[-1]["coverage90_out"]},
         rows,
+        options.results,
     )
 
 
@@ -118,8 +123,7 @@ def ours(shown: Sets, whole: Sets, gone: Sets, options: argparse.Namespace) -> d
     imputer = SeriesImputer(window=options.window, laps=options.laps, steps=options.steps, random_state=0).fit(shown[0])
     fitted = time.monotonic() - began
     drawn = [imputer.sample_posterior(some, DRAWS) for some in shown]
-    means = [[np.mean([d[i] for d in some], 0) for i in range(len(some[0]))] for some in drawn]
-    figures = {"seconds": fitted, **errors(means, whole, gone)}
+    figures = {"seconds": fitted, **errors([imputer.transform(some) for some in shown], whole, gone)}
     for name, some, truth, missing in zip(("in", "out"), drawn, whole, gone, strict=True):
         draws = np.stack([np.concatenate([s[g] for s, g in zip(d, missing, strict=True)]) for d in some])
         x = np.concatenate([s[g] for s, g in zip(truth, missing, strict=True)])

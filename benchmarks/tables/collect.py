@@ -9,15 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from ..record import record
+from ..record import RESULTS, record
 
 OURS = "diffem"
 
 
-def collect(path: Path) -> None:
-    """Average the lines of a file over masks, rank the methods, and write `benchmarks/results/tables.json`."""
+def kept_rivals() -> list[dict[str, Any]]:
+    """The lines of rivals in the result file, which are of the first mask."""
+    rows = json.loads((RESULTS / "tables.json").read_text())["rows"]
+    return [{**row, "mask": 0} for row in rows if row["method"] != OURS and row["masks"] == 1]
+
+
+def collect(path: Path, kept: list[dict[str, Any]], timing: Path | None = None) -> None:
+    """Average the lines of a file over masks, rank the methods, and write `benchmarks/results/tables.json`.
+
+    Args:
+        path: The file, a line per job.
+        kept: Lines of earlier runs, used where the file has none.
+        timing: A file with the time of the fit of 20,000 × 16 values.
+    """
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    rows = averaged(lines)
+    keys = {_key(line) for line in lines}
+    lines += [line for line in kept if _key(line) not in keys]
+    rows = averaged(comparable(lines))
     figures = {"cases": float(len(complete_cases(rows, "rmse_out")))}
     for measure in ("rmse_out", "rmse_in", "mae_out", "crps_out"):
         figures |= ranks(rows, measure)
@@ -26,6 +40,7 @@ def collect(path: Path) -> None:
         name: np.mean([row["coverage90_out"] for row in ours if row["table"] == name])
         for name in sorted({r["table"] for r in ours})
     }
+    inside = [0.86 <= row["coverage90_out"] <= 0.94 for row in ours]
     figures |= {
         "mean_rank_rmse": figures[f"mean_rank_rmse_out_{OURS}"],
         "mean_rank_crps": figures[f"mean_rank_crps_out_{OURS}"],
@@ -33,9 +48,29 @@ def collect(path: Path) -> None:
         "coverage90": float(np.mean(list(covered.values()))),
         "coverage90_least": float(min(covered.values())),
         "coverage90_most": float(max(covered.values())),
+        "coverage90_inside": float(np.sum(inside)),
+        "coverage90_cases": float(len(inside)),
         "jobs": len(lines),
     }
+    if timing is not None:
+        figures |= json.loads(timing.read_text())
     print(record("tables", {name: round(float(value), 4) for name, value in figures.items()}, rows))
+
+
+def _key(line: dict[str, Any]) -> tuple[str, str, int, str]:
+    return line["table"], line["mechanism"], line["mask"], line["method"]
+
+
+def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of masks that all methods of their table and mechanism were run with; all lines if there is none."""
+    methods: dict[tuple[str, str], set[str]] = defaultdict(set)
+    by_mask: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for table, mechanism, mask, method in map(_key, lines):
+        methods[table, mechanism].add(method)
+        by_mask[table, mechanism, mask].add(method)
+    whole = {key for key, some in by_mask.items() if some == methods[key[:2]]}
+    cases = {key[:2] for key in whole}
+    return [line for line in lines if _key(line)[:3] in whole or _key(line)[:2] not in cases]
 
 
 def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -45,8 +80,8 @@ def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         groups[line["table"], line["mechanism"], line["method"]].append(line)
     rows = []
     for (table, mechanism, method), some in sorted(groups.items()):
-        texts = ("table", "mechanism", "method", "mask", "commit", "machine")
-        numbers = [name for name in some[0] if name not in texts]
+        texts = ("table", "mechanism", "method", "mask", "masks", "commit", "machine")
+        numbers = [name for name in some[0] if name not in texts and all(name in line for line in some)]
         means = {name: round(float(np.mean([line[name] for line in some])), 4) for name in numbers}
         origin = {name: some[-1][name] for name in ("commit", "machine") if name in some[-1]}
         rows.append({"table": table, "mechanism": mechanism, "method": method, "masks": len(some), **means, **origin})

@@ -48,7 +48,7 @@ def measure(imputed: Imputed, truth: np.ndarray, gone: np.ndarray, categorical: 
     else:
         draws = imputed.draws[:, numeric]
         figures |= {"crps": crps(draws, x), "coverage90": coverage(draws, x)}
-    if categorical.any():
+    if (gone & categorical).any():
         figures |= _categories(imputed, truth, gone, categorical)
     return figures
 

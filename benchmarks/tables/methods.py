@@ -199,18 +199,21 @@ def mice_forest(table: Table, train: np.ndarray, others: list[np.ndarray], seed:
 
 def diffem(table: Table, train: np.ndarray, others: list[np.ndarray], seed: int, **options: Any) -> Completed:
     from diffem.tables import DiffusionImputer
-    from diffem.tables.estimates import probabilities
 
-    imputer = DiffusionImputer(random_state=seed, round_integers=False, device="cpu", **options).fit(
-        _frame(table, train)
-    )
+    imputer = DiffusionImputer(random_state=seed, round_integers=False, device="cpu", **options)
+    imputer.fit(_frame(table, train))
     done = []
     for part in others:
-        drawn = np.stack([_codes(table, t) for t in imputer.sample_posterior(_frame(table, part), DRAWS)])
-        found = {
-            k: probabilities(imputer.encoding_.columns[k], drawn[:, :, k]) for k, c in enumerate(table.categories) if c
-        }
-        done.append(Imputed(drawn.mean(0), np.median(drawn, 0), drawn, found))
+        mean, median, draws = part.copy(), part.copy(), np.stack([part] * DRAWS)
+        found = {k: np.eye(len(c))[np.nan_to_num(part[:, k]).astype(int)] for k, c in enumerate(table.categories) if c}
+        for name, gaps in imputer.predict_gaps(_frame(table, part), DRAWS).items():
+            k = table.names.index(str(name))
+            mean[gaps.rows, k], median[gaps.rows, k], draws[:, gaps.rows, k] = gaps.mean, gaps.median, gaps.draws
+            if gaps.probabilities is not None:
+                codes = [int(category) for category in gaps.column.categories]
+                found[k][gaps.rows] = 0  # of categories that do not occur in the rows of the fit
+                found[k][np.ix_(gaps.rows, codes)] = gaps.probabilities
+        done.append(Imputed(mean, median, draws, found))
     return done
 
 

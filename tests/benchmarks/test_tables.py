@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from benchmarks.tables.collect import averaged, ranks
+from benchmarks.tables.collect import averaged, comparable, ranks
 from benchmarks.tables.data import Table
 from benchmarks.tables.masks import MECHANISMS, missing
+from benchmarks.tables.measures import Imputed, measure
 from benchmarks.tables.methods import OneHot
 
 
@@ -49,3 +50,20 @@ def test_ranks_are_means_over_cases_that_all_methods_were_run_on():
     assert len(rows) == 5
     assert rows[0]["masks"] == 2
     assert ranks(rows, "rmse_out") == {"mean_rank_rmse_out_other": 1.5, "mean_rank_rmse_out_ours": 1.5}
+
+
+def test_methods_are_compared_with_the_masks_that_all_were_run_with():
+    lines = [
+        {"table": "t", "mechanism": mechanism, "mask": mask, "method": method}
+        for mechanism, mask, method in (
+            ("mcar", 0, "ours"), ("mcar", 0, "other"), ("mcar", 1, "ours"), ("mar", 0, "ours"), ("mar", 1, "other"),
+        )
+    ]  # fmt: skip
+    assert comparable(lines) == [*lines[:2], *lines[3:]]  # a case without a common mask stays, and has no rank
+
+
+def test_categories_are_measured_where_some_are_missing():
+    truth, categorical = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([False, True])
+    imputed = Imputed(truth, truth, None, {1: np.eye(2)[[1, 0]]})
+    assert "accuracy" not in measure(imputed, truth, np.array([[True, False], [True, False]]), categorical)
+    assert measure(imputed, truth, np.ones((2, 2), dtype=bool), categorical)["accuracy"] == 1

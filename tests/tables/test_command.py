@@ -32,7 +32,7 @@ def run(*words: object):
 
 def test_a_file_is_completed_and_reported(table, tmp_path):
     out = tmp_path / "completed.csv"
-    result = run(table, "-o", out, "--laps", 1, "--steps", 2, "--draws", 3, "--imputations", 1)
+    result = run(table, "-o", out, "--laps", 1, "--steps", 2, "--folds", 1, "--draws", 3, "--imputations", 1)
     assert result.exit_code == 0, result.output
     given, completed, drawn = (pd.read_csv(path) for path in (table, out, tmp_path / "completed-1.csv"))
     for frame in (completed, drawn):

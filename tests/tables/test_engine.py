@@ -2,10 +2,13 @@
 
 import numpy as np
 import pandas as pd
+import torch
 
+from diffem.priors import GaussianPrior
 from diffem.tables import DiffusionImputer
+from diffem.tables.drawing import draw, row_addresses
 from diffem.tables.encoding import Encoding
-from diffem.tables.engine import RARE, hold_out, row_addresses, with_more_gaps
+from diffem.tables.gaps import HIDDEN, RARE, column_gaps, parts, with_more_gaps
 from diffem.tables.scores import coverage
 
 
@@ -35,10 +38,35 @@ def test_gaps_are_added_where_they_are_rare_and_columns_lose_all_their_coordinat
 
 def test_rows_are_held_out_of_tables_that_are_large_enough():
     z = np.arange(1000.0)[:, None]
-    kept, held = hold_out(z, np.random.RandomState(0))
+    [(kept, held)] = parts(z, 1, np.random.RandomState(0))
     assert sorted([*kept[:, 0], *held[:, 0]]) == list(range(1000))
     assert len(held) == 100
-    assert hold_out(z[:50], np.random.RandomState(0))[1] is None
+    assert parts(z[:50], 1, np.random.RandomState(0))[0][1] is None
+
+
+def test_every_row_is_held_out_of_one_of_several_runs():
+    z = np.arange(50.0)[:, None]
+    folds = parts(z, 4, np.random.RandomState(0))
+    assert sorted(np.concatenate([held for _, held in folds])[:, 0]) == list(range(50))
+    for kept, held in folds:
+        assert sorted([*kept[:, 0], *held[:, 0]]) == list(range(50))
+
+
+def test_the_coordinates_of_a_category_are_hidden_together():
+    hidden = column_gaps([slice(0, 1), slice(1, 4), slice(4, 4)])((2000, 4), np.random.RandomState(0))
+    assert (hidden[:, 1:] == hidden[:, 1:2]).all()
+    assert abs(hidden[:, :2].mean() - HIDDEN) < 4 * np.sqrt(HIDDEN / 4000)
+
+
+def test_draws_of_several_priors_are_independent_and_their_expectation_is_exact_for_a_gaussian():
+    """x ~ N(0, [[1, .8], [.8, 1]]), y = x₀ + noise of 0.03: E[x₁ | y] = .8 y/(1 + .03²), and draws differ by .6."""
+    prior = GaussianPrior(torch.zeros(2), torch.tensor([[1.0, 0.8], [0.8, 1.0]]))
+    z = np.array([[1.0, np.nan]] * 400, dtype=np.float32)
+    drawn = draw([prior, prior], z, 2, steps=4, seed=0)
+    np.testing.assert_allclose(drawn.mean[:, 1], 0.8 / (1 + 0.03**2), rtol=1e-5)
+    first, second = drawn.x[:, :, 1] - drawn.mean[:, 1]
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.2  # 400 pairs: 0.05 standard error
+    assert abs(first.std() / np.sqrt(1 - 0.64 / (1 + 0.03**2)) - 1) < 0.15  # 0.035
 
 
 def test_snapped_draws_stand_for_values_of_the_table():

@@ -62,16 +62,26 @@ def test_gaps_are_filled_and_values_kept():
     tables = imputer.sample_posterior(gaps, 3)
     assert len(tables) == 3
     assert not tables[0].equals(tables[1])
-    irregular = gaps.drop(gaps.index[[3, 4, 20]])
-    assert imputer.transform(irregular).shape == irregular.shape
+    # times without a row are gaps of the same grid: the same values are imputed as if their rows were empty
+    absent = gaps.index[[3, 4, 20]]
+    empty = gaps.copy()
+    empty.loc[absent] = np.nan
+    pd.testing.assert_frame_equal(imputer.transform(gaps.drop(absent)), imputer.transform(empty).drop(absent))
 
 
 def test_several_series_and_arrays_keep_their_form():
+    """A list is imputed series by series, and an array as the frame with the same numbers and times."""
     many = [series(30, seed) for seed in range(3)]
-    filled = tiny().fit(many).transform(many)
-    assert [len(frame) for frame in filled] == [30, 30, 30]
-    array = series().to_numpy()
-    assert isinstance(tiny().fit(array).transform(array), np.ndarray)
+    imputer = tiny().fit(many)
+    filled = imputer.transform(many)
+    for given, one in zip(many, filled, strict=True):
+        pd.testing.assert_frame_equal(one, imputer.transform(given))
+        pd.testing.assert_frame_equal(one.where(given.notna()), given)
+    frame = series().reset_index(drop=True).set_axis(["x0", "x1"], axis=1)
+    array = frame.to_numpy()
+    from_array = tiny().fit(array).transform(array)
+    assert isinstance(from_array, np.ndarray)
+    np.testing.assert_array_equal(from_array, tiny().fit(frame).transform(frame).to_numpy())
 
 
 @pytest.mark.parametrize(
@@ -96,8 +106,16 @@ def test_other_channels_at_transform_are_refused():
         tiny().fit(series()).transform(series().rename(columns={"sun": "rain"}))
 
 
-def test_the_convolutional_network_ignores_what_is_not_shown():
+def test_the_convolutional_network_learns_to_use_what_is_shown_from_zero():
+    """Weights of what is shown start at 0, so it changes nothing at first, and its values decide once they are not."""
     network = Conv1d((2, 16), (8, 8), shown=64)
     x, level, shown = torch.randn(3, 2, 16), torch.randn(3), torch.randn(3, 4, 16)
-    assert network(x, level).shape == x.shape
-    assert torch.equal(network(x, level, shown), network(x, level))
+    plain = network(x, level)
+    assert torch.equal(network(x, level, shown), plain)
+    for name, weight in network.named_parameters():
+        if name.endswith("shown"):
+            torch.nn.init.normal_(weight)
+    assert torch.equal(network(x, level), plain)
+    changed = (network(x, level, shown) != plain).flatten(1).any(1)
+    assert changed.all()
+    assert torch.equal(network(x, level, torch.zeros_like(shown)), plain)

@@ -26,9 +26,15 @@ def impute(
             "--kind", metavar="COLUMN=KIND", help="what a column holds: numeric, integer, boolean or categorical"
         ),
     ] = None,
-    laps: Annotated[int, typer.Option("--laps", min=1, help="laps of EM")] = 12,
+    laps: Annotated[
+        int | None, typer.Option("--laps", min=1, help="laps of EM; by the number of rows when absent")
+    ] = None,
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, help="training steps per lap; by the number of rows when absent")
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option("--folds", min=1, help="runs, each without another part of the rows; by their number when absent"),
     ] = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="the report, .html; beside the completed table when absent")
@@ -53,7 +59,7 @@ def impute(
     page = require_file("--report", report or out.with_suffix(".html"), ".html")
     kinds = dict(_named(text) for text in kind or [])
     imputer = tables.DiffusionImputer(
-        laps=laps, steps=steps, draws=draws, columns=kinds, random_state=seed, verbose=True
+        laps=laps, steps=steps, folds=folds, draws=draws, columns=kinds, random_state=seed, verbose=True
     )
     command.impute(table, out, page, imputer=imputer, imputations=imputations, say=typer.echo)
 

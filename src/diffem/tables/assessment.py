@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,8 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from .estimates import estimate
 from .imputer import DiffusionImputer
+from .predictions import Predictions
 from .scores import coverage
 
 HIDDEN = 0.05  # share of the observed values that is hidden
@@ -82,30 +83,37 @@ def assess(
     """
     shown = frame.mask(hidden)
     rows = np.flatnonzero(hidden.any(1))
-    _, _, z = imputer._read(shown.iloc[rows])
-    numbers = imputer._numbers(z, hidden[rows], draws)
+    predicted = imputer.predict_gaps(shown.iloc[rows], draws)
     found = []
     completed = imputer.encoding_.encode(imputer.sample_posterior(frame, 1)[0])
     for k, column in enumerate(imputer.encoding_.columns):
         values, gone = column.numbers(frame[column.name]), frame[column.name].isna().to_numpy()
-        predicted = _errors(imputer, k, values, hidden[:, k], numbers[k]) if k in numbers else {}
+        ours = hidden[rows[predicted[column.name].rows], k] if column.name in predicted else np.empty(0, bool)
+        errors = _errors(predicted[column.name], imputer.estimate, ours, values, hidden[:, k]) if ours.any() else {}
         others = np.delete(completed, imputer.encoding_.places[k], 1)
         auc, depend = gap_auc(others, gone, seed)
         found.append(
-            ColumnAssessment(column.name, column.kind, float(gone.mean()), gap_auc=auc, gaps_depend=depend, **predicted)
+            ColumnAssessment(column.name, column.kind, float(gone.mean()), gap_auc=auc, gaps_depend=depend, **errors)
         )
     return found
 
 
-def _errors(imputer: DiffusionImputer, k: int, values: np.ndarray, hidden: np.ndarray, draws: np.ndarray) -> dict:
-    column = imputer.encoding_.columns[k]
+def _errors(found: Predictions, kind: str, ours: np.ndarray, values: np.ndarray, hidden: np.ndarray) -> dict[str, Any]:
+    """The figures of one column.
+
+    Args:
+        found: Predictions of its gaps, hidden values and missing ones.
+        kind: Of the estimate, "mean" or "median".
+        ours: `(gaps,)`, which of the gaps are hidden values.
+        values: `(n,)`, the column.
+        hidden: `(n,)`, which of its values were hidden.
+    """
     truth, rest = values[hidden], values[~hidden & ~np.isnan(values)]
     known = ~np.isnan(truth)  # a category that occurs among the hidden values alone cannot be predicted
-    truth, draws = truth[known], draws[:, known]
+    guess, draws, truth = found.estimate(kind)[ours][known], found.draws[:, ours][:, known], truth[known]
     if not len(truth):
         return {}
-    guess = estimate(column, draws, imputer.estimate)
-    if column.is_categorical:
+    if found.probabilities is not None:
         common = np.bincount(rest.astype(np.int64)).argmax()
         error, plain = float((guess != truth).mean()), float((common != truth).mean())
         return {"hidden": len(truth), "error": error, "plain_error": plain}

@@ -29,12 +29,23 @@ class Codebook:
         else:
             bits = np.arange((count - 1).bit_length())
             words = 2.0 * (np.arange(count)[:, None] >> bits & 1) - 1
-        self.words = words - shares @ words / shares.sum()
+        self._offset = shares @ words / shares.sum()
+        self.words = words - self._offset
 
     def encode(self, codes: np.ndarray) -> np.ndarray:
         """Code words `(..., coordinates)` of category numbers `(...)`; NaN where a number is negative."""
         words = self.words[np.maximum(codes, 0)]
         return np.where((codes >= 0)[..., None], words, np.nan)
+
+    def probabilities(self, mean: np.ndarray) -> np.ndarray | None:
+        """Probabilities `(..., categories)`, if rounding errors are left aside, from the expectation of the code word.
+
+        None if there are more categories than coordinates tell apart.
+        """
+        if len(self.words) == 2:
+            p = (mean + self._offset + 1) / 2
+            return np.concatenate([1 - p, p], -1)
+        return (mean + self._offset) / 2 if self.words.shape[1] == len(self.words) else None
 
     def decode(self, x: np.ndarray) -> np.ndarray:
         """The numbers of the nearest code words, `(...)`, of points `(..., coordinates)`."""

@@ -45,7 +45,8 @@ def impute(
         say(str(path))
     found = assess(imputer, frame, hidden, imputer.draws, seed)
     drawn = imputer.sample_posterior(frame, 1)[0]
-    write_text(report, write_page(table.name, frame, drawn, imputer.encoding_.columns, found))
+    calibrated = imputer.model_.held_out is not None
+    write_text(report, write_page(table.name, frame, drawn, imputer.encoding_.columns, found, calibrated))
     for text in warnings_of(found):
         say(f"warning: {text}")
     say(str(report))

@@ -73,6 +73,27 @@ class Encoding:
         numbers = transform.decode(z[..., place.start])
         return np.rint(numbers) if self.columns[k].kind == "integer" else numbers
 
+    def within(self, k: int, numbers: np.ndarray) -> np.ndarray:
+        """Numbers moved into the range of the observed values of column k."""
+        transform = self._transforms[k]
+        if isinstance(transform, RankGaussian):
+            return numbers.clip(transform.values[0], transform.values[-1])
+        return numbers
+
+    def expected_probabilities(self, k: int, mean: np.ndarray) -> np.ndarray | None:
+        """Probabilities of the categories of column k from expectations `(n, size)`; None if these do not tell."""
+        transform = self._transforms[k]
+        if transform is None:
+            return np.ones((len(mean), 1))
+        assert isinstance(transform, Codebook)
+        return transform.probabilities(mean[:, self.places[k]])
+
+    @property
+    def numeric(self) -> np.ndarray:
+        """Which coordinates hold numbers, `(size,)`."""
+        widths = [place.stop - place.start for place in self.places]
+        return np.repeat([not column.is_categorical for column in self.columns], widths)
+
 
 def _transform(column: Column, observed: np.ndarray) -> RankGaussian | Codebook | None:
     if (observed == observed[0]).all():

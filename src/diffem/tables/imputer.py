@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..core.errors import InputError
-from ..priors import Prior
+from .base import Imputer, require_count
+from .calibration import fitted_exponent
 from .encoding import Encoding
-from .engine import default_recipe, draw, hold_out, learn, with_more_gaps
-from .estimates import estimate
+from .engine import Model
 from .frames import as_frame, like
+from .gaps import column_gaps, parts, with_more_gaps
+from .held_out import HeldOut
+from .predictions import Predictions, predict, probabilities
+from .recipe import default_folds, default_laps, default_recipe
 
 
-class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class DiffusionImputer(Imputer):
     """Fill the gaps of a table by estimates (`transform`) or several times at random (`sample_posterior`).
 
     Data frames come back as data frames and arrays as arrays. NaN, None and pandas' NA are missing; values that are
@@ -30,8 +32,11 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     imputed. A column with a single value is imputed with it.
 
     Args:
-        laps: Laps of EM.
+        laps: Laps of EM; by the number of rows if None.
         steps: Training steps in each; by the number of rows if None.
+        folds: Runs of EM, whose draws are taken in turn. Each leaves out another part of the rows, whose hidden values
+            decide which laps are used and how wide draws are. If None, 4 for tables with few rows, and otherwise 1,
+            which leaves out a tenth of the rows.
         draws: Posterior draws behind an estimate.
         n_imputations: Completed tables that `sample_posterior` returns.
         estimate: What `transform` takes of the draws of a number: their "mean", which has the least squared error, or
@@ -50,7 +55,9 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Attributes:
         encoding_: How the table is made a matrix of about normal numbers.
-        priors_: The learned distributions of its rows, of one or two laps; empty if no column varies.
+        model_: The learned distribution of its rows, without priors if no column varies.
+        exponent_: Of the probabilities of categories, fitted to hidden values of held-out rows.
+        seed_: The seed of all random numbers.
         n_features_in_: The number of columns.
         feature_names_in_: Their names, if X was a data frame.
     """
@@ -58,8 +65,9 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        laps: int = 12,
+        laps: int | None = None,
         steps: int | None = None,
+        folds: int | None = None,
         draws: int = 24,
         n_imputations: int = 5,
         estimate: str = "mean",
@@ -72,19 +80,22 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         out: str | Path | None = None,
         verbose: bool = False,
     ) -> None:
-        self.laps = laps
-        self.steps = steps
-        self.draws = draws
-        self.n_imputations = n_imputations
-        self.estimate = estimate
+        super().__init__(
+            laps=laps,
+            steps=steps,
+            draws=draws,
+            n_imputations=n_imputations,
+            estimate=estimate,
+            sampling_steps=sampling_steps,
+            random_state=random_state,
+            device=device,
+            recipe=recipe,
+            out=out,
+            verbose=verbose,
+        )
+        self.folds = folds
         self.columns = columns
         self.round_integers = round_integers
-        self.sampling_steps = sampling_steps
-        self.random_state = random_state
-        self.device = device
-        self.recipe = recipe
-        self.out = out
-        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -93,7 +104,7 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the distribution of the rows of X `(n, columns)`; y is not used."""
-        self._check_parameters()
+        random = self._check_parameters("folds")
         frame = as_frame(X, least_rows=2)
         validate_data(self, X, reset=True, skip_check_array=True)
         unknown = [name for name in self.columns or {} if name not in frame.columns]
@@ -101,35 +112,39 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             raise InputError(
                 f"columns names {unknown[:5]}, which the table does not have; it has {list(frame.columns)[:20]}"
             )
-        random = check_random_state(self.random_state)
-        self.seed_ = int(random.randint(1 << 31))
         self.encoding_ = Encoding(frame, self.columns, self.round_integers)
         z = self.encoding_.encode(frame)
         z = z[~np.isnan(z).all(1)]
-        self.priors_: list[Prior] = []
+        self.model_, self.exponent_ = Model(), 1.0
         if self.encoding_.size:
-            z, held_out = hold_out(z, random)
-            rows = with_more_gaps(z, self.encoding_.places, random)
-            recipe = default_recipe(len(rows), self.laps, self.steps)
-            self.priors_ = learn(
-                rows,
-                recipe,
-                seed=self.seed_,
-                held_out=held_out,
-                snapped=self.encoding_.snapped,
-                changes=dict(self.recipe or {}),
-                out=self.out,
-                device=self.device,
-                progress=self.verbose,
-            )
+            self._learn(z, random)
         return self
+
+    def _learn(self, z: np.ndarray, random: np.random.RandomState) -> None:
+        places = self.encoding_.places
+        folds = min(self.folds or default_folds(len(z)), len(z))
+        several = [(with_more_gaps(rows, places, random), held) for rows, held in parts(z, folds, random)]
+        rows = len(several[0][0])
+        recipe = default_recipe(rows, self.laps or default_laps(rows), self.steps)
+        self.model_ = self._learner(recipe, column_gaps(places), self.encoding_.snapped).learn(several)
+        if self.model_.held_out is not None:
+            self.exponent_ = self._fitted_exponent(self.model_.held_out)
+
+    def _fitted_exponent(self, held: HeldOut) -> float:
+        """The exponent of probabilities that suits the hidden categories best."""
+        found, codes = [], []
+        for k, (column, place) in enumerate(zip(self.encoding_.columns, self.encoding_.places, strict=True)):
+            if column.is_categorical and place.stop > place.start:
+                rows = held.hidden[:, place.start]
+                found.append(probabilities(self.encoding_, k, held.drawn[rows]))
+                codes.append(self.encoding_.decode(k, held.z[rows]).astype(np.int64))
+        return fitted_exponent(found, codes)
 
     def transform(self, X: Any) -> Any:
         """X `(n, columns)` with its gaps filled by estimates, in the form of X."""
         frame, missing, z = self._read(X)
-        numbers = self._numbers(z, missing, self.draws)
-        estimates = {k: estimate(self.encoding_.columns[k], drawn, self.estimate) for k, drawn in numbers.items()}
-        return like(self._filled(frame, missing, estimates), X)
+        found = self._predictions(z, missing, int(self.draws))
+        return like(self._filled(frame, missing, {k: p.estimate(self.estimate) for k, p in found.items()}), X)
 
     def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
         """Several completed tables whose gaps are filled with different draws, for Rubin's rules.
@@ -141,44 +156,40 @@ class DiffusionImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Returns:
             The tables, each in the form of X.
         """
-        count = self.n_imputations if n_imputations is None else n_imputations
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise InputError(f"n_imputations must be a positive integer, got {count!r}")
+        count = self._imputations(n_imputations)
         frame, missing, z = self._read(X)
-        numbers = self._numbers(z, missing, int(count))
-        return [
-            like(self._filled(frame, missing, {k: drawn[i] for k, drawn in numbers.items()}), X) for i in range(count)
-        ]
+        found = self._predictions(z, missing, self._draws_for(count))
+        return [like(self._filled(frame, missing, {k: p.draws[i] for k, p in found.items()}), X) for i in range(count)]
 
-    def _check_parameters(self) -> None:
-        for name in (
-            "laps",
-            "draws",
-            "n_imputations",
-            "sampling_steps",
-            *(("steps",) if self.steps is not None else ()),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a positive integer, got {value!r}")
-        if self.estimate not in ("mean", "median"):
-            raise InputError(f"estimate must be 'mean' or 'median', got {self.estimate!r}")
+    def predict_gaps(self, X: Any, draws: int | None = None) -> dict[Hashable, Predictions]:
+        """The distribution of the value in every gap, by the names of the columns that have gaps.
+
+        Args:
+            X: The table, `(n, columns)`.
+            draws: Per gap; the parameter of the imputer if None.
+        """
+        count = self.draws if draws is None else draws
+        require_count("draws", count)
+        _, missing, z = self._read(X)
+        return {p.column.name: p for p in self._predictions(z, missing, int(count)).values()}
 
     def _read(self, X: Any) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
         """The table, where it has gaps `(n, columns)`, and the matrix `(n, size)`."""
-        check_is_fitted(self, "encoding_")
+        check_is_fitted(self, "model_")
         frame = as_frame(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         return frame, frame.isna().to_numpy(), self.encoding_.encode(frame)
 
-    def _numbers(self, z: np.ndarray, missing: np.ndarray, draws: int) -> dict[int, np.ndarray]:
-        """Draws of the gaps of each column that has some, `(draws, gaps)`, as numbers."""
+    def _predictions(self, z: np.ndarray, missing: np.ndarray, draws: int) -> dict[int, Predictions]:
+        """The predictions of the columns that have gaps."""
         rows = np.flatnonzero(missing.any(1))
         if not len(rows):
             return {}
-        x = draw(self.priors_, z[rows], draws, steps=self.sampling_steps, seed=self.seed_)
-        gaps = missing[rows]
-        return {int(k): self.encoding_.decode(int(k), x[:, gaps[:, k]]) for k in np.flatnonzero(gaps.any(0))}
+        drawn, gaps = self.model_.draw(z[rows], draws, steps=int(self.sampling_steps), seed=self.seed_), missing[rows]
+        return {
+            int(k): predict(self.encoding_, int(k), drawn[gaps[:, k]], rows[gaps[:, k]], self.exponent_)
+            for k in np.flatnonzero(gaps.any(0))
+        }
 
     def _filled(self, frame: pd.DataFrame, missing: np.ndarray, numbers: dict[int, np.ndarray]) -> pd.DataFrame:
         frame = frame.copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,20 @@ from .assessment import ColumnAssessment
 from .columns import Column
 
 PICTURES = 24  # columns with a picture, those with most gaps
-SHOWN = 12  # categories in a picture
+SHOWN = 12  # categories, or whole numbers, that are drawn as bars
+LEAST_BINS, MOST_BINS = 8, 30  # of a histogram
+LETTERS = 36  # that fit below a picture in one line
 LOW, HIGH = 0.8, 0.97  # coverage of 90 % intervals outside which there is a warning
 MANY = 50  # hidden values from which it is trusted that far
 
 
 def write_page(
-    title: str, frame: pd.DataFrame, drawn: pd.DataFrame, columns: list[Column], found: list[ColumnAssessment]
+    title: str,
+    frame: pd.DataFrame,
+    drawn: pd.DataFrame,
+    columns: list[Column],
+    found: list[ColumnAssessment],
+    calibrated: bool = False,
 ) -> str:
     """The page.
 
@@ -29,6 +37,7 @@ def write_page(
         drawn: The table completed with one draw.
         columns: What the columns hold.
         found: The assessment of each.
+        calibrated: Whether the spread of the imputations was calibrated.
     """
     from jinja2 import Environment
 
@@ -47,6 +56,8 @@ def write_page(
         warnings=warnings_of(found),
         found=found,
         pictures=pictures,
+        colours=(MUTED, ACCENT),
+        calibrated=calibrated,
         left_out=len(with_gaps) - len(pictures),
     )
 
@@ -76,26 +87,36 @@ def warnings_of(found: list[ColumnAssessment]) -> list[str]:
 
 
 def _picture(frame: pd.DataFrame, drawn: pd.DataFrame, column: Column) -> str:
-    """Observed and imputed values of a column, as a PNG in a URL."""
+    """Observed and imputed values of a column, as a PNG in a URL. The page explains the colours."""
     gone = frame[column.name].isna().to_numpy()
     numbers = column.numbers(drawn[column.name])
     observed, imputed = numbers[~gone], numbers[gone]
     observed, imputed = observed[~np.isnan(observed)], imputed[~np.isnan(imputed)]
     figure, axes = new_figure(3.6, 2.1)
     axis = axes[0, 0]
+    levels = np.unique(observed)
     if column.is_categorical:
-        count = len(column.categories)
-        order = np.argsort(-np.bincount(observed.astype(int), minlength=count))[:SHOWN]
-        for values, colour, shift, label in ((observed, MUTED, -0.2, "observed"), (imputed, ACCENT, 0.2, "imputed")):
-            share = np.bincount(values.astype(int), minlength=count)[order] / max(1, len(values))
-            axis.bar(np.arange(len(order)) + shift, share, width=0.4, color=colour, label=label)
-        axis.set_xticks(np.arange(len(order)), [str(column.categories[k])[:10] for k in order], rotation=45, fontsize=7)
+        counts = np.bincount(observed.astype(int), minlength=len(column.categories))
+        order = np.argsort(-counts, kind="stable")[:SHOWN]
+        _bars(axis, observed, imputed, order, [str(column.categories[k])[:10] for k in order])
+    elif column.kind == "integer" and len(levels) <= SHOWN:
+        _bars(axis, observed, imputed, levels, [f"{level:g}" for level in levels])
     else:
         low, high = np.percentile(observed, [0.5, 99.5])
-        edges = np.linspace(low, high if high > low else low + 1, 31)
-        axis.hist(observed, edges, density=True, color=MUTED, alpha=0.7, label="observed")
-        axis.hist(imputed, edges, density=True, histtype="step", color=ACCENT, linewidth=1.5, label="imputed")
+        bins = int(np.clip(1.5 * np.sqrt(len(imputed)), LEAST_BINS, MOST_BINS))  # few values in many bins are all peaks
+        edges = np.linspace(low, high if high > low else low + 1, bins + 1)
+        axis.hist(observed, edges, density=True, color=MUTED, alpha=0.7)
+        axis.hist(imputed, edges, density=True, histtype="step", color=ACCENT, linewidth=1.5)
     axis.set_yticks([])
+    axis.spines[["top", "left", "right"]].set_visible(False)
     axis.tick_params(labelsize=7)
-    axis.legend(fontsize=7, frameon=False)
     return "data:image/png;base64," + base64.b64encode(to_png(figure)).decode()
+
+
+def _bars(axis: Any, observed: np.ndarray, imputed: np.ndarray, values: np.ndarray, labels: list[str]) -> None:
+    """The shares of values among the observed and the imputed ones, beside each other."""
+    places = np.arange(len(values))
+    for some, colour, shift in ((observed, MUTED, -0.2), (imputed, ACCENT, 0.2)):
+        axis.bar(places + shift, (some[:, None] == values).sum(0) / max(1, len(some)), width=0.4, color=colour)
+    crowded = sum(map(len, labels)) > LETTERS
+    axis.set_xticks(places, labels, rotation=30 if crowded else 0, ha="right" if crowded else "center")

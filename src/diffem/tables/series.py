@@ -12,21 +12,24 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..core.errors import InputError
+from .base import Imputer, require_count
+from .drawing import Draws
 from .encoding import Encoding
-from .engine import RARE, default_recipe, draw, learn
 from .frames import as_frame, like
+from .gaps import RARE
+from .predictions import Predictions, predict
+from .recipe import default_recipe
 from .windows import Grid, spacing, times_of
 
+LAPS = 8
 COVERED = 4  # windows of the training that hold a point
 BLOCK = 0.25  # longest gap that is made in additional windows, relative to the window
 
 
-class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class SeriesImputer(Imputer):
     """Fill the gaps of series of numbers, `(times, channels)`.
 
     X is a data frame whose index holds the times, numbers or dates, or an array with one row per unit of time; or a
@@ -36,7 +39,7 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     Args:
         window: Times in a window; gaps much longer than that are filled as if nothing was known around them.
         every: The distance of times on the grid, in nanoseconds for dates; the median difference if None.
-        laps: Laps of EM.
+        laps: Laps of EM; 8 if None.
         steps: Training steps in each; by the number of windows if None.
         draws: Posterior draws behind an estimate.
         n_imputations: Completed series that `sample_posterior` returns.
@@ -54,7 +57,7 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         *,
         window: int = 64,
         every: float | None = None,
-        laps: int = 8,
+        laps: int | None = None,
         steps: int | None = None,
         draws: int = 24,
         n_imputations: int = 5,
@@ -66,32 +69,30 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         out: str | Path | None = None,
         verbose: bool = False,
     ) -> None:
+        super().__init__(
+            laps=laps,
+            steps=steps,
+            draws=draws,
+            n_imputations=n_imputations,
+            estimate=estimate,
+            sampling_steps=sampling_steps,
+            random_state=random_state,
+            device=device,
+            recipe=recipe,
+            out=out,
+            verbose=verbose,
+        )
         self.window = window
         self.every = every
-        self.laps = laps
-        self.steps = steps
-        self.draws = draws
-        self.n_imputations = n_imputations
-        self.estimate = estimate
-        self.sampling_steps = sampling_steps
-        self.random_state = random_state
-        self.device = device
-        self.recipe = recipe
-        self.out = out
-        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from one or several series; y is not used."""
-        if self.estimate not in ("mean", "median"):
-            raise InputError(f"estimate must be 'mean' or 'median', got {self.estimate!r}")
-        if not isinstance(self.window, int | np.integer) or self.window < 4:
-            raise InputError(f"window must be an integer of at least 4, got {self.window!r}")
+        random = self._check_parameters()
+        require_count("window", self.window, least=4)
         frames = [as_frame(series, least_rows=2) for series in _listed(X)]
         validate_data(self, _listed(X)[0], reset=True, skip_check_array=True)
         if any(list(frame.columns) != list(frames[0].columns) for frame in frames):
             raise InputError("all series must have the same channels, in the same order")
-        random = check_random_state(self.random_state)
-        self.seed_ = int(random.randint(1 << 31))
         times = [times_of(frame) for frame in frames]
         self.every_ = float(self.every) if self.every is not None else spacing(times)
         whole = pd.concat(frames, ignore_index=True)
@@ -104,54 +105,43 @@ class SeriesImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         grids = [Grid.of(self.encoding_.encode(f), t, self.every_) for f, t in zip(frames, times, strict=True)]
         windows, held_out = _split(grids, int(self.window))
         windows = with_more_blocks(windows, random)
-        recipe = default_recipe(len(windows), self.laps, self.steps) | {
+        recipe = default_recipe(len(windows), self.laps or LAPS, self.steps) | {
             "network": {"kind": "conv1d", "hidden": [64, 64, 64, 64]},
             "gaussian": {},
         }
-        self.priors_ = learn(
-            windows,
-            recipe,
-            seed=self.seed_,
-            held_out=held_out,
-            gaps=block_gaps,
-            changes=dict(self.recipe or {}),
-            out=self.out,
-            device=self.device,
-            progress=self.verbose,
-        )
+        self.model_ = self._learner(recipe, block_gaps, lambda draws: draws).learn([(windows, held_out)])
         return self
 
     def transform(self, X: Any) -> Any:
         """The series with their gaps filled by estimates, in the form of X."""
-        combine = np.median if self.estimate == "median" else np.mean
         done = []
         for series in _listed(X):
-            frame, drawn = self._drawn(series, self.draws)
-            done.append(like(_filled(frame, combine(drawn, axis=0)), series))
+            frame, found = self._predictions(series, int(self.draws))
+            estimates = np.stack([p.estimate(self.estimate) for p in found], -1)
+            done.append(like(_filled(frame, estimates), series))
         return done if isinstance(X, list) else done[0]
 
     def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
         """Several completed versions of X, whose gaps are filled with draws that differ from one to the next."""
-        count = self.n_imputations if n_imputations is None else n_imputations
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise InputError(f"n_imputations must be a positive integer, got {count!r}")
+        count = self._imputations(n_imputations)
         done: list[list[Any]] = [[] for _ in range(count)]
         for series in _listed(X):
-            frame, drawn = self._drawn(series, int(count))
-            for kept, values in zip(done, drawn, strict=True):
-                kept.append(like(_filled(frame, values), series))
+            frame, found = self._predictions(series, self._draws_for(count))
+            for i, kept in enumerate(done):
+                kept.append(like(_filled(frame, np.stack([p.draws[i] for p in found], -1)), series))
         return done if isinstance(X, list) else [kept[0] for kept in done]
 
-    def _drawn(self, series: Any, draws: int) -> tuple[pd.DataFrame, np.ndarray]:
-        """The series, and draws of all its values `(draws, n, channels)`."""
-        check_is_fitted(self, "priors_")
+    def _predictions(self, series: Any, draws: int) -> tuple[pd.DataFrame, list[Predictions]]:
+        """The series `(n, channels)`, and predictions of all values of each channel."""
+        check_is_fitted(self, "model_")
         frame = as_frame(series)
         validate_data(self, series, reset=False, skip_check_array=True)
         grid = Grid.of(self.encoding_.encode(frame), times_of(frame), self.every_)
         windows, firsts = grid.windows(int(self.window), max(1, int(self.window) // 2))
-        x = draw(self.priors_, windows, draws, steps=self.sampling_steps, seed=self.seed_)
-        z = grid.joined(x, firsts)[:, grid.places]
-        return frame, np.stack([self.encoding_.decode(k, z) for k in range(z.shape[-1])], -1)
+        drawn = self.model_.draw(windows, draws, steps=int(self.sampling_steps), seed=self.seed_)
+        drawn = Draws(*(grid.joined(part, firsts)[..., grid.places, :] for part in (drawn.x, drawn.mean)))
+        rows = np.arange(len(frame))
+        return frame, [predict(self.encoding_, k, drawn, rows) for k in range(len(frame.columns))]
 
 
 def _listed(X: Any) -> list[Any]:
@@ -163,10 +153,10 @@ def _filled(frame: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
 
 
 def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Windows `(n, channels, length)` to learn from, and others, of every tenth series or the ends, to compare laps."""
+    """Windows `(n, channels, length)` to learn from, and others, of every fifth series or the ends, to predict."""
     stride = max(1, length // COVERED)
     if len(grids) >= 10:
-        kept, held = [grid for k, grid in enumerate(grids) if k % 10], grids[::10]
+        kept, held = [grid for k, grid in enumerate(grids) if k % 5], grids[::5]
     else:
         cuts = [grid.values.shape[1] - max(length, grid.values.shape[1] // 10) for grid in grids]
         long = all(cut >= 4 * length for cut in cuts)

@@ -1,0 +1,75 @@
+"""Draws as wide as their errors, and probabilities as sure as they are right, by hidden values of held-out rows.
+
+Around its expectation a draw is stretched by one factor per column, so that 90 % intervals hold 90 % of the hidden
+values. A factor per column keeps the correlations between the missing values of a row. Probabilities of categories p
+are replaced by powers pᵃ, normalised, with the exponent that gives the hidden categories the largest likelihood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .held_out import HeldOut, Snap
+from .scores import covered
+
+TARGET = 0.9
+FACTORS = np.geomspace(0.5, 2.0, 25)
+TRUSTED = 100  # hidden values of a column that count as much as those of all columns together
+EXPONENTS = np.linspace(0.4, 1.6, 25)
+FEW = 50  # hidden values below which nothing is changed
+
+
+def spread_factors(held: HeldOut, snap: Snap, numeric: np.ndarray) -> np.ndarray:
+    """Factors of the distance of draws from their expectation, of shape `(size, 1, ...)` for rows `(size, ...)`.
+
+    The factor of a column is a compromise between its own hidden values and those of all, the more its own the more
+    there are. All of them are then multiplied by a common one, so that the intervals of the whole table are right.
+
+    Args:
+        held: Held-out rows.
+        snap: Moves draws to the nearest ones that stand for possible values.
+        numeric: `(size,)`, which coordinates hold numbers; the others have the factor 1.
+    """
+    size = held.z.shape[1]
+    shape = (size, *(1,) * (held.z.ndim - 2))
+    hidden = held.hidden & numeric.reshape(shape)
+    owner = np.broadcast_to(np.arange(size).reshape(shape), held.z.shape)[hidden]
+    factors = np.ones(size)
+    if len(owner) < FEW:
+        return factors.reshape(shape)
+    inside = _inside(held, snap, hidden, factors.reshape(shape))
+    common = _factor(inside.mean(1))
+    for k in np.unique(owner):
+        own = inside[:, owner == k]
+        trust = own.shape[1] / (own.shape[1] + TRUSTED)
+        factors[k] = _factor(own.mean(1)) ** trust * common ** (1 - trust)
+    factors[numeric] *= _factor(_inside(held, snap, hidden, factors.reshape(shape)).mean(1))
+    return factors.clip(FACTORS[0], FACTORS[-1]).reshape(shape)
+
+
+def _inside(held: HeldOut, snap: Snap, hidden: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """How far the hidden values lie inside intervals that are wider by each of `FACTORS`, `(FACTORS, values)`."""
+    stretched = (snap(held.drawn.scaled(f * factors).x)[:, hidden] for f in FACTORS)
+    return np.stack([covered(draws, held.z[hidden], TARGET) for draws in stretched])
+
+
+def _factor(inside: np.ndarray) -> float:
+    """The factor whose intervals hold `TARGET` of the values, from the share of them in intervals of all `FACTORS`."""
+    return float(np.exp(np.interp(TARGET, np.maximum.accumulate(inside), np.log(FACTORS))))
+
+
+def sharpened(probabilities: np.ndarray, exponent: float) -> np.ndarray:
+    """Probabilities `(n, categories)` to a power, normalised."""
+    powers = probabilities**exponent
+    return powers / powers.sum(1, keepdims=True)
+
+
+def fitted_exponent(probabilities: Sequence[np.ndarray], codes: Sequence[np.ndarray]) -> float:
+    """The exponent with the least log-loss of codes `(n,)` by probabilities `(n, categories)`, of several columns."""
+    if sum(map(len, codes)) < FEW:
+        return 1.0
+    pairs = list(zip(probabilities, codes, strict=True))
+    likelihoods = [sum(float(np.log(sharpened(p, a)[np.arange(len(c)), c]).sum()) for p, c in pairs) for a in EXPONENTS]
+    return float(EXPONENTS[int(np.argmax(likelihoods))])

@@ -1,0 +1,115 @@
+"""Held-out rows: which laps of a run predict their hidden values best, and how these predictions are off.
+
+A table without much structure is learned by heart by late laps, and a small one that is nearly Gaussian is described
+best by the Gaussian start. Mixtures of several laps are better than each. So laps are added one after the other, the
+same one perhaps twice, as long as the CRPS of hidden values falls (Caruana et al., 2004).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..priors import GaussianPrior, Prior
+from .drawing import Draws, draw
+from .gaps import Gaps
+from .scores import coverage, crps
+
+DRAWS, STEPS = 12, 16  # of each prior, for a comparison
+ROWS, PATTERNS = 512, 4  # few rows are predicted with several patterns of gaps, until there are this many
+MEMBERS = 3  # priors in a mixture, at most
+WORTH = 0.002  # relative decrease of the CRPS from which another one is added
+SPREADS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5)  # factors of the standard deviations of a Gaussian
+
+Snap = Callable[[np.ndarray], np.ndarray]  # draws → the nearest ones that stand for possible values
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows with hidden values, and draws of them.
+
+    Attributes:
+        z: `(n, ...)`, the rows.
+        hidden: `(n, ...)`, which values were hidden.
+        drawn: Draws given the others.
+    """
+
+    z: np.ndarray
+    hidden: np.ndarray
+    drawn: Draws
+
+    @classmethod
+    def joined(cls, several: Sequence[HeldOut]) -> HeldOut:
+        """The rows of several runs together, with as many draws as each has at least."""
+        draws = min(len(one.drawn.x) for one in several)
+        x = np.concatenate([one.drawn.x[:draws] for one in several], 1)
+        mean = np.concatenate([one.drawn.mean for one in several])
+        return cls(
+            np.concatenate([one.z for one in several]), np.concatenate([one.hidden for one in several]), Draws(x, mean)
+        )
+
+
+def choose(
+    priors: Sequence[Prior], z: np.ndarray, gaps: Gaps, snap: Snap, numeric: np.ndarray, seed: int
+) -> tuple[list[Prior], HeldOut | None]:
+    """The priors whose draws, taken in turn, predict hidden values best, and these draws.
+
+    If there is nothing to hide, it is the last prior. A Gaussian prior in the list is replaced by one that is as wide
+    as its errors (`widened`).
+
+    Args:
+        priors: To choose from.
+        z: The rows, `(n, ...)`.
+        gaps: Which of their values to hide.
+        snap: Moves draws to the nearest ones that stand for possible values.
+        numeric: Which coordinates hold numbers.
+        seed: Of the random numbers.
+    """
+    z = np.concatenate([z] * int(np.clip(ROWS // len(z), 1, PATTERNS)))
+    hidden = ~np.isnan(z) & gaps(z.shape, np.random.RandomState(seed % (1 << 32)))
+    shown = np.where(hidden, np.nan, z).astype(np.float32)
+    rows = hidden.reshape(len(z), -1).any(1)
+    if not rows.any():
+        return [priors[-1]], None
+    z, hidden, shown = z[rows], hidden[rows], shown[rows]
+    candidates = [_fitting(prior, shown, z, hidden, seed) for prior in priors]
+    drawn = [
+        draw([prior], shown, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
+    ]
+    members = best_mixture([snap(one.x)[:, hidden] for one in drawn], z[hidden])
+    x = np.stack([drawn[k].x for k in members], 1).reshape(-1, *z.shape)  # in turn
+    mean = np.mean([drawn[k].mean for k in members], 0)
+    return [candidates[k] for k in members], HeldOut(z, hidden, Draws(x, mean))
+
+
+def _fitting(prior: Prior, shown: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:
+    if not isinstance(prior, GaussianPrior):
+        return prior
+    return widened(prior, draw([prior], shown, DRAWS, steps=STEPS, seed=seed).x[:, hidden], z[hidden])
+
+
+def best_mixture(draws: Sequence[np.ndarray], x: np.ndarray, most: int = MEMBERS) -> list[int]:
+    """Which of several sets of draws `(k, n)` to take in turn, perhaps repeatedly, for the least CRPS of x `(n,)`."""
+    members: list[int] = []
+    least = np.inf
+    while len(members) < most:
+        scores = [crps(np.concatenate([draws[m] for m in [*members, k]]), x) for k in range(len(draws))]
+        best = int(np.argmin(scores))
+        if scores[best] > (1 - WORTH) * least:
+            break
+        members, least = [*members, best], scores[best]
+    return members
+
+
+def widened(prior: GaussianPrior, draws: np.ndarray, x: np.ndarray) -> GaussianPrior:
+    """The prior with samples spread by the first of `SPREADS` with which draws `(k, n)` cover 90 % of x `(n,)`.
+
+    A covariance fitted to few rows is too sure of what it predicts. A larger one, with the noise of values as before,
+    has nearly the same posterior means and wider posteriors.
+    """
+    mean = draws.mean(0)
+    factor = next((s for s in SPREADS if coverage(mean + s * (draws - mean), x) >= 0.9), SPREADS[-1])
+    cov = prior.covariance().scaled(factor)
+    return GaussianPrior(prior.mean, cov, sigma_min=prior.sigma_min, sigma_max=prior.sigma_max)
