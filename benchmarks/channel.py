@@ -17,6 +17,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,8 @@ def _measured(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _origin(result: dict[str, Any]) -> dict[str, str]:
-    return {key: result[key] for key in ("command", "commit", "machine", "date")}
+    origin = {key: result[key] for key in ("command", "commit", "machine", "date")}
+    return origin | {"command": re.sub(r" --(out|results) \S+", "", origin["command"])}
 
 
 def main() -> None:
