@@ -143,9 +143,7 @@ class Shown:
     truth: np.ndarray | None
 
 
-def _shown(
-    obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None, prior: Prior
-) -> Shown | None:
+def _shown(obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None, prior: Prior) -> Shown | None:
     if obs is None:
         return None
     some = known_observations(prior, obs[index])
