@@ -40,7 +40,6 @@ from diffem.runs.rundir import RunDir
 from .record import RESULTS, merge, record
 
 SIGMA, DRAWS = 0.1, 4
-COMMAND = "python -m benchmarks.calibration --seeds 0 1 2 3 4"
 GAIN, OFFSET = (1.0, 0.7, 1.3, 1.6), (0.0, 0.3, -0.5, 0.8)
 FACTORS = (0.5, 0.8, 1.1, 1.4)
 SHORTER = {"laps": 2, "train.first_steps": 4000, "train.steps": 2000, "e_step.draws": 1}
@@ -214,7 +213,7 @@ def main() -> None:
     parser.add_argument("--merge", type=Path, help="join the results of parts in this folder, and measure nothing")
     arguments = parser.parse_args()
     if arguments.merge is not None:
-        print(merge("calibration", sorted(arguments.merge.glob("calibration-*.json")), COMMAND, figures))
+        print(merge("calibration", sorted(arguments.merge.glob("calibration-*.json")), figures))
         return
     rows: list[dict[str, Any]] = []
     for case in arguments.only:

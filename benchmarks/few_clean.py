@@ -32,7 +32,6 @@ CORRUPTED, CLEAN, WEIGHT = 5000, 50, 10
 CLEAN_SIGMA = 0.05  # stated for clean images: about the lowest diffusion noise level of the recipe
 SIGMA, DRAWS, EVALUATED = 0.1, 8, 1000
 CASES = ("without", "with")
-COMMAND = "python -m benchmarks.few_clean --data FOLDER"
 RECIPE = {
     "laps": 2,
     "network.hidden": [768, 768, 768],
@@ -91,7 +90,7 @@ def main() -> None:
     parser.add_argument("--merge", type=Path, help="join the results of parts in this folder, and measure nothing")
     arguments = parser.parse_args()
     if arguments.merge is not None:
-        print(merge("few-clean", sorted(arguments.merge.glob("few-clean-*.json")), COMMAND, figures))
+        print(merge("few-clean", sorted(arguments.merge.glob("few-clean-*.json")), figures))
         return
     rows: list[dict[str, Any]] = []
     for missing in arguments.missing:

@@ -69,30 +69,43 @@ def earlier(name: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
 def merge(
     name: str,
     parts: list[Path],
-    command: str,
     figures: Callable[[list[dict[str, Any]]], dict[str, float]],
     folder: Path = RESULTS,
 ) -> Path:
-    """Join the results of parts of a benchmark that ran at the same time, from one commit on one machine.
+    """Join the results of parts of a benchmark. Rows of another source than that of the first part keep their own.
 
     Args:
         name: The name of the result.
         parts: The files of the parts.
-        command: The command that measures all parts one after the other.
         figures: Computes the figures from all rows.
         folder: The folder of the result.
     """
     read = [json.loads(path.read_text()) for path in parts]
-    if len({(part["commit"], part["machine"]) for part in read}) != 1:
-        raise ValueError(
-            f"needed: results of one commit on one machine, got {[(p['commit'], p['machine']) for p in read]}"
-        )
-    rows = [row for part in read for row in part["rows"]]
+    for part in read:
+        part["command"] = _without_folders(part["command"])
+    first, rows = read[0], []
+    for part in read:
+        alike = all(part[key] == first[key] for key in ("command", "commit", "machine"))
+        origin = {} if alike else {key: part[key] for key in ("command", "commit", "machine", "date")}
+        rows += [origin | row for row in part["rows"]]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    result = read[0] | {"name": name, "command": command, "figures": figures(rows), "rows": rows}
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(json.dumps(first | {"name": name, "figures": figures(rows), "rows": rows}, indent=1) + "\n")
     return path
+
+
+def _without_folders(command: str) -> str:
+    """A command without the options that only say where data and results are."""
+    words, kept = command.split(), []
+    while words:
+        word = words.pop(0)
+        if word == "--data":
+            kept += [word, "FOLDER"]
+        elif word not in ("--name", "--results", "--out"):
+            kept.append(word)
+            continue
+        words.pop(0)
+    return " ".join(kept)
 
 
 def load(name: str) -> dict[str, Any]:

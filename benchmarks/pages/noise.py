@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .parts import prose, source, table
+from .parts import kept, prose, source, table
 
 
 def noise(result: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def few_clean(result: dict[str, Any]) -> str:
         "with 50 clean",
         "change of the learned prior",
     ]
-    return "\n\n".join([table(header, rows), source(result)])
+    return "\n\n".join([table(header, rows), source(result), *kept(result)])
 
 
 def calibration(result: dict[str, Any]) -> str:
@@ -69,7 +69,7 @@ def calibration(result: dict[str, Any]) -> str:
             f"of {len(shared)} seeds."
         )
     )
-    given = next(row for row in rows if row["case"] == "width-given")
+    given = next((row for row in rows if row["case"] == "width-given"), None)
     runs = [row for row in rows if "path" in row]
     lines = [
         [
@@ -80,10 +80,11 @@ def calibration(result: dict[str, Any]) -> str:
         ]
         for row in runs
     ]
-    lines.append(["given, 1", "", "", f"{given['mse_draw']:.4f}"])
+    if given is not None:
+        lines.append(["given, 1", "", "", f"{given['mse_draw']:.4f}"])
     parts.append("Whole runs, with the width after the start and after each lap, and the squared error of a draw:")
     parts.append(table(["first width", "path", "standard error", "draw"], lines))
-    return "\n\n".join([*parts, source(result)])
+    return "\n\n".join([*parts, source(result), *kept(result)])
 
 
 PARAMETERS = {
