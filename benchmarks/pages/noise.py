@@ -64,7 +64,7 @@ def calibration(result: dict[str, Any]) -> str:
     parts.append(
         prose(
             f"Errors are relative to the largest true value. Gains and offsets of four groups (`priors.calibrate`), "
-            f"largest errors of {len(gains)} seeds: {gain:.1%} of the gain, {offset:.1%} of the size of y for the "
+            f"largest errors of {len(gains)} seed{'s' * (len(gains) > 1)}: {gain:.1%} of the gain, {offset:.1%} of the size of y for the "
             f"offset. One width for all observations: “cannot tell” for {sum(not row['determined'] for row in shared)} "
             f"of {len(shared)} seeds."
         )
