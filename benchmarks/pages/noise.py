@@ -61,10 +61,11 @@ def calibration(result: dict[str, Any]) -> str:
     shared = [row for row in rows if row["case"] == "one-width"]
     gains = [row for row in rows if row["case"] == "gain"]
     gain, offset = (max(row[key] for row in gains) for key in ("gain_error", "offset_error"))
+    seeds = f"{len(gains)} seeds" if len(gains) > 1 else "one seed"
     parts.append(
         prose(
             f"Errors are relative to the largest true value. Gains and offsets of four groups (`priors.calibrate`), "
-            f"largest errors of {len(gains)} seeds: {gain:.1%} of the gain, {offset:.1%} of the size of y for the "
+            f"largest errors of {seeds}: {gain:.1%} of the gain, {offset:.1%} of the size of y for the "
             f"offset. One width for all observations: “cannot tell” for {sum(not row['determined'] for row in shared)} "
             f"of {len(shared)} seeds."
         )
