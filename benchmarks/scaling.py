@@ -30,7 +30,7 @@ from diffem import Observations, operators, priors
 from diffem.core import processes
 from diffem.files import writing as files
 from diffem.nn import MLP
-from diffem.observations.lazy import StoredObservations
+from diffem.observations.lazy import LazyObservations
 
 from .record import RESULTS, record
 
@@ -143,7 +143,7 @@ def memory_of(n: int, folder: str, out: str) -> None:
             Path(out).write_text(json.dumps({"observations": n, "mib": _peak() - before, "seconds": data["e_seconds"]}))
             os._exit(0)
 
-    diffem.fit(StoredObservations(Mapped(path, n)), recipe, f"{folder}/run", start=prior, progress=False, say=say)
+    diffem.fit(LazyObservations(Mapped(path, n)), recipe, f"{folder}/run", start=prior, progress=False, say=say)
 
 
 def _status(name: str) -> float:

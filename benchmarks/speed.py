@@ -21,7 +21,7 @@ from diffem.em.conditioning import Instruments
 from diffem.em.maximization import maximization
 from diffem.em.start import shown_inputs
 from diffem.nn.networks import make_network
-from diffem.observations.lazy import stored
+from diffem.observations.lazy import as_lazy
 from diffem.runs.recipe import load_recipe
 
 from .record import RESULTS, record
@@ -56,7 +56,7 @@ def main() -> None:
     settings, shape = recipe.network.model_dump(), (3, 32, 32)
     mask = torch.rand(8192, 1, 32, 32, device="cuda") < 0.25
     everything = Observations(torch.randn(8192, *shape, device="cuda"), operators.Mask(mask), sigma=1e-3)
-    instruments = Instruments(stored(everything), 1.0, torch.device("cuda")) if recipe.conditional else None
+    instruments = Instruments(as_lazy(everything), 1.0, torch.device("cuda")) if recipe.conditional else None
     if instruments is not None:
         settings, k = {**settings, "shown": shown_inputs(settings, instruments.family, shape)}, 0
     family = None if instruments is None else instruments.family

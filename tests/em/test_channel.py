@@ -16,7 +16,7 @@ from diffem.core.randomness import Stream
 from diffem.em.simulating import Simulations
 from diffem.em.trainer import Trainer
 from diffem.observations.features import features_of
-from diffem.observations.lazy import stored
+from diffem.observations.lazy import as_lazy
 from diffem.priors.family import Family
 
 from .small import CONDITIONAL
@@ -114,7 +114,7 @@ def test_without_an_observation_the_network_is_the_prior(run: Any) -> None:
 def test_examples_have_fresh_measurements_at_their_addresses() -> None:
     """The features of an example do not depend on its batch, and differ from position to position and lap to lap."""
     obs = observations()
-    made = Simulations(stored(obs), 0.7, 0, torch.device("cpu"))
+    made = Simulations(as_lazy(obs), 0.7, 0, torch.device("cpu"))
     x, others = samples(6) / 0.7, torch.tensor([5, 9, -1, 5, 9, 0])
     position = torch.arange(100, 106)
     whole = made.information(x, others, position, 1)

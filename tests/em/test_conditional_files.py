@@ -12,7 +12,7 @@ from diffem import InputError, Observations, operators
 from diffem.em.conditioning import Instruments
 from diffem.nn.networks import make_network
 from diffem.observations.information import information_of
-from diffem.observations.lazy import stored
+from diffem.observations.lazy import as_lazy
 from diffem.priors.diffusion import DiffusionPrior
 from diffem.priors.family import Family
 
@@ -68,7 +68,7 @@ def test_a_conditional_prior_converts_to_an_ordinary_prior(conditional_run: diff
     ],
 )
 def test_a_damaged_family_is_rejected(change: dict[str, object], words: str) -> None:
-    note = Instruments(stored(observations(8)), 1.0, CPU).family.note()
+    note = Instruments(as_lazy(observations(8)), 1.0, CPU).family.note()
     with pytest.raises(InputError, match=words):
         Family.read({**note, **change})
 
@@ -76,7 +76,7 @@ def test_a_damaged_family_is_rejected(change: dict[str, object], words: str) -> 
 def test_a_mask_shared_by_channels_is_described_by_one_number_per_pixel() -> None:
     mask = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.5
     obs = Observations(torch.zeros(6, 3, 4, 4), operators.Mask(mask), sigma=0.1)
-    instruments = Instruments(stored(obs), 1.0, CPU)
+    instruments = Instruments(as_lazy(obs), 1.0, CPU)
     assert (instruments.family.description, instruments.family.shape) == ("pixels", (4, 4, 4))
     shown = instruments.family.describe(instruments[torch.arange(6)], torch.ones(6, 3, 4, 4), torch.full((6,), 1e3))
     torch.testing.assert_close(shown, mask.expand(6, 4, 4, 4).float(), rtol=0, atol=1e-6)

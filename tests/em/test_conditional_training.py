@@ -12,7 +12,7 @@ from diffem.em.start import denoiser_to_train, shown_inputs
 from diffem.metrics import coverage
 from diffem.nn.networks import make_network
 from diffem.observations.information import information_of
-from diffem.observations.lazy import stored
+from diffem.observations.lazy import as_lazy
 from diffem.priors.diffusion import DiffusionPrior
 from diffem.priors.preconditioning import Preconditioning
 from diffem.runs.recipe import Train, load_recipe
@@ -59,7 +59,7 @@ def test_inputs_and_targets_have_unit_size(name: str) -> None:
 
 def conditional_prior(obs: Observations, seed: int = 0) -> DiffusionPrior:
     """An untrained conditional network whose weights are all random, those of the description too."""
-    instruments = Instruments(stored(obs), 0.7, CPU)
+    instruments = Instruments(as_lazy(obs), 0.7, CPU)
     settings = {"kind": "mlp", "hidden": [32, 32], "embedding": 16}
     settings["shown"] = shown_inputs(settings, instruments.family, obs.x_shape)
     torch.manual_seed(seed)
@@ -106,7 +106,7 @@ def test_new_inputs_start_without_effect_and_keep_the_weights_of_the_prior() -> 
     network = make_network("mlp", (4,), {"hidden": [16], "embedding": 8})
     prior = DiffusionPrior(network, event_shape=(4,), settings=settings).eval()
     gaussian = priors.GaussianPrior(torch.zeros(4), torch.eye(4))
-    family = Instruments(stored(obs), gaussian.scale, CPU).family
+    family = Instruments(as_lazy(obs), gaussian.scale, CPU).family
     extended = denoiser_to_train(prior, gaussian, load_recipe(CONDITIONAL), family).eval()
     assert extended.settings["shown"] == 8
     x, log_sigma = torch.randn(3, 4), torch.zeros(3)
@@ -138,7 +138,7 @@ def test_a_trained_network_draws_from_the_posterior_of_a_gaussian(
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     gaussian, x, obs = gaussian_problem(draws, generator)
-    instruments = Instruments(stored(obs), gaussian.scale, CPU)
+    instruments = Instruments(as_lazy(obs), gaussian.scale, CPU)
     settings = {"kind": "mlp", "hidden": [width] * 3, "embedding": 32}
     settings["shown"] = shown_inputs(settings, instruments.family, (16,))
     torch.manual_seed(0)
@@ -182,7 +182,7 @@ def test_examples_use_operators_of_other_observations() -> None:
 
 def test_operators_are_those_of_the_selected_observations() -> None:
     obs = observations(30)
-    instruments = Instruments(stored(obs), 0.5, CPU)
+    instruments = Instruments(as_lazy(obs), 0.5, CPU)
     rows = torch.tensor([4, -1, 29])
     gains = instruments[rows].gains
     expected = information_of(obs).scaled(0.5).gains[[4, 0, 29]]
@@ -198,7 +198,7 @@ def test_the_description_reaches_unets_of_any_size(event: tuple[int, ...]) -> No
         torch.randn(5, *event, generator=torch.Generator().manual_seed(1)), operators.Mask(mask), sigma=0.1
     )
     gaussian = priors.GaussianPrior(torch.zeros(event), torch.eye(mask[0].numel()))
-    family = Instruments(stored(obs), gaussian.scale, CPU).family
+    family = Instruments(as_lazy(obs), gaussian.scale, CPU).family
     network = {"kind": "unet", "hidden": [4, 8], "blocks": 1, "embedding": 8}
     prior = denoiser_to_train(gaussian, gaussian, load_recipe({**CONDITIONAL, "network": network}), family).eval()
     before = prior.posterior(obs, method="conditional")(torch.zeros(5, *event), 1.0)

@@ -9,7 +9,7 @@ from diffem import CastWarning, InputError, Observations, RunWarning, metrics, o
 from diffem.em import given
 from diffem.em.evaluation import evaluate
 from diffem.em.given import suspicions
-from diffem.observations.lazy import MemoryShelf, StoredObservations
+from diffem.observations.lazy import LazyObservations, MemorySource
 from diffem.observations.precision import in_float32, lossy
 
 from .small import RECIPE, observations
@@ -99,9 +99,9 @@ def test_gaussians_stay_in_float64():
 
 def test_observations_on_disk_are_converted_as_they_are_read():
     obs = Observations(table().astype(np.float64), sigma=0.1)
-    stored = StoredObservations(MemoryShelf(obs), torch.arange(10, 60))
+    stored = LazyObservations(MemorySource(obs), torch.arange(10, 60))
     cast = in_float32(stored)
-    assert isinstance(cast, StoredObservations)
+    assert isinstance(cast, LazyObservations)
     assert cast[3:5].y.dtype == torch.float32
     assert torch.equal(cast[3:5].y, obs[13:15].y.float())
     assert torch.equal(cast.counts(), obs[10:60].counts())

@@ -11,7 +11,7 @@ from diffem.em.maximization import maximization
 from diffem.files import memory
 from diffem.files.arrays import array_rows
 from diffem.nn import MLP
-from diffem.observations.lazy import StoredObservations
+from diffem.observations.lazy import LazyObservations
 from diffem.runs.draws import DrawStore
 from diffem.runs.lap_draws import StoredDraws, lap_draws
 from diffem.runs.recipe import Train
@@ -71,7 +71,7 @@ def test_rows_of_draws_are_those_of_all_draws(draws):
 
 def test_training_on_draws_and_operators_on_disk(draws, tmp_path, monkeypatch):
     obs = observations()
-    disk = StoredObservations(Disk(tmp_path, obs))
+    disk = LazyObservations(Disk(tmp_path, obs))
     owners = draws.owners(2)
     plain = trained(draws.all())
     measured = trained(draws.all(), measured=0.5, measured_with=(obs.A, owners, obs.cov))
@@ -82,11 +82,11 @@ def test_training_on_draws_and_operators_on_disk(draws, tmp_path, monkeypatch):
     assert isinstance(read, StoredDraws)
     assert same(plain, trained(read))
     assert same(measured, trained(read, measured=0.5, measured_with=(disk.operators(), owners, disk.noises())))
-    assert disk._shelf.largest <= 136  # the gain is measured on the first 256
+    assert disk._source.largest <= 136  # the gain is measured on the first 256
     monkeypatch.setattr("diffem.em.measured_loss.PROBES", 10)
-    disk._shelf.largest = 0
+    disk._source.largest = 0
     trained(read, measured=0.5, measured_with=(disk.operators(), owners, disk.noises()))
-    assert disk._shelf.largest == 24  # a batch
+    assert disk._source.largest == 24  # a batch
 
 
 def test_a_run_over_files_is_the_run_in_memory_bit_for_bit(tmp_path, monkeypatch):
@@ -98,11 +98,11 @@ def test_a_run_over_files_is_the_run_in_memory_bit_for_bit(tmp_path, monkeypatch
     monkeypatch.setattr("diffem.em.measured_loss.PROBES", 16)
     monkeypatch.setattr("diffem.em.model_check.CHECKED", 32)
     obs = observations()
-    shelf = Disk(tmp_path, obs)
+    source = Disk(tmp_path, obs)
     memory_run = diffem.fit(obs, recipe, tmp_path / "memory", progress=False)
     monkeypatch.setattr(memory, "RESIDENT_BYTES", 0)
-    disk_run = diffem.fit(StoredObservations(shelf), recipe, tmp_path / "disk", progress=False)
-    assert shelf.largest == 40  # of 136: a batch of the start, a shard
+    disk_run = diffem.fit(LazyObservations(source), recipe, tmp_path / "disk", progress=False)
+    assert source.largest == 40  # of 136: a batch of the start, a shard
     for lap in (0, 1, 2):
         a, b = (diffem.load(run.path, lap=lap).state_dict() for run in (memory_run, disk_run))
         assert all(torch.equal(a[name], b[name]) for name in a)

@@ -7,7 +7,7 @@ import torch
 
 from diffem import InputError, Observations, operators
 from diffem.linalg import UnknownNoise
-from diffem.observations.lazy import stored
+from diffem.observations.lazy import as_lazy
 from diffem.observations.levels import level_count, with_levels
 
 Y = torch.arange(24.0).reshape(6, 4)
@@ -31,7 +31,7 @@ def test_one_level_for_all():
 def test_labels_name_the_group_of_every_observation():
     obs, sigma = unknown(groups=[5, 5, 7, 7, 7, 9]), torch.tensor([1.0, 2.0, 3.0])
     assert variances(with_levels(obs, sigma))[:, 0].tolist() == [1, 1, 4, 4, 4, 9]
-    for part in (obs[4:], stored(obs)[4:]):  # a part has all levels of the whole
+    for part in (obs[4:], as_lazy(obs)[4:]):  # a part has all levels of the whole
         assert variances(with_levels(part, sigma))[:, 0].tolist() == [4, 9]
 
 

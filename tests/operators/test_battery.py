@@ -6,7 +6,7 @@ import torch
 from diffem import Observations, operators
 from diffem.files import memory
 from diffem.observations.fingerprint import data_fingerprint
-from diffem.observations.lazy import StoredObservations
+from diffem.observations.lazy import LazyObservations
 
 from ..exact import matrix_of
 from .registry import REGISTRY
@@ -152,7 +152,7 @@ def test_save_and_load(name, resident, tmp_path, monkeypatch):
     again = Observations.load(tmp_path / "obs.safetensors")
     # a shared parameter with five rows, the number of observations, prevents a file from being read in parts
     on_disk = not resident and name not in ("dense", "blur zero")
-    assert isinstance(again, StoredObservations) == on_disk
+    assert isinstance(again, LazyObservations) == on_disk
     assert data_fingerprint(again) == data_fingerprint(obs)
     if on_disk:
         rows = torch.tensor([2, 0])

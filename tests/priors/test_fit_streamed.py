@@ -5,7 +5,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.files import memory
-from diffem.observations.lazy import StoredObservations
+from diffem.observations.lazy import LazyObservations
 
 from .test_fit import problem
 
@@ -48,7 +48,7 @@ def test_fits_on_disk_and_in_memory_are_bit_identical(case, monkeypatch):
     )  # several batches for passes that only read the data
     fits = []
     for budget in (1 << 30, 0):
-        for observations in (obs, StoredObservations(Counted(obs))):
+        for observations in (obs, LazyObservations(Counted(obs))):
             monkeypatch.setattr(memory, "RESIDENT_BYTES", budget)
             fits.append(priors.fit_gaussian(observations, rank, rounds=7, batch_size=16))
     for fit in fits[1:]:
@@ -63,11 +63,11 @@ def test_observations_beyond_the_budget_are_read_a_batch_at_a_time(case, monkeyp
     monkeypatch.setattr("diffem.observations.batches.SCANNED_BYTES", 1)  # one at a time
     read = {}
     for budget in (1 << 30, 0):
-        shelf = Counted(obs)
+        source = Counted(obs)
         monkeypatch.setattr(memory, "RESIDENT_BYTES", budget)
-        priors.fit_gaussian(StoredObservations(shelf), rank, rounds=7, batch_size=16)
-        assert shelf.largest <= 16
-        read[budget] = shelf.rows
+        priors.fit_gaussian(LazyObservations(source), rank, rounds=7, batch_size=16)
+        assert source.largest <= 16
+        read[budget] = source.rows
     # within the budget, all rounds, or the two passes of the closed form, use the data read by the first
     passes = 2 if case == "everything measured" else 7
     assert read[0] - read[1 << 30] >= (passes - 1) * len(obs)

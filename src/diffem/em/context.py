@@ -15,7 +15,7 @@ from ..core.interruption import Interruption, Preempted, polled
 from ..core.processes import Processes
 from ..observations import Observations
 from ..observations.features import is_simulated
-from ..observations.lazy import StoredObservations, stored
+from ..observations.lazy import LazyObservations, as_lazy
 from ..priors import Prior
 from ..priors.files import load_prior
 from ..runs.draws import DrawStore
@@ -45,7 +45,7 @@ class SplitObservations:
         held_index: The positions of `held_out` among all observations.
     """
 
-    train: StoredObservations
+    train: LazyObservations
     index: Tensor
     shown: Observations
     held_out: Observations | None
@@ -57,8 +57,8 @@ class SplitObservations:
         index, held = split(len(obs), held_out)
         shown = (obs[held] if len(held) else obs[: min(SHOWN, len(obs))]).to(device)
         if len(held) == 0:
-            return cls(stored(obs)[index], index, shown, None, held)
-        return cls(stored(obs)[index], index, shown, shown.informative(), held[~shown.empty().cpu()])
+            return cls(as_lazy(obs)[index], index, shown, None, held)
+        return cls(as_lazy(obs)[index], index, shown, shown.informative(), held[~shown.empty().cpu()])
 
 
 class RunContext:

@@ -43,7 +43,7 @@ from ..files import memory
 from ..linalg import Covariance, Isotropic
 from ..linalg.inner import axpy, dot
 from ..observations import Observations
-from ..observations.lazy import StoredNoise, StoredOperators
+from ..observations.lazy import LazyNoise, LazyOperators
 from ..observations.matrices import measurement_matrices, noise_matrices
 from ..operators import Operator
 from ..operators.gain import mean_gain
@@ -75,8 +75,8 @@ class Determined(Protocol):
 
 
 def determined(
-    A: Operator | StoredOperators,
-    noise: Covariance | StoredNoise,
+    A: Operator | LazyOperators,
+    noise: Covariance | LazyNoise,
     count: int,
     event_shape: tuple[int, ...],
     scale: float,
@@ -102,7 +102,7 @@ class _Source:
     """Operators and noise of all observations, in memory or on disk."""
 
     def __init__(
-        self, A: Operator | StoredOperators, noise: Covariance | StoredNoise, event_shape: tuple[int, ...], scale: float
+        self, A: Operator | LazyOperators, noise: Covariance | LazyNoise, event_shape: tuple[int, ...], scale: float
     ) -> None:
         self.A, self.noise, self.event_shape, self.variance = A, noise, event_shape, scale**2
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.processes import ALONE, Processes
 from ..core.randomness import Stream
-from ..observations.lazy import StoredObservations
+from ..observations.lazy import LazyObservations
 from ..runs.draws import DrawStore
 from ..runs.lap_draws import StoredDraws
 from .augment import Augment
@@ -105,7 +105,7 @@ class Examples:
         return self.augment(x, u)
 
 
-def draw_repeats(obs: StoredObservations, store: DrawStore, draws: int) -> Tensor | None:
+def draw_repeats(obs: LazyObservations, store: DrawStore, draws: int) -> Tensor | None:
     """How often an epoch uses each of `draws` draws, `(draws,)`; None if the observations have no weights.
 
     Args:

@@ -25,7 +25,7 @@ from ..files.writing import read_json, write_json, write_text
 from ..nn.networks import make_network
 from ..observations import Observations
 from ..observations.fingerprint import data_fingerprint, fingerprint
-from ..observations.lazy import stored
+from ..observations.lazy import as_lazy
 from ..operators import Operator
 from ..priors.base import Prior
 from ..priors.files import READABLE, _rebuild, load_with_description, pack
@@ -62,7 +62,7 @@ def describe_operator(A: Operator, n: int) -> dict[str, Any]:
 
 def describe_observations(obs: Observations) -> dict[str, Any]:
     """Describe observations: shapes and operator of the first one, mean noise variance and fingerprint of all."""
-    obs = stored(obs)
+    obs = as_lazy(obs)
     one, variance = obs[:1].read(), 0.0
     for part in obs.parts():
         variances = part.cov.diagonal(part.y.shape[1:])

@@ -14,7 +14,7 @@ from ..core.processes import ALONE, Processes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..linalg import Covariance
-from ..observations.lazy import StoredNoise, StoredOperators
+from ..observations.lazy import LazyNoise, LazyOperators
 from ..operators import Operator
 from ..priors import DiffusionPrior
 from ..runs.lap_draws import StoredDraws
@@ -36,7 +36,7 @@ BLOCK_BYTES = 1 << 25  # bytes of random numbers per block of steps
 GPU_BLOCK_BYTES = 1 << 27  # a GPU waits for the host once per block
 
 # the operators of all observations, the observation of every draw `(n,)`, and the noise
-MeasuredWith = tuple[Operator | StoredOperators, Tensor, Covariance | StoredNoise]
+MeasuredWith = tuple[Operator | LazyOperators, Tensor, Covariance | LazyNoise]
 
 
 def maximization(

@@ -19,7 +19,7 @@ from ..core.errors import InputError
 from ..files.origin import Origin
 from ..linalg import UnknownNoise
 from ..observations import Observations
-from ..observations.lazy import stored
+from ..observations.lazy import as_lazy
 from ..observations.levels import with_levels
 from ..priors import GaussianPrior, fit_gaussian
 from ..priors.levels import NoiseLevels
@@ -104,7 +104,7 @@ def _split(
 
 def _by_group(recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None) -> NoiseLevels:
     """One level per group of observations, each from the observations of its group."""
-    whole = stored(obs)
+    whole = as_lazy(obs)
     labels = torch.cat([_labels(part) for part in whole.parts()])
     found, spreads = [], []
     for group in range(int(labels.max()) + 1):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..files.origin import Origin
-from ..observations.lazy import stored
+from ..observations.lazy import as_lazy
 from ..priors import GaussianPrior, OperatorParameters, Prior
 from ..priors.parameter_scoring import score_parameters
 from ..priors.parameters import with_parameters
@@ -27,7 +27,7 @@ class ParameterLearner(Unknowns):
         self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
     ) -> tuple[GaussianPrior, dict[str, Any]]:
         parameters = self._first(progress)
-        known = stored(with_parameters(self._train(), parameters))
+        known = as_lazy(with_parameters(self._train(), parameters))
         prior, notes = gaussian_start(self.recipe, known, device, progress, state_file, origin)
         prior.operator_parameters = parameters
         return prior, notes

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.randomness import Stream
 from ..observations.batches import scanned_together
 from ..observations.features import Features, features_of
-from ..observations.lazy import StoredObservations
+from ..observations.lazy import LazyObservations
 from ..operators import Channel
 from ..priors.family import Family
 
@@ -36,7 +36,7 @@ class Simulations:
 
     resident = False
 
-    def __init__(self, obs: StoredObservations, scale: float, seed: int, device: torch.device) -> None:
+    def __init__(self, obs: LazyObservations, scale: float, seed: int, device: torch.device) -> None:
         self._obs, self._scale, self._seed = obs, scale, seed
         # with parameters of their own, on the device if memory allows; otherwise one channel for all
         self._channels = obs.operators().to(device) if obs[:1].A.per_observation() else None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..files.origin import Origin
 from ..observations import Observations
-from ..observations.lazy import stored
+from ..observations.lazy import as_lazy
 from ..priors import GaussianPrior, Prior
 from ..priors.base import known_observations
 from ..runs.draws import DrawStore
@@ -62,4 +62,4 @@ class Unknowns:
         return {}
 
     def _train(self) -> Observations:
-        return stored(self.obs)[self.index]
+        return as_lazy(self.obs)[self.index]

@@ -26,7 +26,7 @@ from ..files.rows import RowsInFile
 from ..files.writing import cache_folder, file_digest, read_json, write_json
 from ..linalg import Isotropic
 from ..observations import Observations
-from ..observations.lazy import StoredObservations
+from ..observations.lazy import LazyObservations
 from ..operators import Fourier
 from .kspace import operator, put_columns
 
@@ -116,7 +116,7 @@ class KspaceCache:
 
     def observations(self) -> Observations:
         """All observations: in memory if the cache is, otherwise read on demand."""
-        return StoredObservations(self) if self.on_disk else self.read(torch.arange(len(self)))
+        return LazyObservations(self) if self.on_disk else self.read(torch.arange(len(self)))
 
     @property
     def reference(self) -> Tensor | None:

@@ -22,7 +22,7 @@ from ..linalg import Diagonal, Isotropic, dot
 from ..operators import Mask
 from ..operators.coordinates import Basis, coordinate_gains, to_coordinates
 from ..operators.spectrum import Entries
-from .lazy import StoredObservations, stored
+from .lazy import LazyObservations, as_lazy
 from .observations import Observations
 
 NOTHING = 1e-14  # information, in units of the data's scale, that is below the rounding of sums
@@ -33,7 +33,7 @@ ROUNDING = 1e-26  # relative size of zeros in the float64 transform of a kernel
 class Coordinates:
     """Observations of single coordinates of Bx, `(n, N)`, and the basis B."""
 
-    obs: StoredObservations
+    obs: LazyObservations
     basis: Basis
 
 
@@ -50,13 +50,13 @@ def diagonalised(obs: Observations) -> Coordinates | None:
         return None
     if not isinstance(spectrum.basis, Entries) and not isinstance(first.cov, Isotropic):
         return None  # with unequal noise the information may be diagonal for some observations only
-    return Coordinates(StoredObservations(_CoordinateShelf(stored(obs))), spectrum.basis)
+    return Coordinates(LazyObservations(_CoordinateSource(as_lazy(obs))), spectrum.basis)
 
 
-class _CoordinateShelf:
+class _CoordinateSource:
     """The coordinates of lazy observations, computed when they are read."""
 
-    def __init__(self, obs: StoredObservations) -> None:
+    def __init__(self, obs: LazyObservations) -> None:
         self._obs, self.adaptive, self.digest = obs, obs.adaptive, None
         self.x_shape: tuple[int, ...] = (math.prod(obs.x_shape),)
 
@@ -95,4 +95,4 @@ def measured_coordinates(obs: Observations) -> tuple[Tensor, Tensor, Tensor]:
 
 def likelihood_factor(obs: Observations, device: torch.device | None = None) -> float:
     """Sum over all observations of the log factor between their likelihood and that of their coordinates."""
-    return sum(float(measured_coordinates(part.to(device or part.y.device))[2].sum()) for part in stored(obs).parts())
+    return sum(float(measured_coordinates(part.to(device or part.y.device))[2].sum()) for part in as_lazy(obs).parts())

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from ..files.reading import digest, json_checksum
-from .lazy import StoredObservations
+from .lazy import LazyObservations
 from .observations import Observations
 
 
@@ -45,7 +45,7 @@ def _combined(hashed: dict[str, _Hashed]) -> str:
 
 def tensors_fingerprint(obs: Observations) -> str:
     """Compute `fingerprint(obs.tensors())`; observations on disk are read part by part."""
-    if not isinstance(obs, StoredObservations) or obs.digest is not None:
+    if not isinstance(obs, LazyObservations) or obs.digest is not None:
         return fingerprint(obs.tensors())
     hashed: dict[str, _Hashed] = {}
     for part in obs.parts():

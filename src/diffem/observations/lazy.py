@@ -1,6 +1,6 @@
 """Lazy observations: they stay on disk until a part of them is used.
 
-A `Shelf` has a length and reads observations by their row numbers. Indexing lazy observations stores row numbers only.
+A `Source` has a length and reads observations by their row numbers. Indexing lazy observations stores row numbers only.
 Access to y, A or the noise, or a move to a device, reads these rows. A run that works shard by shard therefore needs
 memory for one shard only.
 """
@@ -25,7 +25,7 @@ from .observations import Observations
 Part = TypeVar("Part", bound=Batched)
 
 
-class Shelf(Protocol):
+class Source(Protocol):
     """A source of lazy observations.
 
     A source may also have `counts(rows)`, the numbers of measured values `(m,)`, and `operators(rows)`, the operators,
@@ -46,7 +46,7 @@ class Shelf(Protocol):
         ...
 
 
-class MemoryShelf:
+class MemorySource:
     """A source of observations in memory. Rows are copied when they are used."""
 
     digest = None
@@ -72,41 +72,41 @@ class MemoryShelf:
         return self.obs.cov[rows]
 
 
-class ScaledShelf:
+class ScaledSource:
     """The observations of a source in other units, scaled when they are read."""
 
-    def __init__(self, shelf: Shelf, factor: float) -> None:
-        self.shelf, self.factor, self.x_shape = shelf, factor, shelf.x_shape
-        self.digest = shelf.digest and digest(f"{shelf.digest} × {factor!r}".encode())
-        self.adaptive = getattr(shelf, "adaptive", False)
+    def __init__(self, source: Source, factor: float) -> None:
+        self.source, self.factor, self.x_shape = source, factor, source.x_shape
+        self.digest = source.digest and digest(f"{source.digest} × {factor!r}".encode())
+        self.adaptive = getattr(source, "adaptive", False)
 
     def __len__(self) -> int:
-        return len(self.shelf)
+        return len(self.source)
 
     def read(self, rows: Tensor) -> Observations:
-        return self.shelf.read(rows).scaled(self.factor)
+        return self.source.read(rows).scaled(self.factor)
 
     def counts(self, rows: Tensor) -> Tensor:
-        return StoredObservations(self.shelf, rows).counts()
+        return LazyObservations(self.source, rows).counts()
 
 
-class StoredObservations(Observations):
+class LazyObservations(Observations):
     """Rows of a source, by default all. A part that has been read is kept."""
 
-    def __init__(self, shelf: Shelf, rows: Tensor | None = None) -> None:
-        self._shelf, self._rows = shelf, torch.arange(len(shelf)) if rows is None else rows
+    def __init__(self, source: Source, rows: Tensor | None = None) -> None:
+        self._source, self._rows = source, torch.arange(len(source)) if rows is None else rows
         self._read: Observations | None = None
-        self.x_shape, self.adaptive = shelf.x_shape, getattr(shelf, "adaptive", False)
+        self.x_shape, self.adaptive = source.x_shape, getattr(source, "adaptive", False)
 
     @property
     def digest(self) -> str | None:
         """See `Observations.adaptive`."""
-        return self._shelf.digest
+        return self._source.digest
 
     def read(self) -> Observations:
         """Read these observations into memory."""
         if self._read is None:
-            self._read = self._shelf.read(self._rows)
+            self._read = self._source.read(self._rows)
         return self._read
 
     def __getattr__(self, name: str) -> Any:  # called only for attributes that __init__ did not set
@@ -117,65 +117,65 @@ class StoredObservations(Observations):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: Index) -> StoredObservations:
+    def __getitem__(self, index: Index) -> LazyObservations:
         if self._read is not None:
-            return StoredObservations(MemoryShelf(self._read))._part(index)
+            return LazyObservations(MemorySource(self._read))._part(index)
         return self._part(index)
 
-    def _part(self, index: Index) -> StoredObservations:
+    def _part(self, index: Index) -> LazyObservations:
         rows = self._rows[as_index(index)]
         if len(rows) == 0:
             raise InputError(f"no observations left: {index} of {len(self)}")
-        return StoredObservations(self._shelf, rows)
+        return LazyObservations(self._source, rows)
 
     def to(self, *args: Any, **kwargs: Any) -> Observations:
         # not kept: the copy on the device is used
-        return (self._read or self._shelf.read(self._rows)).to(*args, **kwargs)
+        return (self._read or self._source.read(self._rows)).to(*args, **kwargs)
 
     def scaled(self, factor: float) -> Observations:
         if self._read is not None:
-            return StoredObservations(ScaledShelf(MemoryShelf(self._read), factor))
-        return StoredObservations(ScaledShelf(self._shelf, factor), self._rows)
+            return LazyObservations(ScaledSource(MemorySource(self._read), factor))
+        return LazyObservations(ScaledSource(self._source, factor), self._rows)
 
     def counts(self) -> Tensor:
         if self._read is not None:
             return self._read.counts()
-        if hasattr(self._shelf, "counts"):
-            return self._shelf.counts(self._rows)
+        if hasattr(self._source, "counts"):
+            return self._source.counts(self._rows)
         return counts_of(self.parts(), len(self))
 
-    def operators(self) -> StoredOperators:
+    def operators(self) -> LazyOperators:
         """The operators, without reading all of them."""
-        return StoredOperators(self._shelf, self._rows)
+        return LazyOperators(self._source, self._rows)
 
-    def noises(self) -> StoredNoise:
+    def noises(self) -> LazyNoise:
         """The noise covariances, without reading all of them."""
-        return StoredNoise(self._shelf, self._rows)
+        return LazyNoise(self._source, self._rows)
 
     def reduced(self) -> Observations:
         return self.read().reduced()
 
     def tensors(self) -> dict[str, Tensor]:
         """Tensors that identify these observations: digest and rows, or all tensors if there is no digest."""
-        if self._shelf.digest is None:
+        if self._source.digest is None:
             return self.read().tensors()
-        digest = torch.tensor(list(bytes.fromhex(self._shelf.digest)), dtype=torch.uint8)
+        digest = torch.tensor(list(bytes.fromhex(self._source.digest)), dtype=torch.uint8)
         return {"shelf": digest, "rows": self._rows}
 
     def structure(self) -> dict[str, Any]:
-        if self._shelf.digest is None:
+        if self._source.digest is None:
             return self[:1].read().structure()
         return {"x_shape": list(self.x_shape), "adaptive": self.adaptive}  # other tensors would have to be read
 
     def parts(self) -> Iterator[Observations]:
         """Iterate over parts in memory, to hash observations whose source has no digest."""
-        return (self._shelf.read(rows) for rows in self._rows.split(scanned_together(self)))
+        return (self._source.read(rows) for rows in self._rows.split(scanned_together(self)))
 
     def save(self, path: Any) -> None:
         self.read().save(path)
 
     def __repr__(self) -> str:
-        return f"StoredObservations({len(self)} of {len(self._shelf)}, x {self.x_shape})"
+        return f"LazyObservations({len(self)} of {len(self._source)}, x {self.x_shape})"
 
 
 class _LazyPart(Generic[Part]):
@@ -184,32 +184,32 @@ class _LazyPart(Generic[Part]):
     attribute: ClassVar[str]  # of `Observations`
     reader: ClassVar[str]  # the method of a source that reads it without y, if the source has one
 
-    def __init__(self, shelf: Shelf, rows: Tensor, device: torch.device | str = "cpu") -> None:
-        self._shelf, self._rows, self._device = shelf, rows, torch.device(device)
+    def __init__(self, source: Source, rows: Tensor, device: torch.device | str = "cpu") -> None:
+        self._source, self._rows, self._device = source, rows, torch.device(device)
 
     def __getitem__(self, index: Tensor) -> Part:
         rows = self._rows[index.cpu()]
-        read = getattr(self._shelf, self.reader, None)
-        part: Part = getattr(self._shelf.read(rows), self.attribute) if read is None else read(rows)
+        read = getattr(self._source, self.reader, None)
+        part: Part = getattr(self._source.read(rows), self.attribute) if read is None else read(rows)
         return part.to(self._device)
 
     def to(self, device: torch.device) -> Part | Self:
         """Move to a device: read now and kept within its budget (`memory.may_stay`), otherwise read when used."""
         everything = torch.arange(len(self._rows))
         each = _bytes(self[everything[:1]])
-        if not hasattr(self._shelf, self.reader):  # it is read with the values
-            each = bytes_each(StoredObservations(self._shelf, self._rows))
-        moved = type(self)(self._shelf, self._rows, device)
+        if not hasattr(self._source, self.reader):  # it is read with the values
+            each = bytes_each(LazyObservations(self._source, self._rows))
+        moved = type(self)(self._source, self._rows, device)
         return moved[everything] if memory.may_stay(len(everything) * each, device) else moved
 
 
-class StoredOperators(_LazyPart[Operator]):
+class LazyOperators(_LazyPart[Operator]):
     """The operators of lazy observations."""
 
     attribute, reader = "A", "operators"
 
 
-class StoredNoise(_LazyPart[Covariance]):
+class LazyNoise(_LazyPart[Covariance]):
     """The noise of lazy observations."""
 
     attribute, reader = "cov", "noise"
@@ -234,6 +234,6 @@ def counts_of(parts: Iterable[Observations], n: int) -> Tensor:
     return counts
 
 
-def stored(obs: Observations) -> StoredObservations:
+def as_lazy(obs: Observations) -> LazyObservations:
     """Make the observations indexable without copies."""
-    return obs if isinstance(obs, StoredObservations) else StoredObservations(MemoryShelf(obs))
+    return obs if isinstance(obs, LazyObservations) else LazyObservations(MemorySource(obs))

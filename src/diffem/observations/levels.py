@@ -11,7 +11,7 @@ from ..core.errors import InputError
 from ..files.reading import digest
 from ..linalg import UnknownNoise
 from ..operators import Operator
-from .lazy import Shelf, StoredObservations, StoredOperators
+from .lazy import LazyObservations, LazyOperators, Source
 from .observations import Observations
 
 
@@ -36,8 +36,8 @@ def with_levels(obs: Observations, sigma: Tensor) -> Observations:
     sigma = torch.as_tensor(sigma, dtype=torch.float64)
     if sigma.shape != (count,) or not (torch.isfinite(sigma) & (sigma > 0)).all():
         raise InputError(f"needed: {count} positive noise levels, got {sigma.tolist()}")
-    if isinstance(obs, StoredObservations):
-        return StoredObservations(_LevelShelf(obs._shelf, sigma), obs._rows)
+    if isinstance(obs, LazyObservations):
+        return LazyObservations(_LevelSource(obs._source, sigma), obs._rows)
     cov = obs.cov
     assert isinstance(cov, UnknownNoise)
     new = copy.copy(obs)
@@ -45,22 +45,22 @@ def with_levels(obs: Observations, sigma: Tensor) -> Observations:
     return new
 
 
-class _LevelShelf:
-    """The observations of a shelf with known noise levels."""
+class _LevelSource:
+    """The observations of a source with known noise levels."""
 
-    def __init__(self, shelf: Shelf, sigma: Tensor) -> None:
-        self.shelf, self.sigma, self.x_shape = shelf, sigma, shelf.x_shape
-        self.adaptive = getattr(shelf, "adaptive", False)
-        self.digest = shelf.digest and digest(f"{shelf.digest} levels {sigma.tolist()}".encode())
+    def __init__(self, source: Source, sigma: Tensor) -> None:
+        self.source, self.sigma, self.x_shape = source, sigma, source.x_shape
+        self.adaptive = getattr(source, "adaptive", False)
+        self.digest = source.digest and digest(f"{source.digest} levels {sigma.tolist()}".encode())
 
     def __len__(self) -> int:
-        return len(self.shelf)
+        return len(self.source)
 
     def read(self, rows: Tensor) -> Observations:
-        return with_levels(self.shelf.read(rows), self.sigma)
+        return with_levels(self.source.read(rows), self.sigma)
 
     def counts(self, rows: Tensor) -> Tensor:
-        return StoredObservations(self.shelf, rows).counts()
+        return LazyObservations(self.source, rows).counts()
 
     def operators(self, rows: Tensor) -> Operator:
-        return StoredOperators(self.shelf, rows)[torch.arange(len(rows))]
+        return LazyOperators(self.source, rows)[torch.arange(len(rows))]

@@ -19,11 +19,11 @@ from ..linalg.saved import rebuild_covariance
 from ..operators import Operator
 from ..operators.saved import rebuild_operator
 from .batches import scanned_together
-from .lazy import StoredObservations
+from .lazy import LazyObservations
 from .observations import FORMAT, Observations, require_affordable, require_repeats
 
 
-def open_large(path: Path) -> StoredObservations | None:
+def open_large(path: Path) -> LazyObservations | None:
     """Open a file lazily. None if it is within the memory budget or its observations cannot be read separately.
 
     All observations are read once, part by part, with the same checks as for a small file.
@@ -35,17 +35,17 @@ def open_large(path: Path) -> StoredObservations | None:
     if structure.get("format") != FORMAT or "y" not in rows:
         return None
     try:
-        shelf = FileShelf(path, rows, structure)
+        source = FileSource(path, rows, structure)
     except Exception:  # read as a whole, which reports errors of the file
         return None
-    if not shelf.separable:
+    if not source.separable:
         return None
     first = 0
     try:
-        obs = StoredObservations(shelf)
-        for part in torch.arange(len(shelf)).split(scanned_together(obs)):
+        obs = LazyObservations(source)
+        for part in torch.arange(len(source)).split(scanned_together(obs)):
             first = int(part[0])
-            shelf.read(part)
+            source.read(part)
         return obs
     except Exception as error:  # any error from a description is an error of the file
         where = f" (observations from {first} on)" if first else ""
@@ -54,7 +54,7 @@ def open_large(path: Path) -> StoredObservations | None:
         ) from error
 
 
-class FileShelf:
+class FileSource:
     """The observations of a file. Shared parameters are kept in memory, the others are read when used."""
 
     digest = None  # hashed by their contents, like observations in memory

@@ -11,31 +11,31 @@ from ..linalg import UnknownNoise
 from ..operators import Operator
 from .arrays import tried
 from .batches import scanned_together
-from .lazy import Shelf, StoredObservations, StoredOperators
+from .lazy import LazyObservations, LazyOperators, Source
 from .observations import Observations
 
 EPSILON = 2.0**-24  # relative error of a number that is rounded to float32, at most
 LOSSLESS = 0.01  # rounding errors below this multiple of the noise do not matter: they add 0.01 % to its variance
 
 
-class Float32Shelf:
+class Float32Source:
     """The observations of a source in float32, converted when they are read."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf, self.x_shape, self.adaptive = shelf, shelf.x_shape, getattr(shelf, "adaptive", False)
-        self.digest = shelf.digest and digest(f"{shelf.digest} float32".encode())
+    def __init__(self, source: Source) -> None:
+        self.source, self.x_shape, self.adaptive = source, source.x_shape, getattr(source, "adaptive", False)
+        self.digest = source.digest and digest(f"{source.digest} float32".encode())
 
     def __len__(self) -> int:
-        return len(self.shelf)
+        return len(self.source)
 
     def read(self, rows: Tensor) -> Observations:
-        return self.shelf.read(rows).to(torch.float32)
+        return self.source.read(rows).to(torch.float32)
 
     def counts(self, rows: Tensor) -> Tensor:
-        return StoredObservations(self.shelf, rows).counts()
+        return LazyObservations(self.source, rows).counts()
 
     def operators(self, rows: Tensor) -> Operator:
-        return StoredOperators(self.shelf, rows)[torch.arange(len(rows))].to(torch.float32)
+        return LazyOperators(self.source, rows)[torch.arange(len(rows))].to(torch.float32)
 
 
 def in_float32(obs: Observations) -> Observations:
@@ -55,8 +55,8 @@ def in_float32(obs: Observations) -> Observations:
     except InputError as error:
         raise InputError(f"networks compute in float32, the observations come in {first.y.dtype}: {error}") from None
     assert x.dtype == seen.dtype == torch.float32
-    if isinstance(obs, StoredObservations):
-        return StoredObservations(Float32Shelf(obs._shelf), obs._rows)
+    if isinstance(obs, LazyObservations):
+        return LazyObservations(Float32Source(obs._source), obs._rows)
     return obs.to(torch.float32)
 
 

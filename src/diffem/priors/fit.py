@@ -30,7 +30,7 @@ from ..observations import Observations
 from ..observations.batches import Batches
 from ..observations.diagonal import Coordinates, diagonalised, likelihood_factor
 from ..observations.features import require_linear_gaussian
-from ..observations.lazy import counts_of, stored
+from ..observations.lazy import as_lazy, counts_of
 from ..observations.scale import signal_scale
 from ..operators.coordinates import from_coordinates, to_coordinates
 from .fit_complete import fit_complete, is_complete
@@ -90,14 +90,14 @@ def fit_gaussian(
     require_linear_gaussian(obs, "fit_gaussian", "Use priors.fit_channel_gaussian, which fits to estimates of x")
     _check_rank(rank, math.prod(obs.x_shape))
     history = FitHistory() if history is None else history
-    informative = stored(obs).informative()  # observations without measured values add nothing to the likelihood
+    informative = as_lazy(obs).informative()  # observations without measured values add nothing to the likelihood
     if informative is None:
         raise InputError(
             f"none of the {len(obs)} observations measures anything: there is nothing to fit a Gaussian to"
         )
     dtype, scale = informative[:1].y.dtype, signal_scale(informative)
     # scaled when used, without a copy; a density in the units of x is 1/scale of that in units of the scale
-    obs, per_value = stored(informative).scaled(1 / scale), math.log(scale)
+    obs, per_value = as_lazy(informative).scaled(1 / scale), math.log(scale)
     batches = Batches(obs, device=device)
     cov: Covariance
     if rank is None and is_complete(batches):
@@ -215,7 +215,7 @@ def _run(
 
 def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOut | None:
     """Make the stopping rule for held-out observations; None if the likelihood of the model is not computed."""
-    if model.scorer() is None or (some := stored(obs).informative()) is None:
+    if model.scorer() is None or (some := as_lazy(obs).informative()) is None:
         return None
     coordinates, total = diagonalised(some), int(some.counts().sum())
     batches = Batches(some if coordinates is None else coordinates.obs, batch_size, device)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..files.reading import digest
 from ..observations import Observations
-from ..observations.lazy import Shelf, StoredObservations
+from ..observations.lazy import LazyObservations, Source
 from ..operators import Operator
 from ..operators.learned import is_learned, learned_parameters, with_values
 from .levels import NORMAL95
@@ -176,8 +176,8 @@ def _read(entry: Any) -> Estimate:
 
 def with_parameters(obs: Observations, parameters: OperatorParameters) -> Observations:
     """The observations with the estimated values in their operators; those on disk are completed as they are read."""
-    if isinstance(obs, StoredObservations):
-        return StoredObservations(_ParameterShelf(obs._shelf, parameters), obs._rows)
+    if isinstance(obs, LazyObservations):
+        return LazyObservations(_ParameterSource(obs._source, parameters), obs._rows)
     new = copy.copy(obs)
     new.A = parameters.apply(obs.A)
     return new
@@ -211,19 +211,19 @@ def with_known_operator(obs: Observations, parameters: OperatorParameters | None
     return with_parameters(obs, parameters)
 
 
-class _ParameterShelf:
-    """The observations of a shelf with known operators."""
+class _ParameterSource:
+    """The observations of a source with known operators."""
 
-    def __init__(self, shelf: Shelf, parameters: OperatorParameters) -> None:
-        self.shelf, self.parameters, self.x_shape = shelf, parameters, shelf.x_shape
-        self.adaptive = getattr(shelf, "adaptive", False)
-        self.digest = shelf.digest and digest(f"{shelf.digest} parameters {parameters.note()}".encode())
+    def __init__(self, source: Source, parameters: OperatorParameters) -> None:
+        self.source, self.parameters, self.x_shape = source, parameters, source.x_shape
+        self.adaptive = getattr(source, "adaptive", False)
+        self.digest = source.digest and digest(f"{source.digest} parameters {parameters.note()}".encode())
 
     def __len__(self) -> int:
-        return len(self.shelf)
+        return len(self.source)
 
     def read(self, rows: Tensor) -> Observations:
-        return with_parameters(self.shelf.read(rows), self.parameters)
+        return with_parameters(self.source.read(rows), self.parameters)
 
     def counts(self, rows: Tensor) -> Tensor:
-        return StoredObservations(self.shelf, rows).counts()
+        return LazyObservations(self.source, rows).counts()
