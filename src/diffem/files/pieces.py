@@ -98,12 +98,12 @@ def require_files(files: Any, name: str, where: str) -> dict[str, str]:
         InputError: If the list is not what `write_pieces` returns for `name`.
     """
     if not isinstance(files, dict) or not 0 < len(files) <= MOST:
-        raise InputError(f"{where}: the card names no hash for {name}.safetensors")
+        raise InputError(f"{where}: the card contains no hash for {name}.safetensors")
     for file, entry in files.items():
         if (match := NAME.fullmatch(file)) is None or match[1] != name:
             raise InputError(f"{where}: {file[:80]!r} is not the name of a file of weights")
         if not isinstance(entry, dict) or not isinstance(entry.get("sha256"), str):
-            raise InputError(f"{where}: the card names no hash for {file}")
+            raise InputError(f"{where}: the card contains no hash for {file}")
     return {file: entry["sha256"] for file, entry in files.items()}
 
 
