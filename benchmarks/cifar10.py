@@ -2,8 +2,10 @@
 
 Runs (or resumes) the recipe on CIFAR-10 with deleted pixels and computes measures that need the complete images. After
 every E-step it measures the error of the draws on the deleted pixels. At selected laps it measures FID and KID of prior
-samples, and of all draws of the last lap. Only the run counts as GPU time; evaluation is excluded. `--assets` is a
-folder with `cifar10/` and `fid/inception-2015-12-05.pt`; default: the environment variable DIFFEM_ASSETS.
+samples, and of all draws of the last lap. With `--draw-steps`, these draws are made anew for the measurement: a lap may
+keep draws of earlier priors, and is trained on draws of the prior before its own. Only the run counts as GPU time;
+evaluation is excluded. `--assets` is a folder with `cifar10/` and `fid/inception-2015-12-05.pt`; default: the
+environment variable DIFFEM_ASSETS.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=50_000, help="prior samples for FID; 0: only FID of the draws")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--sampler", default="ddpm2")
+    parser.add_argument("--draw-steps", type=int, help="measure one new draw per observation, with this many steps")
     parser.add_argument("--batch", type=int, default=1000)
     parser.add_argument("--minutes", type=float, help="stop after this time, as `diffem fit --minutes` does")
     parser.add_argument("--measure", action="store_true", help="measure only the laps that exist, without running")
@@ -91,8 +94,12 @@ def main() -> None:
         print({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}, flush=True)
         rows.append(row)
     last = len(laps) - 1
-    store = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard)
-    pooled = image_quality(cifar10.to_uint8(store.all()), reference, extractor)
+    if arguments.draw_steps:
+        draws = _new_draws(diffem.load(arguments.out, last, device), problem.obs, arguments)
+        rows[-1]["mse_deleted_new"] = mse_unmeasured(draws.cpu(), truth, problem.obs)
+    else:
+        draws = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard).all()
+    pooled = image_quality(cifar10.to_uint8(draws), reference, extractor)
     rows[-1]["fid_draws"] = float(pooled["fid"])
     # FID falls with the number of samples, so the number is part of the key
     of_prior = {f"fid_{arguments.samples // 1000}k": "fid", "kid": "kid"} if arguments.samples else {}
@@ -125,6 +132,16 @@ def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
         prior.accelerate(arguments.batch, precision="bf16", sampling=True)
     return prior.sample(
         arguments.samples, arguments.steps, arguments.sampler, seed=1, batch_size=arguments.batch, progress=False
+    )
+
+
+def _new_draws(prior: Any, obs: Any, arguments: argparse.Namespace) -> torch.Tensor:
+    """One posterior draw per observation, `(n, 3, 32, 32)`."""
+    if prior.mean.is_cuda:
+        prior.accelerate(arguments.batch, precision="bf16", sampling=True)
+    posterior = prior.posterior(obs.to(prior.mean.device), method="conditional")
+    return posterior.sample(
+        steps=arguments.draw_steps, sampler="ddpm2", seed=1, batch_size=arguments.batch, progress=False
     )
 
 
