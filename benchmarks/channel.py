@@ -47,11 +47,11 @@ RECIPE: dict[str, Any] = {
     "laps": 4,
     "sigma_min": 0.02,
     "sigma_max": 20.0,
-    "network": {"kind": "unet", "hidden": [64, 128], "blocks": 1, "heads": [0, 0], "space_to_depth": 2},
+    "network": {"kind": "unet", "hidden": [48, 96], "blocks": 1, "heads": [0, 0], "space_to_depth": 2},
     "e_step": {"method": "conditional", "steps": 12, "shard": 8192},
     "train": {
         "steps": 1000,
-        "first_steps": 2200,
+        "first_steps": 2000,
         "batch": 64,
         "lr": 1e-3,
         "schedule": "constant",
@@ -61,7 +61,7 @@ RECIPE: dict[str, Any] = {
         "noise": {"law": "lognormal", "mean": -0.6, "std": 1.3},
         "restart": False,
     },
-    "stages": [{"lap": 4, "train": {"schedule": "linear"}}],
+    "stages": [{"lap": 4, "train": {"schedule": "linear", "steps": 1250}}],
     "watch": {"draws": 4, "samples": 64, "held_out": 64},
 }
 
