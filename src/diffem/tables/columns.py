@@ -46,12 +46,14 @@ class Column:
         return np.where((codes < 0) | column.isna().to_numpy(), np.nan, codes)
 
     def values(self, numbers: np.ndarray) -> np.ndarray:
-        """What `numbers` made of values, undone: categories by their numbers, whole numbers rounded."""
-        if self.is_categorical:
-            kept = np.empty(len(self.categories), dtype=object)
-            kept[:] = self.categories
-            return kept[numbers.astype(np.int64)]
-        return np.rint(numbers) if self.kind == "integer" else numbers
+        """The inverse of `numbers`: floats, and otherwise objects, namely categories and rounded Python integers."""
+        if self.kind == "numeric":
+            return numbers
+        known = self.categories if self.is_categorical else None
+        found = (int(k) if known is None else known[int(k)] for k in np.rint(numbers))
+        values = np.empty(len(numbers), dtype=object)
+        values[:] = list(found)
+        return values
 
 
 def describe(column: pd.Series, kind: str | None = None, round_integers: bool = True) -> Column:
@@ -93,13 +95,22 @@ def _kind(observed: pd.Series, round_integers: bool) -> str:
         if inferred == "boolean":
             return "boolean"
         if inferred not in ("integer", "floating", "mixed-integer-float", "decimal"):
-            raise InputError(f"column {observed.name!r} holds values of type {inferred}; convert them to numbers first")
+            raise _unsupported(observed.name, inferred)
     elif not types.is_numeric_dtype(dtype):
-        raise InputError(f"column {observed.name!r} holds values of type {dtype}; convert them to numbers first")
+        raise _unsupported(observed.name, str(dtype))
     if types.is_integer_dtype(dtype):
         return "integer"
     whole = round_integers and bool((_as_floats(observed, "numeric") % 1 == 0).all())
     return "integer" if whole else "numeric"
+
+
+def _unsupported(name: Hashable, found: str) -> InputError:
+    dates = any(word in found for word in ("date", "time", "period"))
+    example = f", for example to days: (t[{name!r}] - t[{name!r}].min()) / pd.Timedelta(days=1)" if dates else ""
+    return InputError(
+        f"column {name!r} holds values of type {found}, which cannot be imputed. Leave it out, or convert it to "
+        f"numbers or categories{example}"
+    )
 
 
 def _as_floats(column: pd.Series, kind: str) -> np.ndarray:

@@ -10,6 +10,8 @@ from sklearn.utils.validation import check_array
 
 from ..core.errors import InputError
 
+LARGEST = 1e300  # sums of some larger numbers are infinite
+
 
 def as_frame(X: Any, least_rows: int = 1) -> pd.DataFrame:
     """X as a data frame, `(n, columns)`; the columns of an array or nested list are called x0, x1, …
@@ -19,7 +21,7 @@ def as_frame(X: Any, least_rows: int = 1) -> pd.DataFrame:
         least_rows: How many rows it must have.
 
     Raises:
-        InputError: The table holds infinite or complex numbers, has duplicate column names, or is too small.
+        InputError: The table holds infinite or complex numbers, has sparse columns or duplicate names, or is too small.
     """
     if not isinstance(X, pd.DataFrame):
         array = check_array(X, dtype=None, ensure_all_finite=False, ensure_min_samples=least_rows)
@@ -32,19 +34,27 @@ def as_frame(X: Any, least_rows: int = 1) -> pd.DataFrame:
     if len(X) < least_rows:
         raise InputError(f"found {len(X)} sample(s), that is rows, and a minimum of {least_rows} is needed")
     for name in X.columns:
-        _refuse_infinite(X[name])
+        _check(X[name])
     return X
 
 
-def _refuse_infinite(column: pd.Series) -> None:
+def _check(column: pd.Series) -> None:
     if pd.api.types.is_complex_dtype(column.dtype):
         raise InputError(f"Complex data not supported: column {column.name!r} holds complex numbers")
-    if not pd.api.types.is_float_dtype(column.dtype):
+    if isinstance(column.dtype, pd.SparseDtype):
+        raise InputError(
+            f"column {column.name!r} is sparse: convert it with X[{column.name!r}].sparse.to_dense(). Zeros are values"
+        )
+    if pd.api.types.is_float_dtype(column.dtype):
+        count = int((np.abs(column.to_numpy(dtype=np.float64, na_value=np.nan)) > LARGEST).sum())
+    elif column.dtype == object:
+        count = sum(isinstance(value, float) and abs(value) > LARGEST for value in column)
+    else:
         return
-    count = int(np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan)).sum())
     if count:
         raise InputError(
-            f"column {column.name!r} holds {count} infinite values; a missing value is NaN, and a number must be finite"
+            f"column {column.name!r} holds {count} infinite values or values beyond {LARGEST:g}; a missing value is "
+            "NaN, and a number must be finite"
         )
 
 
@@ -53,3 +63,21 @@ def like(frame: pd.DataFrame, X: Any) -> Any:
     if isinstance(X, pd.DataFrame):
         return frame
     return frame.to_numpy(dtype=getattr(X, "dtype", None))
+
+
+def filled(column: pd.Series, gaps: np.ndarray, values: np.ndarray) -> pd.Series:
+    """A column `(n,)` with values `(gaps,)` in its gaps `(n,)`, in its own type where that can hold the values.
+
+    A categorical column gets the categories it lacks. A column whose type cannot hold the values, such as one of floats
+    without any value where words are imputed, is returned as objects.
+    """
+    column, dtype = column.copy(), column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        column = column.cat.add_categories([value for value in pd.unique(values) if value not in dtype.categories])
+    elif not pd.api.types.is_object_dtype(dtype):
+        try:
+            values = pd.Series(values).astype(dtype).array
+        except (TypeError, ValueError, OverflowError):
+            column = column.astype(object)
+    column[gaps] = values
+    return column if dtype == column.dtype or isinstance(dtype, pd.CategoricalDtype) else column.infer_objects()

@@ -15,7 +15,7 @@ from .base import Imputer, require_count
 from .calibration import fitted_exponent
 from .encoding import Encoding
 from .engine import Model
-from .frames import as_frame, like
+from .frames import as_frame, filled, like
 from .gaps import column_gaps, parts, with_more_gaps
 from .held_out import HeldOut
 from .predictions import Predictions, predict, probabilities
@@ -195,9 +195,8 @@ class DiffusionImputer(Imputer):
         frame = frame.copy()
         for k, values in numbers.items():
             column = self.encoding_.columns[k]
-            filled = frame[column.name].copy()
-            if column.kind == "numeric" and pd.api.types.is_integer_dtype(filled.dtype):
-                filled = filled.astype("Float64")  # named as numeric: values in between are wanted
-            filled[missing[:, k]] = column.values(values)
-            frame[column.name] = filled
+            given = frame[column.name]
+            if column.kind == "numeric" and pd.api.types.is_integer_dtype(given.dtype):
+                given = given.astype("Float64")  # named as numeric: values in between are wanted
+            frame[column.name] = filled(given, missing[:, k], column.values(values))
         return frame

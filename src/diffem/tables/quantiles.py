@@ -34,7 +34,11 @@ class RankGaussian:
 
     def __init__(self, observed: np.ndarray) -> None:
         """observed: `(n,)`, finite, at least two different values."""
-        values, counts = np.unique(np.asarray(observed, dtype=np.float64), return_counts=True)
+        observed = np.asarray(observed, dtype=np.float64)
+        # numbers are divided by a power of two, which is exact, so that squares of huge ones do not overflow
+        self._exponent = int(np.frexp(np.abs(observed).max())[1])
+        observed = np.ldexp(observed, -self._exponent)
+        values, counts = np.unique(observed, return_counts=True)
         share, high = counts / counts.sum(), np.minimum(counts.cumsum() / counts.sum(), 1.0)
         low = np.concatenate([[0.0], high[:-1]])
         atom = share >= ATOM
@@ -46,18 +50,20 @@ class RankGaussian:
         mean = float(share @ z)
         std = max(float(np.sqrt(share @ (z - mean) ** 2)), LEAST_STD)
         kept = _spread(atom, high)
-        self.values, self.z = values[kept], (z[kept] - mean) / std
+        self._scaled, self.z = values[kept], (z[kept] - mean) / std
+        self.values = np.ldexp(self._scaled, self._exponent)
         self._slope = 1 / max(float(np.std(observed)), 1e-300)
-        self._knots = _decoding_knots(self.values, self.z, (ends[:, kept] - mean) / std, atom[kept])
+        self._knots = _decoding_knots(self._scaled, self.z, (ends[:, kept] - mean) / std, atom[kept])
 
     def encode(self, x: np.ndarray) -> np.ndarray:
         """z `(n,)` of values x `(n,)`; NaN stays NaN."""
-        beyond = (x - np.clip(x, self.values[0], self.values[-1])) * self._slope
-        return np.interp(x, self.values, self.z) + np.clip(beyond, -BEYOND, BEYOND)
+        x = np.ldexp(x, -self._exponent)
+        beyond = (x - np.clip(x, self._scaled[0], self._scaled[-1])) * self._slope
+        return np.interp(x, self._scaled, self.z) + np.clip(beyond, -BEYOND, BEYOND)
 
     def decode(self, z: np.ndarray) -> np.ndarray:
         """Values in the observed range, of the shape of z."""
-        return np.interp(z, *self._knots)
+        return np.ldexp(np.interp(z, *self._knots), self._exponent)
 
 
 def _normal_density(z: np.ndarray) -> np.ndarray:
