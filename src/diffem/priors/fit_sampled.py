@@ -24,7 +24,7 @@ from ..observations import Observations
 from ..operators.gain import mean_gain
 from .fit_full import Full, Selected
 
-ITERATIONS, TOLERANCE = 32, 1e-2  # iterations of conjugate gradients
+ITERATIONS, TOLERANCE = 16, 1e-2  # iterations of conjugate gradients
 
 
 class Sampled:
