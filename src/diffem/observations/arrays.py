@@ -18,6 +18,7 @@ from ..files.memory import is_out_of_memory
 from ..operators import Channel, Identity, Mask, Operator
 
 EXACT = 1 << 24  # integers up to this size are exact in float32
+CHUNK_BYTES = 1 << 26
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
@@ -159,3 +160,20 @@ def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
             "of a function uses torch operations only, not NumPy, and computes in the dtype and on the device of its "
             "argument: convert what it uses with .to(x)"
         ) from error
+
+
+def without_unmeasured(y: Tensor, measured: Tensor | None) -> Tensor:
+    """Set unmeasured entries of y to 0, without a copy if they are 0 already. Large y are processed in parts."""
+    rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
+    bad, same = [], True
+    for start in range(0, len(y), rows):
+        part = y[start : start + rows]
+        if measured is not None:
+            mask = measured if len(measured) == 1 else measured[start : start + rows]
+            whole, part = part, torch.where(mask, part, 0)
+            same = same and torch.equal(whole, part)
+        finite = torch.isfinite(part).flatten(1).all(1)
+        bad += (start + (~finite).nonzero().flatten()).tolist()
+    if bad:
+        raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
+    return y if same or measured is None else torch.where(measured, y, 0)

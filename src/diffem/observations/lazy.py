@@ -7,7 +7,7 @@ memory for one shard only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
@@ -72,22 +72,38 @@ class MemorySource:
         return self.obs.cov[rows]
 
 
-class ScaledSource:
-    """The observations of a source in other units, scaled when they are read."""
+class ChangedSource:
+    """The observations of a source, changed when they are read.
 
-    def __init__(self, source: Source, factor: float) -> None:
-        self.source, self.factor, self.x_shape = source, factor, source.x_shape
-        self.digest = source.digest and digest(f"{source.digest} × {factor!r}".encode())
-        self.adaptive = getattr(source, "adaptive", False)
+    Args:
+        source: The source.
+        change: The change of observations, row by row.
+        operators: What it does to their operators.
+        name: The change in words, part of the hash of the observations.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        change: Callable[[Observations], Observations],
+        operators: Callable[[Operator], Operator],
+        name: str,
+    ) -> None:
+        self._source, self._change, self._operators = source, change, operators
+        self.x_shape, self.adaptive = source.x_shape, getattr(source, "adaptive", False)
+        self.digest = source.digest and digest(f"{source.digest} {name}".encode())
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self._source)
 
     def read(self, rows: Tensor) -> Observations:
-        return self.source.read(rows).scaled(self.factor)
+        return self._change(self._source.read(rows))
 
     def counts(self, rows: Tensor) -> Tensor:
-        return LazyObservations(self.source, rows).counts()
+        return LazyObservations(self._source, rows).counts()
+
+    def operators(self, rows: Tensor) -> Operator:
+        return self._operators(LazyOperators(self._source, rows)[torch.arange(len(rows))])
 
 
 class LazyObservations(Observations):
@@ -132,10 +148,18 @@ class LazyObservations(Observations):
         # not kept: the copy on the device is used
         return (self._read or self._source.read(self._rows)).to(*args, **kwargs)
 
+    def changed(
+        self,
+        change: Callable[[Observations], Observations],
+        name: str,
+        operators: Callable[[Operator], Operator] = lambda A: A,
+    ) -> LazyObservations:
+        """These observations, changed when they are read; the arguments are those of `ChangedSource`."""
+        return LazyObservations(ChangedSource(self._source, change, operators, name), self._rows)
+
     def scaled(self, factor: float) -> Observations:
-        if self._read is not None:
-            return LazyObservations(ScaledSource(MemorySource(self._read), factor))
-        return LazyObservations(ScaledSource(self._source, factor), self._rows)
+        lazy = self if self._read is None else as_lazy(self._read)
+        return lazy.changed(lambda obs: obs.scaled(factor), f"× {factor!r}")
 
     def counts(self) -> Tensor:
         if self._read is not None:

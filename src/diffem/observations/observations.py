@@ -15,7 +15,6 @@ from ..core.batched import Index, as_index
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import raised, require_batch, require_precision
-from ..files import memory
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
 from ..linalg import Covariance, Diagonal, Isotropic
@@ -28,15 +27,13 @@ from ..operators.saved import (
     operator_structure,
     per_observation,
     rebuild_operator,
+    require_affordable,
 )
 from ..operators.spectrum import Spectrum
-from .arrays import as_tensor, implied_operator, tried
+from .arrays import as_tensor, implied_operator, tried, without_unmeasured
 from .noise import noise_covariance, represented, simulated_noise
 
 FORMAT = "diffem-observations-1"
-CHUNK_BYTES = 1 << 26
-# limits on the size of samples that a file may imply: absolute, and relative to the size of the file
-SAMPLE, GROWTH = 1 << 24, 1024
 
 
 class Observations:
@@ -98,7 +95,7 @@ class Observations:
             )
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
-        clean = _clean(y, A.measured(y))
+        clean = without_unmeasured(y, A.measured(y))
         if isinstance(A, Channel):
             A = check_channel(A, clean)
         # one adjoint checks that y and A fit, and gives the shape of a sample
@@ -323,31 +320,6 @@ def require_repeats(tensors: dict[str, Tensor], n: int) -> Tensor | None:
     if repeats is not None and (repeats.dtype != torch.int64 or repeats.shape != (n,) or not (repeats > 0).all()):
         raise InputError(f"repeats must be {n} positive whole numbers")
     return repeats
-
-
-def require_affordable(A: Operator, y: Tensor) -> None:
-    """Raise InputError if the settings of an operator imply samples that are far larger than the data."""
-    _, numbers = A.implied_shape(tuple(y.shape))
-    if numbers > max(SAMPLE, GROWTH * y.numel()):
-        raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
-    memory.require(numbers * y.element_size(), "the operator")
-
-
-def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
-    """Set unmeasured entries of y to 0, without a copy if they are 0 already. Large y are processed in parts."""
-    rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
-    bad, same = [], True
-    for start in range(0, len(y), rows):
-        part = y[start : start + rows]
-        if measured is not None:
-            mask = measured if len(measured) == 1 else measured[start : start + rows]
-            whole, part = part, torch.where(mask, part, 0)
-            same = same and torch.equal(whole, part)
-        finite = torch.isfinite(part).flatten(1).all(1)
-        bad += (start + (~finite).nonzero().flatten()).tolist()
-    if bad:
-        raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
-    return y if same or measured is None else torch.where(measured, y, 0)
 
 
 # `load` calls these before it reads the whole file; None means that the function does not apply. `__init__.py` adds

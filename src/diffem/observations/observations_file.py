@@ -17,10 +17,10 @@ from ..files.tensors import explain, require_finite, tensor_rows
 from ..linalg import Covariance
 from ..linalg.saved import rebuild_covariance
 from ..operators import Operator
-from ..operators.saved import rebuild_operator
+from ..operators.saved import rebuild_operator, require_affordable
 from .batches import scanned_together
 from .lazy import LazyObservations
-from .observations import FORMAT, Observations, require_affordable, require_repeats
+from .observations import FORMAT, Observations, require_repeats
 
 
 def open_large(path: Path) -> LazyObservations | None:

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ..core.errors import InputError
-from ..files.reading import digest
 from ..linalg import UnknownNoise
-from ..operators import Operator
 from .arrays import tried
 from .batches import scanned_together
-from .lazy import LazyObservations, LazyOperators, Source
+from .lazy import LazyObservations
 from .observations import Observations
 
 EPSILON = 2.0**-24  # relative error of a number that is rounded to float32, at most
 LOSSLESS = 0.01  # rounding errors below this multiple of the noise do not matter: they add 0.01 % to its variance
-
-
-class Float32Source:
-    """The observations of a source in float32, converted when they are read."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.x_shape, self.adaptive = source, source.x_shape, getattr(source, "adaptive", False)
-        self.digest = source.digest and digest(f"{source.digest} float32".encode())
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def read(self, rows: Tensor) -> Observations:
-        return self.source.read(rows).to(torch.float32)
-
-    def counts(self, rows: Tensor) -> Tensor:
-        return LazyObservations(self.source, rows).counts()
-
-    def operators(self, rows: Tensor) -> Operator:
-        return LazyOperators(self.source, rows)[torch.arange(len(rows))].to(torch.float32)
 
 
 def in_float32(obs: Observations) -> Observations:
@@ -56,7 +33,7 @@ def in_float32(obs: Observations) -> Observations:
         raise InputError(f"networks compute in float32, the observations come in {first.y.dtype}: {error}") from None
     assert x.dtype == seen.dtype == torch.float32
     if isinstance(obs, LazyObservations):
-        return LazyObservations(Float32Source(obs._source), obs._rows)
+        return obs.changed(lambda read: read.to(torch.float32), "float32", lambda A: A.to(torch.float32))
     return obs.to(torch.float32)
 
 

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..files import memory
 from . import OPERATORS
 from .base import Operator
 
+# limits on the size of samples that a file may imply: absolute, and relative to the size of the file
+SAMPLE, GROWTH = 1 << 24, 1024
 PARTS, NESTING = 256, 16  # limits on the parts of an operator in a file, and on their nesting
 
 
@@ -68,3 +71,11 @@ def operator_structure(A: Operator) -> dict[str, Any]:
     """The kinds and settings of an operator and of those it is made of, as JSON values."""
     parts = [operator_structure(child) for child in A.children()]
     return {"kind": type(A).__name__, "config": A.config(), "children": parts}
+
+
+def require_affordable(A: Operator, y: Tensor) -> None:
+    """Raise InputError if the settings of an operator imply samples that are far larger than the data."""
+    _, numbers = A.implied_shape(tuple(y.shape))
+    if numbers > max(SAMPLE, GROWTH * y.numel()):
+        raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
+    memory.require(numbers * y.element_size(), "the operator")

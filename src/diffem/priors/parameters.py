@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files.reading import digest
 from ..observations import Observations
-from ..observations.lazy import LazyObservations, Source
+from ..observations.lazy import LazyObservations
 from ..operators import Operator
 from ..operators.learned import is_learned, learned_parameters, with_values
 from .levels import NORMAL95
@@ -177,7 +176,8 @@ def _read(entry: Any) -> Estimate:
 def with_parameters(obs: Observations, parameters: OperatorParameters) -> Observations:
     """The observations with the estimated values in their operators; those on disk are completed as they are read."""
     if isinstance(obs, LazyObservations):
-        return LazyObservations(_ParameterSource(obs._source, parameters), obs._rows)
+        name = f"parameters {parameters.note()}"
+        return obs.changed(lambda read: with_parameters(read, parameters), name, parameters.apply)
     new = copy.copy(obs)
     new.A = parameters.apply(obs.A)
     return new
@@ -209,21 +209,3 @@ def with_known_operator(obs: Observations, parameters: OperatorParameters | None
             "without them: diffem.fit estimates them; otherwise pass them to Function as known parameters"
         )
     return with_parameters(obs, parameters)
-
-
-class _ParameterSource:
-    """The observations of a source with known operators."""
-
-    def __init__(self, source: Source, parameters: OperatorParameters) -> None:
-        self.source, self.parameters, self.x_shape = source, parameters, source.x_shape
-        self.adaptive = getattr(source, "adaptive", False)
-        self.digest = source.digest and digest(f"{source.digest} parameters {parameters.note()}".encode())
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def read(self, rows: Tensor) -> Observations:
-        return with_parameters(self.source.read(rows), self.parameters)
-
-    def counts(self, rows: Tensor) -> Tensor:
-        return LazyObservations(self.source, rows).counts()
