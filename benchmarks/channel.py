@@ -53,7 +53,7 @@ RECIPE: dict[str, Any] = {
         "steps": 1000,
         "first_steps": 2000,
         "batch": 64,
-        "lr": 1e-3,
+        "lr": 2e-3,
         "schedule": "constant",
         "warmup": 50,
         "ema": 0.995,
