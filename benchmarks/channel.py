@@ -7,8 +7,8 @@ Gaussian with the level that it really has on average, and the same recipe, netw
 squared errors of draws, of the mean of eight draws and of the data themselves (the estimate).
 
 Measurements simulated from draws are compared with real measurements of other images; two halves of the real ones give
-the distance that chance alone produces. `--only KIND METHOD` measures one row, and `--merge FOLDER` collects rows; of
-runs with a single training step (`--set laps=1 train.first_steps=1`) it takes the Gaussian start alone.
+the distance that chance alone produces. `--only KIND METHOD` measures one row, and `--merge FOLDER` joins such results,
+`FOLDER/*/channel.json`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import gzip
 import json
 import os
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from diffem.metrics.distances import sliced_wasserstein
 from diffem.observations import Problem
 from diffem.runs.rundir import RunDir
 
-from .record import RESULTS, record
+from .record import RESULTS, merge, record
 
 ASSETS = Path(os.environ.get("DIFFEM_ASSETS", Path.home() / ".cache" / "diffem" / "assets"))
 KINDS, METHODS = ("poisson-5", "poisson-30", "onebit"), ("channel", "gaussian")
@@ -53,7 +52,7 @@ RECIPE: dict[str, Any] = {
         "steps": 1000,
         "first_steps": 2000,
         "batch": 64,
-        "lr": 1e-3,
+        "lr": 2e-3,
         "schedule": "constant",
         "warmup": 50,
         "ema": 0.995,
@@ -152,21 +151,9 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     found = {}
     keys = ("mse_draw", "mse_mean", "mse_draw_start", "mse_mean_start", "minutes", "distance", "chance")
     for row in rows:
-        found |= {f"{key}_{row['kind']}_{row['method']}": row[key] for key in keys if key in row}
+        found |= {f"{key}_{row['kind']}_{row['method']}": row[key] for key in keys}
         found[f"mse_data_{row['kind']}"] = row["mse_data"]
     return found
-
-
-def _measured(row: dict[str, Any]) -> dict[str, Any]:
-    """The row, or its start alone if the run was not trained."""
-    if max(lap.get("steps", 0) for lap in row["laps"]) > 1:
-        return row
-    return {key: row[key] for key in ("kind", "method", "noise", "mse_data", "mse_draw_start", "mse_mean_start")}
-
-
-def _origin(result: dict[str, Any]) -> dict[str, str]:
-    origin = {key: result[key] for key in ("command", "commit", "machine", "date")}
-    return origin | {"command": re.sub(r" --(out|results) \S+", "", origin["command"])}
 
 
 def main() -> None:
@@ -181,10 +168,7 @@ def main() -> None:
     arguments = parser.parse_args()
     changes = {key: json.loads(value) for key, value in (change.split("=", 1) for change in arguments.set)}
     if arguments.merge is not None:
-        results = [json.loads(path.read_text()) for path in sorted(arguments.merge.glob("*/channel.json"))]
-        rows = [{**_origin(result), **_measured(row)} for result in results for row in result["rows"]]
-        merged = {**results[0], "command": "python -m benchmarks.channel", "figures": figures(rows), "rows": rows}
-        (arguments.results / "channel.json").write_text(json.dumps(merged, indent=1) + "\n")
+        print(merge("channel", sorted(arguments.merge.glob("*/channel.json")), figures, arguments.results))
         return
     pairs = [(k, m) for k in KINDS for m in METHODS] if arguments.only is None else [tuple(arguments.only)]
     rows = []

@@ -27,11 +27,19 @@ def source(result: dict[str, Any]) -> str:
 
 
 def kept(result: dict[str, Any]) -> list[str]:
-    """The sources of rows that were measured by other commands."""
-    commands = {
-        row["command"]: row for row in result["rows"] if "command" in row and row["command"] != result["command"]
-    }
-    return [f"Some rows come from another run: {source(row)}" for row in commands.values()]
+    """The sources of rows that were measured by other commands, one sentence per commit, machine and date."""
+    commands: dict[tuple[str, ...], list[str]] = {}
+    for row in result["rows"]:
+        if "command" in row and row["command"] != result["command"]:
+            found = commands.setdefault((row["commit"], row["machine"], row["date"]), [])
+            found += [row["command"]] if row["command"] not in found else []
+    return [_others(*where, found) for where, found in commands.items()]
+
+
+def _others(commit: str, machine: str, date: str, commands: list[str]) -> str:
+    runs = "another run" if len(commands) == 1 else "other runs"
+    named = ", ".join(f"`{command}`" for command in commands)
+    return f"Some rows come from {runs}: {named}, commit {commit}, {machine}, {date}."
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

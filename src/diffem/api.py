@@ -15,7 +15,7 @@ from .core.errors import InputError
 from .core.interruption import Interruption, Preempted
 from .core.modes import in_own_modes
 from .core.processes import ALONE, Processes
-from .em.given import require_learnable, require_linear, suspicions
+from .em.given import require_features, require_learnable, require_linear, suspicions
 from .em.loop import Say
 from .em.run import Run, run_recipe
 from .em.table import LapTable, warn
@@ -131,6 +131,7 @@ def _resolve(
         table("data", {"about": problem.about})
     with processes.announcing():
         require_linear(problem.obs)
+        require_features(problem.obs)
         require_learnable(problem.obs)
     if processes.is_first:
         for text in suspicions(problem.obs, images=resolved.network.kind == "unet"):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffem import InputError, Observations, metrics, operators, priors
 from diffem.core.randomness import Stream
-from diffem.em.given import require_linear
+from diffem.em.given import require_features, require_linear
 from diffem.nn.networks import make_network
 from diffem.posterior import METHODS
 
@@ -38,7 +38,7 @@ def unlike(x: Tensor) -> Tensor:
 
 BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "another shape": (lambda x, rng: counts(x, rng)[..., :2], {}, r"simulate returns \(1, 4, 2\).*y has \(1, 4, 4\)"),
-    "fewer samples": (lambda x, rng: counts(x, rng)[:1], {}, "simulate must return a real tensor with 4 samples"),
+    "fewer samples": (lambda x, rng: counts(x, rng)[:1], {}, "simulate must return a real tensor with 64 samples"),
     "no tensor": (lambda x, rng: None, {}, "simulate must return a real tensor.*NoneType"),
     "not finite": (lambda x, rng: counts(x, rng) / 0, {}, "simulate must return finite numbers"),
     "not random": (lambda x, rng: 8 * x.clamp(min=0), {}, "same y for different random numbers.*random=False"),
@@ -50,6 +50,8 @@ BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "an error": (lambda x, rng: x.nonsense, {}, "simulate fails: AttributeError"),
     "features not image-like": (counts, {"features": lambda y: y.flatten(1)}, r"features must be image-like"),
     "features not finite": (counts, {"features": lambda y: y.log() * 0}, "features must return finite numbers"),
+    "x in place": (lambda x, rng: rng.poisson(8 * x.clamp_(min=0)), {}, "simulate changes its argument in place"),
+    "y in place": (counts, {"features": lambda y: y.div_(8)}, "features changes its argument in place"),
     "estimate of another shape": (counts, {"estimate": lambda y: y[..., :3]}, r"estimate returns \(1, 4, 3\)"),
 }
 
@@ -62,6 +64,43 @@ def test_a_channel_that_cannot_be_used_is_refused(name: str) -> None:
     options = {"features": lambda y: y / 8, **options}
     with pytest.raises(InputError, match=message):
         Observations(y, operators.Channel(simulate, x_shape=SHAPE, **options))
+
+
+def test_single_bits_with_little_noise_are_random() -> None:
+    """Two bits per observation hardly ever differ between a few repetitions; a thousand do."""
+    x, threshold = torch.rand(2, 8, 2, generator=torch.Generator().manual_seed(0))
+    A = operators.Channel(
+        lambda x, rng, threshold: (x + 0.02 * rng.normal(2) > threshold).to(x.dtype),
+        lambda y, threshold: torch.cat([y, threshold], 1),
+        (2,),
+        estimate=lambda y, threshold: y,
+        threshold=threshold,
+    )
+    assert Observations((x > threshold).float(), A).x_shape == (2,)
+
+
+def test_features_of_vectors_are_vectors() -> None:
+    A = operators.Channel(lambda x, rng: x + rng.normal(2), lambda y: y[:, None].expand(-1, 3, 2), (2,))
+    with pytest.raises(InputError, match=r"features of vectors must be \(numbers,\)"):
+        Observations(torch.zeros(5, 2), A)
+
+
+@pytest.mark.parametrize("function", ["features", "estimate"])
+def test_observations_whose_features_are_not_finite_are_refused_before_a_run(function: str) -> None:
+    y = observed().y.clone() + 1
+    functions = {"features": lambda y: y / 8, "estimate": lambda y: y / 8, function: torch.log}
+    good = Observations(y, operators.Channel(counts, x_shape=SHAPE, **functions))
+    require_features(good)
+    y[5, 0, 2, 1] = 0  # beyond the few that are tried first
+    with pytest.raises(InputError, match=f"{function} must return finite numbers, got -inf for sample 5 of 6"):
+        require_features(Observations(y, operators.Channel(counts, x_shape=SHAPE, **functions)))
+
+
+def test_a_channel_is_no_part_of_another_operator() -> None:
+    A = operators.Channel(counts, lambda y: y / 8)
+    for combine in (lambda: operators.Identity() @ A, lambda: operators.Stack(A, A)):
+        with pytest.raises(InputError, match="apply the other operators in simulate"):
+            combine()
 
 
 def test_a_deterministic_channel_is_called_without_random_numbers() -> None:

@@ -11,9 +11,10 @@ from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..observations import Observations
 from ..observations.batches import scanned_together
+from ..observations.features import is_simulated
 from ..observations.levels import level_count
 from ..observations.precision import lossy
-from ..operators import Function, Identity, Mask, Operator, OperatorError, check
+from ..operators import Channel, Function, Identity, Mask, Operator, OperatorError, check
 from ..operators.learned import derivatives, is_learned, learned_parameters, positions
 from ..priors.parameters import MOST, with_first_values
 
@@ -35,6 +36,21 @@ def require_linear(obs: Observations) -> None:
         check(few.A, obs.x_shape, dtype=dtype, device=few.y.device)
     except OperatorError as error:
         raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
+
+
+def require_features(obs: Observations) -> None:
+    """Raise an `InputError` if the features or the estimate of a channel are not finite for some observation."""
+    if not is_simulated(obs):
+        return
+    together = scanned_together(obs)
+    for start in range(0, len(obs), together):
+        part = obs[start : start + together]
+        assert isinstance(part.A, Channel)
+        try:
+            part.A.features(part.y)
+            part.A.estimate(part.y)
+        except InputError as error:
+            raise InputError(f"in the observations from {start} to {start + len(part) - 1}: {error}") from None
 
 
 def require_learnable(obs: Observations) -> None:

@@ -58,7 +58,9 @@ class Channel(Operator):
         for name, function in (("simulate", simulate), ("features", features), ("estimate", estimate)):
             if not callable(function) and (function is not None or name != "estimate"):
                 raise InputError(f"Channel: {name} must be a function, got {type(function).__name__}")
-        if x_shape is not None and not all(isinstance(size, int) and size > 0 for size in x_shape):
+        if x_shape is not None and not (
+            isinstance(x_shape, tuple | list) and all(isinstance(size, int) and size > 0 for size in x_shape)
+        ):
             raise InputError(f"Channel: x_shape is the shape of a sample, such as (1, 16, 16), got {x_shape!r}")
         self._simulate, self._features, self._estimate, self.random = simulate, features, estimate, random
         self.x_shape = None if x_shape is None else tuple(x_shape)
@@ -134,6 +136,11 @@ class Channel(Operator):
                 f"Channel: {name} must return a real tensor with {n} samples along its first axis and at least one "
                 f"further axis, got {given}"
             )
+        finite = torch.isfinite(result).flatten(1)
+        if not bool(finite.all()):  # NaN would otherwise show only in the loss of a training
+            first = int((~finite).any(1).nonzero()[0])
+            value = float(result[first].flatten()[~finite[first]][0])
+            raise InputError(f"Channel: {name} must return finite numbers, got {value} for sample {first} of {n}")
         return result.to(dtype)
 
     def _forward(self, x: Tensor) -> NoReturn:

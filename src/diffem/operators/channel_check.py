@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,7 +16,8 @@ from .channel import Channel
 
 T = TypeVar("T")
 
-FEW = 4  # observations that are tried
+FEW = 4  # observations that are tried, each several times if samples are small:
+NUMBERS = 1024  # single bits with little noise are random in a few of a thousand
 
 
 def check_channel(A: Channel, y: Tensor) -> Channel:
@@ -33,23 +35,33 @@ def check_channel(A: Channel, y: Tensor) -> Channel:
             of the batch, or is random in another way than stated.
     """
     n = min(FEW, len(y))
-    y, few = y[:n], A[:n]
-    A = _tried("features or estimate", lambda: A.fitted(y) if few.batch is None else _with_shape(A, few.fitted(y)))
-    few = A[:n]
-    assert few.x_shape is not None
-    features = _tried("features", lambda: few.features(y))
-    _require_finite("features", features)
-    if len(few.x_shape) > 1 and features.shape[-2:] != few.x_shape[-2:]:
+    first = A[:n]
+    shaped = _tried("features or estimate", lambda: first.fitted(y[:n].clone()))
+    assert shaped.x_shape is not None
+    rows = torch.arange(max(n, math.ceil(NUMBERS / math.prod(shaped.x_shape)))) % n
+    few, seen = shaped[rows], y[rows.to(y.device)]
+    features = _unchanged("features", few.features, seen)
+    _require_image_like(features, shaped.x_shape)
+    _require_equal("features", "the other samples of the batch", few[:1].features(seen[:1]), features[:1])
+    estimate = _unchanged("estimate", few.estimate, seen)
+    _check_simulation(few, seen, _samples(few, seen, estimate))
+    new = A[:]
+    new.x_shape = shaped.x_shape
+    return new
+
+
+def _require_image_like(features: Tensor, x_shape: tuple[int, ...]) -> None:
+    given = tuple(features.shape[1:])
+    if len(x_shape) == 1 and len(given) > 1:
         raise InputError(
-            f"Channel: features must be image-like, (channels, {few.x_shape[-2]}, {few.x_shape[-1]}) per observation "
-            f"for samples of shape {few.x_shape}, got {tuple(features.shape[1:])}"
+            f"Channel: features of vectors must be (numbers,) per observation, got {given} for samples of shape "
+            f"{x_shape}"
         )
-    _require_equal("features", "the other samples of the batch", few[:1].features(y[:1]), features[:1])
-    estimate = _tried("estimate", lambda: few.estimate(y))
-    if estimate is not None:
-        _require_finite("estimate", estimate)
-    _check_simulation(few, y, _samples(few, y, estimate))
-    return A
+    if len(x_shape) > 1 and given[-2:] != x_shape[-2:]:
+        raise InputError(
+            f"Channel: features must be image-like, (channels, {x_shape[-2]}, {x_shape[-1]}) per observation for "
+            f"samples of shape {x_shape}, got {given}"
+        )
 
 
 def _check_simulation(A: Channel, y: Tensor, x: Tensor) -> None:
@@ -59,12 +71,11 @@ def _check_simulation(A: Channel, y: Tensor, x: Tensor) -> None:
     def simulate(part: slice = slice(None), x: Tensor = x, offset: int = 0) -> Tensor:
         return _tried("simulate", lambda: A[part].simulate(x[part], stream, index[part] + offset))
 
-    first = simulate()
+    first = _unchanged("simulate", lambda x: A.simulate(x, stream, index), x)
     if first.shape != y.shape:
         raise InputError(
             f"Channel: simulate returns {tuple(first.shape[1:])} per observation, y has {tuple(y.shape[1:])}"
         )
-    _require_finite("simulate", first)
     source = "random numbers that do not come from rng" if A.random else "random numbers, and random=False was given"
     _require_equal("simulate", source, simulate(), first)
     _require_equal("simulate", "the other samples of the batch", simulate(slice(0, 1)), first[:1])
@@ -73,8 +84,8 @@ def _check_simulation(A: Channel, y: Tensor, x: Tensor) -> None:
             "Channel: simulate returns the same y for different random numbers: a channel is random given x. "
             "Use the random numbers of rng, or state random=False for a deterministic channel"
         )
-    others = (x.flip(0) + 1, 2 * x - 1, -x, torch.zeros_like(x))
-    if all(torch.equal(simulate(x=other), first) for other in others):
+    others = [simulate(x=other) for other in (x.flip(0) + 1, 2 * x - 1, -x, torch.zeros_like(x))]
+    if all(torch.equal(other, first) for other in others):
         raise InputError("Channel: simulate returns the same y for different x: it must depend on x")
 
 
@@ -88,16 +99,13 @@ def _samples(A: Channel, y: Tensor, estimate: Tensor | None) -> Tensor:
     return estimate + (0.5 * size if size > 0 else 1.0) * noise
 
 
-def _with_shape(A: Channel, few: Channel) -> Channel:
-    new = A[:]
-    new.x_shape = few.x_shape
-    return new
-
-
-def _require_finite(name: str, values: Tensor) -> None:
-    if not bool(torch.isfinite(values).all()):
-        bad = values[~torch.isfinite(values)].flatten()[:3].tolist()
-        raise InputError(f"Channel: {name} must return finite numbers, got {bad}")
+def _unchanged(name: str, call: Callable[[Tensor], T], argument: Tensor) -> T:
+    """Call a function of the user, which must not write into its argument."""
+    given = argument.clone()
+    result = _tried(name, lambda: call(given))
+    if not torch.equal(given, argument):
+        raise InputError(f"Channel: {name} changes its argument in place; it must compute a new tensor")
+    return result
 
 
 def _require_equal(name: str, what: str, one: Tensor, other: Tensor) -> None:

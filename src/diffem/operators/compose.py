@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.batched import Index
 from ..core.errors import InputError
 from .base import Operator
+from .channel import Channel
 from .spectrum import Entries, Spectrum
 
 
@@ -19,6 +20,10 @@ class _Composite(Operator):
         super().__init__()
         if len(operators) < 2 or not all(isinstance(A, Operator) for A in operators):
             raise InputError(f"{type(self).__name__} needs two or more operators, got {operators!r}")
+        if any(isinstance(A, Channel) for A in operators):
+            raise InputError(
+                f"a Channel cannot be part of {type(self).__name__}: apply the other operators in simulate"
+            )
         self._children = tuple(operators)
         sizes = {A.batch for A in operators} - {None}
         if len(sizes) > 1:
