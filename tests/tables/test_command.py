@@ -95,3 +95,19 @@ def test_hidden_values_are_observed_ones_and_never_all_of_a_row():
     assert frame.notna().to_numpy()[hidden].all()
     left = frame.mask(hidden).notna().any(axis=1)
     assert left[frame.notna().any(axis=1)].all()
+
+
+def test_values_are_hidden_from_a_table_whose_gaps_were_made_with_the_same_seed():
+    values = np.random.default_rng(0).random((200, 5))
+    hidden = hide(pd.DataFrame(np.where(values < 0.3, np.nan, values)), 0)
+    assert not (hidden & (values < 0.3)).any()
+    # 5 % of about 700 values: 35, with a standard deviation of 6
+    assert 10 < hidden.sum() < 60
+
+
+def test_a_table_of_few_rows_is_completed_although_no_value_can_be_hidden(tmp_path):
+    table, out = tmp_path / "table.csv", tmp_path / "completed.csv"
+    table.write_text("a,b\n1,2\n2,\n3,5\n,7\n5,9\n")
+    result = run(table, "-o", out, "--laps", 1, "--steps", 2, "--folds", 1, "--draws", 2)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "completed.html").exists()

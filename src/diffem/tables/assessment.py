@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from ..core.randomness import Stream
 from .imputer import DiffusionImputer
 from .predictions import Predictions
 from .scores import coverage
@@ -62,9 +64,10 @@ class ColumnAssessment:
 
 def hide(frame: pd.DataFrame, seed: int, share: float = HIDDEN) -> np.ndarray:
     """Which values to hide `(n, columns)`: a share of the observed ones, where there are `FEW`, never a whole row."""
-    random = np.random.default_rng(seed)
     observed = frame.notna().to_numpy()
-    hidden = observed & (random.random(observed.shape) < share) & (observed.sum(0) >= FEW)
+    # not the numbers of default_rng(seed): gaps that were made with those coincide with the values to hide
+    numbers = Stream(seed, "hidden values").uniform(torch.arange(len(observed)), observed.shape[1:]).numpy()
+    hidden = observed & (numbers < share) & (observed.sum(0) >= FEW)
     hidden[(observed & ~hidden).sum(1) == 0] = False
     return hidden
 
@@ -83,7 +86,7 @@ def assess(
     """
     shown = frame.mask(hidden)
     rows = np.flatnonzero(hidden.any(1))
-    predicted = imputer.predict_gaps(shown.iloc[rows], draws)
+    predicted = imputer.predict_gaps(shown.iloc[rows], draws) if len(rows) else {}
     found = []
     completed = imputer.encoding_.encode(imputer.sample_posterior(frame, 1)[0])
     for k, column in enumerate(imputer.encoding_.columns):
