@@ -74,6 +74,32 @@ def test_a_missing_file_and_a_bad_kind_are_refused(table, tmp_path):
         run(table, "-o", tmp_path / "out.csv", "--kind", "age=ordinal")
 
 
+def test_skipped_columns_are_copied(table, tmp_path):
+    given = pd.read_csv(table)
+    given.insert(1, "id", [f"person {i}" for i in range(len(given))])
+    given.to_csv(tmp_path / "with-id.csv", index=False)
+    out = tmp_path / "completed.csv"
+    options = ("--laps", 1, "--steps", 2, "--folds", 1, "--draws", 2)
+    with pytest.raises(InputError, match="diffem impute: --skip id"):
+        run(tmp_path / "with-id.csv", "-o", out, *options)
+    with pytest.raises(InputError, match=r"columns to skip that .* does not have: \['name'\]"):
+        run(tmp_path / "with-id.csv", "-o", out, "--skip", "name")
+    assert run(tmp_path / "with-id.csv", "-o", out, "--skip", "id", *options).exit_code == 0
+    completed = pd.read_csv(out)
+    assert list(completed.columns) == list(given.columns)
+    assert completed["id"].equals(given["id"])
+    assert not completed.isna().any().any()
+
+
+def test_what_cannot_be_written_is_refused_before_the_fit(table, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="is the table itself"):
+        run(table, "-o", table)
+    monkeypatch.setattr("diffem.tables.files.find_spec", lambda name: None)
+    for given, out in ((table, "completed.parquet"), (tmp_path / "table.parquet", "completed.csv")):
+        with pytest.raises(InputError, match="Parquet files need the package pyarrow: pip install pyarrow"):
+            run(given, "-o", tmp_path / out)
+
+
 def test_gaps_that_depend_on_other_columns_are_found():
     random = np.random.default_rng(0)
     others = random.standard_normal((1000, 3))

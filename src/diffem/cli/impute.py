@@ -26,6 +26,10 @@ def impute(
             "--kind", metavar="COLUMN=KIND", help="what a column holds: numeric, integer, boolean or categorical"
         ),
     ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", metavar="COLUMN", help="copy a column as it is, such as an identifier, a date or text"),
+    ] = None,
     laps: Annotated[
         int | None, typer.Option("--laps", min=1, help="laps of EM; by the number of rows when absent")
     ] = None,
@@ -52,16 +56,13 @@ def impute(
         raise InputError(
             f"imputing tables needs scikit-learn and pandas: pip install diffem[tables] ({error})"
         ) from None
-    suffixes = files.SUFFIXES
-    if table.suffix not in suffixes:
-        raise InputError(f"{table}: a table is a file that ends in {', '.join(suffixes)}")
-    require_file("--out", out, *suffixes)
+    require_file("--out", out, *files.SUFFIXES)
     page = require_file("--report", report or out.with_suffix(".html"), ".html")
     kinds = dict(_named(text) for text in kind or [])
     imputer = tables.DiffusionImputer(
         laps=laps, steps=steps, folds=folds, draws=draws, columns=kinds, random_state=seed, verbose=True
     )
-    command.impute(table, out, page, imputer=imputer, imputations=imputations, say=typer.echo)
+    command.impute(table, out, page, imputer=imputer, imputations=imputations, skip=skip or [], say=typer.echo)
 
 
 def _named(text: str) -> tuple[str, str]:

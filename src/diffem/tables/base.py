@@ -1,8 +1,9 @@
-"""What the imputers of tables and of series have in common: parameters, their checks, and how they are fitted."""
+"""What the imputers of tables and of series share: parameters, their checks, and the call of the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +19,33 @@ from .gaps import Gaps
 from .held_out import Snap
 
 
+@dataclass(kw_only=True, repr=False, eq=False)  # scikit-learn finds the parameters in the signature of __init__
 class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """The parameters that both imputers take; see `DiffusionImputer`."""
+    """The parameters that both imputers have; see `DiffusionImputer`."""
 
-    encoding_: Encoding
-    model_: Model
-    seed_: int
+    laps: int | None = None
+    steps: int | None = None
+    draws: int = 24
+    n_imputations: int = 5
+    estimate: str = "mean"
+    sampling_steps: int = 24
+    random_state: Any = None
+    device: str | None = None
+    recipe: Mapping[str, Any] | None = None
+    out: str | Path | None = None
+    verbose: bool = False
 
-    def __init__(
-        self,
-        *,
-        laps: int | None,
-        steps: int | None,
-        draws: int,
-        n_imputations: int,
-        estimate: str,
-        sampling_steps: int,
-        random_state: Any,
-        device: str | None,
-        recipe: Mapping[str, Any] | None,
-        out: str | Path | None,
-        verbose: bool,
-    ) -> None:
-        self.laps = laps
-        self.steps = steps
-        self.draws = draws
-        self.n_imputations = n_imputations
-        self.estimate = estimate
-        self.sampling_steps = sampling_steps
-        self.random_state = random_state
-        self.device = device
-        self.recipe = recipe
-        self.out = out
-        self.verbose = verbose
+    encoding_: Encoding = field(init=False)
+    model_: Model = field(init=False)
+    seed_: int = field(init=False)
 
     def _check_parameters(self, *more: str) -> np.random.RandomState:
-        """Check the parameters, those in `more` as positive integers too, and set the seed."""
-        for name in ("laps", "steps", "draws", "n_imputations", "sampling_steps", *more):
-            value = getattr(self, name)
-            if value is not None or name in ("draws", "n_imputations", "sampling_steps"):
-                require_count(name, value)
+        """Check the parameters, including the optional positive integers in `more`, and set the seed."""
+        for name in ("draws", "n_imputations", "sampling_steps"):
+            require_count(name, getattr(self, name))
+        for name in ("laps", "steps", *more):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
         if self.estimate not in ("mean", "median"):
             raise InputError(f"estimate must be 'mean' or 'median', got {self.estimate!r}")
         random = check_random_state(self.random_state)
@@ -67,14 +55,14 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _learner(self, recipe: dict[str, Any], gaps: Gaps, snap: Snap) -> Learner:
         return Learner(
             recipe,
-            self.seed_,
-            gaps,
-            snap,
-            self.encoding_.numeric,
-            dict(self.recipe or {}),
-            self.out,
-            self.device,
-            self.verbose,
+            seed=self.seed_,
+            gaps=gaps,
+            snap=snap,
+            numeric=self.encoding_.numeric,
+            changes=dict(self.recipe or {}),
+            out=self.out,
+            device=self.device,
+            progress=self.verbose,
         )
 
     def _imputations(self, n_imputations: int | None) -> int:
@@ -85,7 +73,7 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return int(count)
 
     def _draws_for(self, count: int) -> int:
-        """Draws to make for so many imputations: as many as an estimate has, whose mean is the centre of the spread."""
+        """How many draws to make for `count` imputations: calibration needs their mean, so at least `draws`."""
         return max(count, int(self.draws)) if np.any(np.asarray(self.model_.spread) != 1) else count
 
 

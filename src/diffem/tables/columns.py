@@ -137,8 +137,9 @@ def _categories(observed: pd.Series, kind: str | None) -> tuple[Any, ...]:
     if count > most or (kind is None and count > max(FEW, len(observed) // 2)):
         raise InputError(
             f"column {observed.name!r} seems to hold text: {count} different values in {len(observed)} rows, such as "
-            f"{_examples(observed)}. Leave it out, or name it as a category if it is one: "
-            f"columns={{{observed.name!r}: 'categorical'}}" + (f" (at most {MOST} categories)" if count > MOST else "")
+            f"{_examples(observed)}. Leave it out (diffem impute: --skip {observed.name}), or, if it holds categories, "
+            f"name it: columns={{{observed.name!r}: 'categorical'}} (--kind {observed.name}=categorical)"
+            + (f"; at most {MOST} categories are possible" if count > MOST else "")
         )
     return tuple(
         sorted(different, key=lambda value: (str(type(value)), value if isinstance(value, str) else 0, str(value)))

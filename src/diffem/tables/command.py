@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
+from ..core.errors import InputError
 from ..files.writing import write_text
 from .assessment import assess, hide
-from .files import read_table, write_table
+from .files import read_table, require_format, write_table
 from .imputer import DiffusionImputer
 from .report import warnings_of, write_page
 
@@ -19,6 +22,7 @@ def impute(
     *,
     imputer: DiffusionImputer,
     imputations: int = 0,
+    skip: Sequence[str] = (),
     say: Callable[[str], object] = print,
 ) -> None:
     """Complete the table in a file.
@@ -30,19 +34,34 @@ def impute(
         imputer: How to impute; it is fitted here, without a few observed values that the report predicts.
         imputations: How many further tables to write that are completed at random, beside `out`: NAME-1.csv,
             NAME-2.csv, …
+        skip: Columns that are neither used nor imputed, and copied as they are.
         say: Prints a line.
+
+    Raises:
+        InputError: A file cannot be read or written, `out` is the table itself, or columns to skip do not exist.
     """
-    frame = read_table(table)
+    require_format(out)
+    if out.resolve() == table.resolve():
+        raise InputError(f"{out} is the table itself: its gaps would be lost; give the completed table another name")
+    whole = read_table(table)
+    unknown = [name for name in skip if name not in whole.columns]
+    if unknown:
+        raise InputError(
+            f"columns to skip that {table} does not have: {unknown[:5]}; it has {list(whole.columns)[:20]}"
+        )
+    frame = whole.drop(columns=list(skip))
+
+    def write(completed: pd.DataFrame, path: Path) -> None:
+        write_table(pd.concat([completed, whole[list(skip)]], axis=1)[whole.columns], path)
+        say(str(path))
+
     seed = imputer.random_state if isinstance(imputer.random_state, int) else 0
     hidden = hide(frame, seed)
     say(f"{table}: {len(frame)} rows, {len(frame.columns)} columns, {frame.isna().to_numpy().mean():.1%} missing")
     imputer.fit(frame.mask(hidden))
-    write_table(imputer.transform(frame), out)
-    say(str(out))
+    write(imputer.transform(frame), out)
     for number, completed in enumerate(imputer.sample_posterior(frame, imputations) if imputations else [], 1):
-        path = out.with_name(f"{out.stem}-{number}{out.suffix}")
-        write_table(completed, path)
-        say(str(path))
+        write(completed, out.with_name(f"{out.stem}-{number}{out.suffix}"))
     found = assess(imputer, frame, hidden, imputer.draws, seed)
     drawn = imputer.sample_posterior(frame, 1)[0]
     calibrated = imputer.model_.held_out is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from .predictions import Predictions, predict, probabilities
 from .recipe import default_folds, default_laps, default_recipe
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class DiffusionImputer(Imputer):
     """Fill the gaps of a table by estimates (`transform`) or several times at random (`sample_posterior`).
 
@@ -62,40 +63,11 @@ class DiffusionImputer(Imputer):
         feature_names_in_: Their names, if X was a data frame.
     """
 
-    def __init__(
-        self,
-        *,
-        laps: int | None = None,
-        steps: int | None = None,
-        folds: int | None = None,
-        draws: int = 24,
-        n_imputations: int = 5,
-        estimate: str = "mean",
-        columns: Mapping[Any, str] | None = None,
-        round_integers: bool = True,
-        sampling_steps: int = 24,
-        random_state: Any = None,
-        device: str | None = None,
-        recipe: Mapping[str, Any] | None = None,
-        out: str | Path | None = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            laps=laps,
-            steps=steps,
-            draws=draws,
-            n_imputations=n_imputations,
-            estimate=estimate,
-            sampling_steps=sampling_steps,
-            random_state=random_state,
-            device=device,
-            recipe=recipe,
-            out=out,
-            verbose=verbose,
-        )
-        self.folds = folds
-        self.columns = columns
-        self.round_integers = round_integers
+    folds: int | None = None
+    columns: Mapping[Any, str] | None = None
+    round_integers: bool = True
+
+    exponent_: float = field(init=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -6,8 +6,7 @@ the EM of `diffem.fit` with a network that convolves along time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +28,7 @@ COVERED = 4  # windows of the training that hold a point
 BLOCK = 0.25  # longest gap that is made in additional windows, relative to the window
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class SeriesImputer(Imputer):
     """Fill the gaps of series of numbers, `(times, channels)`.
 
@@ -52,38 +52,10 @@ class SeriesImputer(Imputer):
         verbose: Whether to print a line per lap.
     """
 
-    def __init__(
-        self,
-        *,
-        window: int = 64,
-        every: float | None = None,
-        laps: int | None = None,
-        steps: int | None = None,
-        draws: int = 24,
-        n_imputations: int = 5,
-        estimate: str = "mean",
-        sampling_steps: int = 24,
-        random_state: Any = None,
-        device: str | None = None,
-        recipe: Mapping[str, Any] | None = None,
-        out: str | Path | None = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            laps=laps,
-            steps=steps,
-            draws=draws,
-            n_imputations=n_imputations,
-            estimate=estimate,
-            sampling_steps=sampling_steps,
-            random_state=random_state,
-            device=device,
-            recipe=recipe,
-            out=out,
-            verbose=verbose,
-        )
-        self.window = window
-        self.every = every
+    window: int = 64
+    every: float | None = None
+
+    every_: float = field(init=False)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from one or several series; y is not used."""
