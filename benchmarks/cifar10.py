@@ -6,12 +6,16 @@ samples, and of all draws of the last lap. With `--draw-steps`, these draws are 
 keep draws of earlier priors, and is trained on draws of the prior before its own. Only the run counts as GPU time;
 evaluation is excluded. `--assets` is a folder with `cifar10/` and `fid/inception-2015-12-05.pt`; default: the
 environment variable DIFFEM_ASSETS.
+
+A run that continues another one from its weights is measured by itself; `--join FIRST SECOND --name NAME` joins the
+results of such pieces.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import time
 from pathlib import Path
@@ -32,7 +36,7 @@ from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import load_recipe, parse_change
 from diffem.runs.rundir import RunDir
 
-from .record import RESULTS, record
+from .record import RESULTS, record, without_folders
 
 KEPT = ("e_seconds", "m_seconds", "rejected", "kept", "redrawn", "guards", "chi2", "heldout_chi2", "loss", "steps")
 KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "warnings", "images")
@@ -54,8 +58,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="stop after this time, as `diffem fit --minutes` does")
     parser.add_argument("--measure", action="store_true", help="measure only the laps that exist, without running")
     parser.add_argument("--run-only", action="store_true", help="measure only the errors of the draws")
+    parser.add_argument("--join", type=Path, nargs="+", help="results of the pieces of one run, in their order")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    if arguments.join:
+        print(join_pieces(arguments.name, arguments.join, arguments.results))
+        return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
     changes = {"data.folder": str(arguments.assets / "cifar10")} | dict(parse_change(text) for text in arguments.set)
@@ -118,6 +126,27 @@ def main() -> None:
         figures["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     print(figures)
     print(record(_name(arguments, recipe), figures, rows, arguments.results))
+
+
+def join_pieces(name: str, pieces: list[Path], folder: Path) -> Path:
+    """Join the results of the pieces of one run. Laps are counted from the start of the first piece.
+
+    The result has the command and the figures of the last piece; rows of the others keep their sources.
+    """
+    read = [json.loads(piece.read_text()) for piece in pieces]
+    for piece in read:
+        piece["command"] = without_folders(piece["command"])
+    *others, last = read
+    rows: list[dict[str, Any]] = []
+    for piece in read:
+        origin = {key: piece[key] for key in ("command", "commit", "machine", "date")} if piece in others else {}
+        before = piece["figures"]["laps_before"]
+        # lap 0 of a later piece is the last lap of the piece before it
+        rows += [origin | row | {"lap": before + row["lap"]} for row in piece["rows"] if row["lap"] or not before]
+    figures = last["figures"] | {"laps": rows[-1]["lap"], "laps_before": 0}
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(last | {"name": name, "figures": figures, "rows": rows}, indent=1) + "\n")
+    return path
 
 
 def _name(arguments: argparse.Namespace, recipe: Any) -> str:

@@ -82,7 +82,7 @@ def merge(
     """
     read = [json.loads(path.read_text()) for path in parts]
     for part in read:
-        part["command"] = _without_folders(part["command"])
+        part["command"] = without_folders(part["command"])
     first, rows = read[0], []
     for part in read:
         alike = all(part[key] == first[key] for key in ("command", "commit", "machine"))
@@ -94,7 +94,7 @@ def merge(
     return path
 
 
-def _without_folders(command: str) -> str:
+def without_folders(command: str) -> str:
     """A command without the options that only say where data and results are."""
     words, kept = command.split(), []
     while words:

@@ -85,11 +85,13 @@ def table1(result: dict[str, Any]) -> str:
             f"{row['images'] / 1e6:.1f}",
             f"{row['mse_deleted']:.3f}",
             f"{row['fid_draws']:.2f}" if "fid_draws" in row else "",
+            f"{row['fid']:.2f}" if "fid" in row else "",
         ]
         for row in shown
     ]
-    header = ["lap", "total minutes", "million examples", "error on deleted pixels", "FID of the draws"]
-    return "\n\n".join([table(header, rows), source(result)])
+    samples = f"FID of {result['figures']['samples']:,} prior samples"
+    header = ["lap", "total minutes", "million examples", "error on deleted pixels", "FID of the draws", samples]
+    return "\n\n".join([table(header, rows), *kept(result), source(result)])
 
 
 def cifar_covariances(result: dict[str, Any]) -> str:

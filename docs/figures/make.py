@@ -231,13 +231,14 @@ def minutes() -> None:
             measured = [(row["gpu_minutes"], row[key]) for row in laps_of if key in row]
             if measured:
                 quality.plot(*zip(*measured, strict=True), marker, color=colour, label=f"{what}, {name}")
+            offset, side = ((-6, 0), "right") if key == "fid" else ((5, -1), "left")
             for x, y in measured:
                 quality.annotate(
-                    f"{y:.1f}", (x, y), (-6, 0), textcoords="offset points", ha="right", va="center", fontsize=8
+                    f"{y:.1f}", (x, y), offset, textcoords="offset points", ha=side, va="center", fontsize=8
                 )
     error.set(xlabel="GPU minutes", ylabel="error on deleted pixels", ylim=(0.1, 0.23))
-    quality.set(xlabel="GPU minutes", ylabel="FID, 50,000 images", xlim=(0, 26), ylim=(0, 52))
-    error.set_xlim(0, 26)
+    quality.set(xlabel="GPU minutes", ylabel="FID, 50,000 images", xlim=(0, 36), ylim=(0, 85))
+    error.set_xlim(0, 36)
     for axis in (error, quality):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
