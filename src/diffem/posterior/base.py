@@ -23,10 +23,9 @@ from ..core.shapes import require_like, require_state
 from ..observations import Observations
 from ..observations.features import require_linear_gaussian
 from ..observations.precision import lossy
-from ..observations.scale import smallest_noise
+from ..observations.scale import last_level
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
-from ..samplers.schedule import lowest_level
 from .evaluation import Evaluation, Statistics
 from .target import Rows, WeightedRows
 
@@ -39,7 +38,7 @@ class Linearised:
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
         with torch.enable_grad():
             self._x_t = differentiable(x_t).detach().requires_grad_()
-            self._x_hat = prior(self._x_t, differentiable(sigma))
+            self._x_hat = prior.denoise(self._x_t, differentiable(sigma))
         self._arithmetic = prior.arithmetic
         self.x_hat = self._x_hat.detach()
         self.vjps = 0
@@ -78,10 +77,10 @@ class Posterior:
                 "make or load it outside"
             )
         self.observe(self.obs)
-        self.sigma_min = lowest_level(self.prior.sigma_min, smallest_noise(self.obs))
+        self.sigma_min = last_level(self.obs, self.prior.sigma_min)
 
     def sigmas(self, steps: int) -> Tensor:
-        """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`lowest_level`)."""
+        """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`last_level`)."""
         return self.prior.sigmas(steps, self.sigma_min)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
@@ -193,8 +192,8 @@ class Posterior:
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
         n, k, index = self._addresses(draws, index)
-        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         sigmas = self.sigmas(steps)
+        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
         sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
