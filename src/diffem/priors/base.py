@@ -176,6 +176,10 @@ class Prior(nn.Module):
         except TypeError as error:
             raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
 
+    def supports(self, obs: Observations) -> bool:
+        """Whether the prior has a conditional network that was made for observations like these."""
+        return False
+
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         """Choose the best posterior method for these observations; returns its name and the reason."""
         return "mmps", "it works with every prior"

@@ -120,6 +120,10 @@ class DiffusionPrior(Prior):
         if self.mean.is_cuda and compiling_pays(evaluations):
             self.accelerate(batch)
 
+    def supports(self, obs: Observations) -> bool:
+        # a blur with hidden values is not diagonal in Fourier space, so a network for blurs does not support it
+        return self.family is not None and self.family.impossible(information_of(obs)) is None
+
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         information = information_of(obs)
         if isinstance(information, Features):
