@@ -194,9 +194,8 @@ def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, bef
         network = make_network(settings["kind"], event_shape, options)
     if isinstance(before, DiffusionPrior):
         old, new = (_own_weights(n) for n in (before.network, network))
-        if [w.shape for w in old.values()] == [
-            w.shape for w in new.values()
-        ]:  # compared in order, because dropout layers shift the names
+        # compared in order, because dropout layers shift the names
+        if [w.shape for w in old.values()] == [w.shape for w in new.values()]:
             network.load_state_dict(dict(zip(new, old.values(), strict=True)), strict=False)
     return network
 

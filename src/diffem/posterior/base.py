@@ -8,21 +8,20 @@ observation, so every sampler works with every method.
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor
 
-from ..core.errors import CastWarning, InputError
+from ..core.errors import InputError
 from ..core.modes import differentiable, in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import require_like, require_state
 from ..observations import Observations
 from ..observations.features import require_linear_gaussian
-from ..observations.precision import lossy
+from ..observations.precision import in_precision_of
 from ..observations.scale import last_level
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
@@ -65,7 +64,7 @@ class Posterior:
     def __post_init__(self) -> None:
         if self.needs_linear:
             require_linear_gaussian(self.obs, f"method {self.method!r}", CHANNEL_ADVICE)
-        self.obs = _in_precision_of(self.prior, self.obs)
+        self.obs = in_precision_of(self.prior.mean, self.obs)
         x = self.obs.y.new_empty(1, *self.obs.x_shape)
         require_like(x, "y", self.prior.mean, type(self.prior).__name__)
         cov = self.prior._cov
@@ -73,8 +72,7 @@ class Posterior:
         if any(t.is_inference() for t in tensors):
             raise InputError(
                 f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot "
-                "be computed; "
-                "make or load it outside"
+                "be computed; make or load it outside"
             )
         self.observe(self.obs)
         self.sigma_min = last_level(self.obs, self.prior.sigma_min)
@@ -99,7 +97,7 @@ class Posterior:
         """Make the last denoising of a draw, at σ_min. The draw returns its `x_hat` for the state x_t `(n, *event)`.
 
         Default: E[x | x_t, y], which is within about σ_min of x_t. Methods whose estimate moves x_t further override
-            this.
+        this function.
         """
         return self.evaluate(x_t, sigma)
 
@@ -249,15 +247,3 @@ class Posterior:
             self.evaluate, self.finish, counted, self.prior, self.obs, probe, self.likelihood_iterations
         )
         return weighted.target()
-
-
-def _in_precision_of(prior: Prior, obs: Observations) -> Observations:
-    """Convert float64 observations (the default of NumPy) for a float32 prior; return others unchanged.
-
-    Warns if the rounding errors are not far below the noise.
-    """
-    if (obs.y.dtype, prior.mean.dtype) != (torch.float64, torch.float32):
-        return obs
-    if (text := lossy(obs)) is not None:
-        warnings.warn(text, CastWarning, stacklevel=5)
-    return obs.to(torch.float32)

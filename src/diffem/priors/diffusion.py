@@ -1,10 +1,10 @@
-r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al.
-
-2022, σ_data = 1).
+r"""A network as a prior, preconditioned so that its inputs and outputs are of unit size.
 
 With s the scale of the data and τ = σ/s the noise level relative to it,
 
     d(x_t, σ) = 1/(τ²+1) x_t + σ/√(τ²+1) h(x_t/(s√(τ²+1)), log τ).
+
+This is the preconditioning of Karras et al. 2022 with σ_data = 1.
 """
 
 from __future__ import annotations
@@ -175,11 +175,8 @@ class DiffusionPrior(Prior):
             if shown is None and not torch.is_grad_enabled() and not self._sampling:
                 return self.network.forward(*inputs).to(x.dtype)
             if shown is None and self.family is not None and not torch.is_grad_enabled():
-                inputs = (
-                    x,
-                    log_sigma,
-                    x.new_zeros(len(x), *self.family.shape),
-                )  # one compilation serves prior and posterior
+                # one compilation serves prior and posterior
+                inputs = (x, log_sigma, x.new_zeros(len(x), *self.family.shape))
             n, missing = len(x), max(0, self._batch - len(x))
             if missing:
                 inputs = tuple(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in inputs)
