@@ -105,9 +105,9 @@ class Training:
         def checkpoint(done: int, state: dict[str, Tensor], record: TrainingRecord) -> None:
             self.follow(done, state)
             self.record = record
-            if interruption.asked:
+            if interruption.should_stop:
                 self.state = {name: t.detach().clone() for name, t in state.items()}
-            interruption.asked = self.images >= until or time.monotonic() > deadline
+            interruption.requested = self.images >= until or time.monotonic() > deadline
 
         options = self.recipe.train.model_copy(update={"checkpoint_seconds": 1e-9})  # after every block of steps
         with contextlib.suppress(Preempted):

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from diffem import Observations, operators, priors
 from diffem.em.conditioning import Instruments
@@ -22,7 +23,7 @@ from diffem.em.maximization import maximization
 from diffem.em.start import shown_inputs
 from diffem.nn.networks import make_network
 from diffem.observations.lazy import as_lazy
-from diffem.runs.recipe import load_recipe
+from diffem.runs.recipe import Recipe, load_recipe
 
 from .record import RESULTS, record
 
@@ -97,41 +98,65 @@ def main() -> None:
     print({name: round(v, 4) for name, v in figures.items()}, f"{time.monotonic() - began:.0f} s", flush=True)
 
     if not arguments.skip_m:
-        torch.cuda.reset_peak_memory_stats()
-        network.requires_grad_(True).train()
-        optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
-
-        def bare_m() -> None:
-            for _ in range(8):
-                with torch.autocast("cuda", torch.bfloat16):
-                    loss = (network(x, log_sigma, *shown).float() - w).square().mean()
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-
-        figures["bare_images_per_s"] = rate(bare_m, 8 * batch, arguments.seconds)
-        del optimizer
-        draws = torch.randn(8192, *shape, device="cuda")
-        options = recipe.train.model_copy(update={"batch": batch})
-        run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False, "instruments": instruments}
-        if instruments is not None:
-            run["measured_with"] = (everything.A, torch.arange(len(draws)), everything.cov)
-        maximization(prior, draws, options, steps=32, **run)
-        count = int(figures["bare_images_per_s"] * arguments.seconds / batch)
-        times = []
-        for steps_m in (count // 4, count + count // 4):  # the difference excludes costs that occur once per lap
-            torch.cuda.synchronize()
-            start = time.monotonic()
-            maximization(prior, draws, options, steps=steps_m, **run)
-            torch.cuda.synchronize()
-            times.append(time.monotonic() - start)
-        figures["mstep_images_per_s"] = count * batch / (times[1] - times[0])
-        figures["mstep_seconds_per_lap_beside"] = times[0] - (count // 4) * batch / figures["mstep_images_per_s"]
-        figures["mstep_ratio_to_bare"] = figures["mstep_images_per_s"] / figures["bare_images_per_s"]
-        figures["mstep_peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        figures |= m_step(prior, recipe, everything, instruments, (x, log_sigma, *shown), w, arguments.seconds)
         figures["peak_gib"] = max(figures["estep_peak_gib"], figures["mstep_peak_gib"])
     print({name: round(v, 4) for name, v in figures.items()}, flush=True)
     print(record(arguments.name, figures, [], arguments.results))
+
+
+def bare_training(network: torch.nn.Module, inputs: tuple[Tensor, ...], w: Tensor, seconds: float) -> float:
+    """Images per second of network, loss, backward pass and optimizer alone."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
+
+    def steps() -> None:
+        for _ in range(8):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = (network(*inputs).float() - w).square().mean()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+
+    return rate(steps, 8 * len(w), seconds)
+
+
+def m_step(
+    prior: priors.DiffusionPrior,
+    recipe: Recipe,
+    everything: Observations,
+    instruments: Instruments | None,
+    inputs: tuple[Tensor, ...],
+    w: Tensor,
+    seconds: float,
+) -> dict[str, float]:
+    """Images per second of training, bare and by the library.
+
+    Args:
+        inputs: The inputs of the network for one batch.
+        w: (batch, *event). What the bare training fits.
+    """
+    network, batch, figures = prior.network, len(w), dict[str, float]()
+    torch.cuda.reset_peak_memory_stats()
+    network.requires_grad_(True).train()
+    figures["bare_images_per_s"] = bare_training(network, inputs, w, seconds)
+    draws = torch.randn(8192, *prior.event_shape, device="cuda")
+    options = recipe.train.model_copy(update={"batch": batch})
+    run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False, "instruments": instruments}
+    if instruments is not None:
+        run["measured_with"] = (everything.A, torch.arange(len(draws)), everything.cov)
+    maximization(prior, draws, options, steps=32, **run)
+    count = int(figures["bare_images_per_s"] * seconds / batch)
+    times = []
+    for steps_m in (count // 4, count + count // 4):  # the difference excludes costs that occur once per lap
+        torch.cuda.synchronize()
+        start = time.monotonic()
+        maximization(prior, draws, options, steps=steps_m, **run)
+        torch.cuda.synchronize()
+        times.append(time.monotonic() - start)
+    figures["mstep_images_per_s"] = count * batch / (times[1] - times[0])
+    figures["mstep_seconds_per_lap_beside"] = times[0] - (count // 4) * batch / figures["mstep_images_per_s"]
+    figures["mstep_ratio_to_bare"] = figures["mstep_images_per_s"] / figures["bare_images_per_s"]
+    figures["mstep_peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return figures
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ SEPARATE = [{"nn", "samplers"}]  # neither imports the other
 ROOT_MODULES = 5  # largest number of modules at the root
 # Imports inside functions that are allowed, and the reason.
 DELAYED = {
-    "diffem": "`import diffem` does not import pydantic",
+    "diffem": "`import diffem` imports neither pydantic nor the metrics",
     "diffem.cli": "the commands register those of other packages, which import this one",
     "diffem.cli.commands": "`diffem --help` imports only what it prints",
     "diffem.cli.drawing": "the same",

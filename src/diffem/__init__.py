@@ -1,13 +1,15 @@
 """diffem: learn a diffusion prior from incomplete, noisy observations alone, then sample it or any posterior."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import linalg, metrics, nn, operators, posterior, priors, samplers
+from . import linalg, nn, operators, posterior, priors, samplers
 from .core.errors import CastWarning, InputError, RunWarning
 from .core.version import __version__
 from .observations import Observations
 
 if TYPE_CHECKING:
+    from . import metrics
     from .api import fit
     from .em.run import Run, load
 
@@ -31,7 +33,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # the loop brings pydantic along; only those who learn need it
+    # the loop imports pydantic, and few programs use the metrics: both are imported when they are used
+    if name == "metrics":
+        return import_module(f"{__name__}.{name}")
     if name == "fit":
         from .api import fit
 

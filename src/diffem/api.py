@@ -88,9 +88,9 @@ def fit(
     """
     table = LapTable() if progress is not False and processes.is_first else None
     logger_names = _required(loggers)
-    with _heeding(interruption, table) as heeded:
+    with _interruptible(interruption, table) as stopping:
         if minutes is not None:
-            heeded.stop_after(minutes)
+            stopping.stop_after(minutes)
         changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
         resolved, problem = _resolve(_observations(obs, A, sigma), recipe, changes, table, processes)
         folder = Path("runs") / resolved.name if out is None else Path(out)
@@ -104,7 +104,7 @@ def fit(
                 progress=progress,
                 say=_broadcast(table, say, log),
                 processes=processes,
-                interruption=heeded,
+                interruption=stopping,
             )
             log()  # laps of a run that was finished before
         if processes.is_first:
@@ -227,7 +227,7 @@ def _conclude(run: Run, problem: Problem, table: LapTable | None, report: bool, 
 
 
 @contextmanager
-def _heeding(interruption: Interruption | None, table: LapTable | None) -> Iterator[Interruption]:
+def _interruptible(interruption: Interruption | None, table: LapTable | None) -> Iterator[Interruption]:
     """Stop the run at Ctrl-C and SIGTERM, so that it can be resumed, and then raise the signal again.
 
     A caller that passes an `Interruption` handles signals itself.

@@ -55,13 +55,13 @@ def test_a_users_own_arrays(run, tmp_path):
 
 @pytest.mark.parametrize("event", ["expectation", "lap"])
 def test_stopped_and_resumed(event, run, tmp_path):
-    asked = Interruption()
+    interruption = Interruption()
 
     def say(name, data):
-        asked.asked = asked.asked or name == event
+        interruption.requested = interruption.requested or name == event
 
     with pytest.raises(Preempted):
-        diffem.fit(None, CLEAN, tmp_path / "run", progress=False, say=say, interruption=asked)
+        diffem.fit(None, CLEAN, tmp_path / "run", progress=False, say=say, interruption=interruption)
     resumed = diffem.fit(None, CLEAN, tmp_path / "run", progress=False)
     assert same(contents(resumed.path), contents(run.path))
 

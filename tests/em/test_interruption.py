@@ -60,7 +60,7 @@ class Steps:
             if self.inside:
                 self.calls += 1
                 if self.calls == self.at:
-                    self.interruption.asked = True
+                    self.interruption.requested = True
             return function(*arguments, **options)
 
         return call
@@ -199,9 +199,9 @@ def test_a_ctrl_c_that_is_ignored_from_the_start_stays_ignored():
     try:
         with Interruption().listening() as interruption:
             os.kill(os.getpid(), signal.SIGINT)
-            assert not interruption.asked
+            assert not interruption.should_stop
             os.kill(os.getpid(), signal.SIGTERM)
-            assert interruption.asked
+            assert interruption.should_stop
             assert interruption.signal == signal.SIGTERM
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:

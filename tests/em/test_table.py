@@ -160,10 +160,10 @@ def test_sigterm_ends_a_python_program_after_the_run_was_saved(tmp_path):
 
 
 def test_a_caller_that_listens_itself_gets_its_own_exception(tmp_path):
-    asked = Interruption()
-    asked.asked = True
+    interruption = Interruption()
+    interruption.requested = True
     with pytest.raises(Preempted):
-        diffem.fit(observations(), FEW, tmp_path / "run", progress=False, interruption=asked)
+        diffem.fit(observations(), FEW, tmp_path / "run", progress=False, interruption=interruption)
 
 
 def test_fit_leaves_handlers_alone_in_other_threads(tmp_path):

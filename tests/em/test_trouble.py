@@ -136,7 +136,7 @@ def test_a_stopped_run_resumes(calls, undisturbed, tmp_path):
             self.left = calls
 
         @property
-        def asked(self):
+        def should_stop(self):
             self.left -= 1
             return self.left < 0
 

@@ -267,9 +267,8 @@ def fit_of(recipe: Recipe, device: Device) -> Fit:
         seconds = operations / (SHARE_OF_PEAK * rate)
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
     why = f"{duration(seconds)} here" if seconds is not None else "fits"
-    why = (
-        why if seconds is None or seconds < 57 else f"about {why}"
-    )  # below that, `duration` returns "less than a minute"
+    # not "about less than a minute"
+    why = why if seconds is None or seconds < 57 else f"about {why}"
     if not quick and device.kind == "cpu":
         why += "; needs a GPU"
     elif not small:

@@ -25,6 +25,8 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..observations import Observations
     from ..runs.recipe import EStep
 
@@ -84,11 +86,9 @@ def posterior(
     n: Annotated[int | None, typer.Option("-n", min=1, help="use the first n observations only")] = None,
 ) -> None:
     """Draw from the posterior of every observation in a file, or of those that a function of yours returns."""
-    import torch
-
     from ..em.expectation import default_sampler_options, posterior_from_recipe
     from ..em.run import load
-    from ..em.screening import acceptable, largest_plausible
+    from ..em.screening import largest_plausible
     from ..files.writing import write_bytes
     from ..report import pictures
     from ..report.export import require_volume, write_posterior
@@ -118,25 +118,37 @@ def posterior(
     drawing = {"sampler": sampler} if sampler is not None else {} if exact else default_sampler_options(e_step)
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
-    bound = largest_plausible(prior, e_step.bound)
-    rejected = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
-    chi2 = torch.stack([obs.chi2(d) for d in x])  # NaN for observations without measured values
-    empty = int(obs.empty().sum())
-    residual = f"residual χ² per measured value {float(chi2.nanmedian()):.2f} (median)" if empty < len(obs) else ""
-    typer.echo(f"{len(obs)} observations, {draws} draws each" + (f"; {residual}" if residual else ""))
-    if empty:
-        typer.echo(f"{empty} of them have no measured values: their draws are samples of the prior")
-    if rejected:
-        typer.echo(
-            f"warning: {rejected} of {draws * len(obs)} draws fail the screening of the E-step (not finite, χ² above "
-            f"{e_step.chi2:g}, or |x| above {bound:g}): try more --steps, more --iterations, or --sampler tds",
-            err=True,
-        )
+    chi2 = _screened(x, obs, e_step, largest_plausible(prior, e_step.bound))
     if out.suffix == ".png":
         write_bytes(out, pictures.posterior(obs.backprojected().numpy(), x.numpy()))
     else:
         write_posterior(out, x, chi2)
     typer.echo(out)
+
+
+def _screened(x: Tensor, obs: Observations, e_step: EStep, bound: float) -> Tensor:
+    """Print how well draws `(draws, n, *event)` fit, and return χ² per measured value, `(draws, n)`.
+
+    χ² is NaN for observations without measured values.
+    """
+    import torch
+
+    from ..em.screening import acceptable
+
+    rejected = sum(int((~acceptable(d, obs, e_step.chi2, bound)).sum()) for d in x)
+    chi2 = torch.stack([obs.chi2(d) for d in x])
+    empty = int(obs.empty().sum())
+    residual = f"residual χ² per measured value {float(chi2.nanmedian()):.2f} (median)" if empty < len(obs) else ""
+    typer.echo(f"{len(obs)} observations, {len(x)} draws each" + (f"; {residual}" if residual else ""))
+    if empty:
+        typer.echo(f"{empty} of them have no measured values: their draws are samples of the prior")
+    if rejected:
+        typer.echo(
+            f"warning: {rejected} of {len(x) * len(obs)} draws fail the screening of the E-step (not finite, χ² above "
+            f"{e_step.chi2:g}, or |x| above {bound:g}): try more --steps, more --iterations, or --sampler tds",
+            err=True,
+        )
+    return chi2
 
 
 def _observations(named: Path, sigma: float | None, run: Path) -> Observations:

@@ -1,10 +1,10 @@
 """Stopping a run: SIGTERM, SIGUSR1, Ctrl-C and a time limit end it within seconds, and the same command resumes it.
 
-A signal sets `Interruption.asked`, and so does the end of a time limit. Work that can be repeated (the Gaussian start,
-the E-step, the held-out evaluation, waiting for other processes) calls `poll()` at every step, which raises
-`Preempted`. The M-step checks for itself, since it saves its state first. If nothing reacts in time, because one
-evaluation or a compilation takes minutes, a watchdog thread ends the process. That is safe at any instant: every file
-of a run is whole or absent.
+`Interruption.should_stop` is true after a signal and at the end of a time limit. Work that can be repeated (the
+Gaussian start, the E-step, the held-out evaluation, waiting for other processes) calls `poll()` at every step, which
+raises `Preempted`. The M-step checks for itself, since it saves its state first. If the process does not stop in time,
+because one evaluation or a compilation takes minutes, a watchdog thread ends it. That is safe at any instant: every
+file of a run is written atomically.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Preempted(Exception):  # noqa: N818 (nothing went wrong)
     """A run was stopped by a signal. The same command resumes it."""
 
     exit_code = EXIT_PREEMPTED  # of the command line
-    reason = "as asked"  # completes "stopped …" in messages
+    reason = "as requested"  # completes "stopped …" in messages
 
 
 class Lost(Exception):  # noqa: N818 (the error is another process's)
@@ -63,7 +63,7 @@ class Interruption:
     """Whether the run should stop: on request of the caller, after a signal, or at the end of a time limit.
 
     Attributes:
-        requested: Whether the caller or a signal requested it.
+        requested: Whether the caller or a signal requests it; set it to stop the run.
         signal: The number of the signal, if there was one.
     """
 
@@ -74,16 +74,12 @@ class Interruption:
         self._deadline = math.inf
 
     @property
-    def asked(self) -> bool:
-        """Whether the run should stop now. Setting it asks the run to stop, or takes that back; a time limit stays."""
+    def should_stop(self) -> bool:
+        """Whether the run should stop now."""
         return self.requested or time.monotonic() >= self._deadline
 
-    @asked.setter
-    def asked(self, value: bool) -> None:
-        self.requested = value
-
     def stop_after(self, minutes: float) -> None:
-        """Ask the run to stop `minutes` from now."""
+        """Stop the run `minutes` from now."""
         if not 0 < minutes < math.inf:
             raise InputError(f"minutes must be a positive number, got {minutes}")
         self._minutes, self._deadline = minutes, time.monotonic() + 60 * minutes
@@ -152,7 +148,7 @@ def _watchdog(patience: float) -> Iterator[None]:
         while number := os.read(read, 1)[0]:
             if number in SIGNALS and not over.wait(patience):
                 print(
-                    f"diffem: stopped as asked, {patience:g} s after the signal, in the middle of a step; "
+                    f"diffem: stopped as requested, {patience:g} s after the signal, in the middle of a step; "
                     "the same command resumes",
                     file=sys.stderr,
                     flush=True,

@@ -84,8 +84,7 @@ def require_precision(dtype: torch.dtype, owner: str) -> None:
     if dtype not in (torch.float32, torch.float64):
         raise InputError(
             f"{owner} must be float32 or float64, got {dtype}; convert with .to(torch.float32). To let a "
-            "network compute in "
-            "half precision, use compute_in('bf16') or compute_in('fp16') of its prior"
+            "network compute in half precision, use compute_in('bf16') or compute_in('fp16') of its prior"
         )
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from ..observations import Observations
-from ..observations.information import information_of
 from ..operators import Channel
 from ..posterior import Posterior
 from ..posterior.unconditioned import Unconditioned
-from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..priors import GaussianPrior, Prior
 from ..priors.fit_channel import linearised
 
 
@@ -39,10 +38,7 @@ def channel_posterior(prior: Prior, obs: Observations, *, own: bool) -> Posterio
 
 def draws_conditionally(prior: Prior, obs: Observations) -> bool:
     """Whether draws of this prior depend on y: by its network, or as a Gaussian start."""
-    if is_gaussian_start(prior, obs):
-        return True
-    family = prior.family if isinstance(prior, DiffusionPrior) else None
-    return family is not None and family.impossible(information_of(obs)) is None
+    return is_gaussian_start(prior, obs) or prior.supports(obs)
 
 
 def is_gaussian_start(prior: Prior, obs: Observations) -> bool:

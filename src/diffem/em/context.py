@@ -117,7 +117,7 @@ class RunContext:
 
         def check() -> None:
             self.processes.check()
-            if self.interruption.asked if limited else self.interruption.requested:
+            if self.interruption.should_stop if limited else self.interruption.requested:
                 raise Preempted(doing)
 
         with polled(check):

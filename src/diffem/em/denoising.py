@@ -87,9 +87,9 @@ def denoising_losses(prior: Prior, x: Tensor, levels: Tensor, batch_size: int | 
     return torch.cat(out)
 
 
-def loss_fall(losses: list[float], part: float = FALLING) -> float | None:
+def loss_fall(losses: list[float]) -> float | None:
     """Return the relative decrease of the loss over the last part of a training; None if it is too short."""
-    count = int(part * len(losses))
+    count = int(FALLING * len(losses))
     if count < 1:
         return None
     before, after = sum(losses[-2 * count : -count]), sum(losses[-count:])

@@ -21,9 +21,8 @@ from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..observations import Observations
 from ..observations.features import is_simulated
-from ..observations.information import information_of
 from ..posterior import Posterior
-from ..priors import DiffusionPrior, GaussianPrior, Prior
+from ..priors import GaussianPrior, Prior
 from ..runs.recipe import EStep
 from ..samplers import DEFAULT_SAMPLER, get_sampler
 from .channel_posterior import channel_posterior
@@ -94,35 +93,33 @@ def draw_shard(
     return Shard(stacked, shard.report.to_json())
 
 
+@dataclass
 class _ShardDraws:
-    """The parts of `draw_shard`. `rows` are the observations of the shard that get new draws.
+    """The parts of `draw_shard`, whose arguments these are. `rows` are the observations that get new draws.
 
     Attributes:
         together: The number of draws per observation that are made together, as picks from one particle set.
         report: The record of the shard.
     """
 
-    def __init__(
-        self,
-        prior: Prior,
-        obs: Observations,
-        options: EStep,
-        index: Tensor,
-        seed: int,
-        lap: int,
-        bound: float,
-        batch_size: int | None,
-        captured: bool,
-    ) -> None:
-        exact = prior.is_exact
-        self.prior, self.obs, self.options, self.index, self.seed, self.lap = prior, obs, options, index, seed, lap
-        self.bound, self.batch_size, self.captured = bound, batch_size, captured
-        self.posterior = posterior_from_recipe(prior, obs, options, own=True)
-        self.sampling = recipe_sampling(prior, options)
+    prior: Prior
+    obs: Observations
+    options: EStep
+    index: Tensor
+    seed: int
+    lap: int
+    bound: float
+    batch_size: int | None
+    captured: bool
+
+    def __post_init__(self) -> None:
+        exact, options = self.prior.is_exact, self.options
+        self.posterior = posterior_from_recipe(self.prior, self.obs, options, own=True)
+        self.sampling = recipe_sampling(self.prior, options)
         self.together = 1 if exact else options.together
         self.redraws = GAUSSIAN_REDRAWS if exact else options.redraws
         self.plausible = None if exact else options.plausible  # exact draws are plausible under their prior
-        self.report = ShardReport(len(obs))
+        self.report = ShardReport(len(self.obs))
 
     def at(self, rows: Tensor) -> Observations:
         """Return the observations at `rows`."""
@@ -258,21 +255,11 @@ def posterior_from_recipe(
         conditioned = prior.posterior(obs, method="mmps", solver=options.solver, iterations=options.iterations)
     elif options.method != "conditional":
         conditioned = prior.posterior(obs, method=options.method)
-    elif own and _supports(prior, obs):
+    elif own and prior.supports(obs):
         conditioned = prior.posterior(obs, method="conditional", check=False)
     else:
         conditioned = prior.posterior(obs)
     return cast(Posterior, conditioned)
-
-
-def _supports(prior: Prior, obs: Observations) -> bool:
-    """Whether the prior has a conditional network that supports these observations.
-
-    The final prior may have an unconditional one. A blur with hidden values is not diagonal in Fourier space, so a
-    network that was trained for blurs does not support it.
-    """
-    family = prior.family if isinstance(prior, DiffusionPrior) else None
-    return family is not None and family.impossible(information_of(obs)) is None
 
 
 def recipe_sampling(prior: Prior, options: EStep) -> dict[str, Any]:

@@ -41,11 +41,12 @@ CARD = "diffem-card-1"
 WEIGHTS, CONFIG = "model", "config.json"
 MAX_CARD_BYTES = 1 << 22
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# tensors that may be kept in 16 bits; means and variances stay as they are
 LARGE = (
     "network.",
     "cov.vectors",
     "cov.factor",
-)  # tensors that may be kept in 16 bits; means and variances stay as they are
+)
 
 
 def describe_operator(A: Operator, n: int) -> dict[str, Any]:

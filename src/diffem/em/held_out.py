@@ -15,9 +15,8 @@ from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import exact_hidden_log_densities, hidden_coverage, hidden_log_densities, hide
 from ..metrics.spread import hidden_spread
 from ..observations import Observations
-from ..observations.scale import smallest_noise
+from ..observations.scale import last_level
 from ..priors import GaussianPrior, Prior
-from ..samplers.schedule import lowest_level
 
 EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's predictions are computed in closed form
 
@@ -35,8 +34,8 @@ def measure_held_out(
         seed: The seed of the choice of hidden values.
     """
     # exact draws have no diffusion noise; other draws end with a denoising
-    last_level = 0.0 if prior.is_exact else lowest_level(prior.sigma_min, smallest_noise(obs))
-    metrics: dict[str, Any] = explained(draw(obs), obs, last_level)
+    sigma_min = 0.0 if prior.is_exact else last_level(obs, prior.sigma_min)
+    metrics: dict[str, Any] = explained(draw(obs), obs, sigma_min)
     shown, hidden = hide(obs, hidden_share, seed)
     if not bool(hidden.any()):
         return metrics

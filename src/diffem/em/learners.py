@@ -1,4 +1,4 @@
-"""The choice of what a run estimates besides the prior."""
+"""What a run estimates besides the prior: noise levels, parameters of the operators, or nothing."""
 
 from __future__ import annotations
 

@@ -76,6 +76,7 @@ def maximization(
         lap: The lap in the addresses of the random numbers.
         measured: The weight of the loss on measured values. Default: `options.measured`.
         measured_with: Operators, owners of the draws and noise; needed if that weight is above 0.
+        repeats: (n,). How often an epoch uses each draw. Default: once.
         precision: The precision of the network on a GPU.
         resume: The steps done, the trainer state and the record of an interrupted training.
         checkpoint: Called from time to time with such a triple.
@@ -95,9 +96,7 @@ def maximization(
     augment = Augment(options.augment, prior.event_shape)
     weight = largest(options.measured) if measured is None else measured
     loss = _measured_loss(draws, weight, augment, seed, measured_with, prior.scale)
-    trainer = Trainer(
-        prior, options, steps, precision, processes, loss, lambda: interruption.asked, instruments, lap, first_step
-    )
+    trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, instruments, lap, first_step)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     shown = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
     examples = Examples(draws, options.batch, law, augment, stream, processes, *shown, repeats)

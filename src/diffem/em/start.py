@@ -18,13 +18,12 @@ from ..files.origin import Origin
 from ..nn.networks import make_network
 from ..observations import Observations
 from ..observations.features import is_simulated
-from ..observations.scale import smallest_noise
+from ..observations.scale import last_level
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_channel_gaussian, fit_gaussian
 from ..priors.family import Family
 from ..priors.files import load_with_description
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
-from ..samplers.schedule import lowest_level
 from .checkpoint import StartCheckpoint
 from .exports import cost as cost_of
 from .exports import is_export, read_card
@@ -99,7 +98,7 @@ def gaussian_start(
 def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:
     """Set the diffusion noise levels of the recipe in data units. Small measurement noise lowers sigma_min."""
     low, high = recipe.sigma_min * prior.scale, recipe.sigma_max * prior.scale
-    prior.sigma_min, prior.sigma_max = lowest_level(low, smallest_noise(obs)), high
+    prior.sigma_min, prior.sigma_max = last_level(obs, low), high
 
 
 def given_start(start: Prior | str) -> tuple[Prior, Totals]:
@@ -195,9 +194,8 @@ def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, bef
         network = make_network(settings["kind"], event_shape, options)
     if isinstance(before, DiffusionPrior):
         old, new = (_own_weights(n) for n in (before.network, network))
-        if [w.shape for w in old.values()] == [
-            w.shape for w in new.values()
-        ]:  # compared in order, because dropout layers shift the names
+        # compared in order, because dropout layers shift the names
+        if [w.shape for w in old.values()] == [w.shape for w in new.values()]:
             network.load_state_dict(dict(zip(new, old.values(), strict=True)), strict=False)
     return network
 

@@ -3,7 +3,7 @@ r"""One optimizer step of denoising score matching, and the state of the trainin
 With x_t = x + σz, loss weight λ = 1/σ² + 1 and the preconditioning of `priors/diffusion.py`, the weighted error of the
 denoiser is
 
-    λ ‖d(x_t, σ) − x‖² = ‖h(x_t/√(σ²+1), log σ) − (σx − z)/√(σ²+1)‖²,
+    λ ‖d(x_t, σ) − x‖² = ‖h(x_t/√(σ²+1), log σ) − (σx − z)/√(σ²+1)‖².
 
 The right-hand side is computed: it has no large weights and no cancellation at small σ. Examples with an operator have
 anisotropic noise, and the same formula holds in every direction (`priors/preconditioning.py`).
@@ -12,12 +12,12 @@ anisotropic noise, and the same formula holds in every direction (`priors/precon
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from ..core.compile import fast_products
+from ..core.interruption import Interruption
 from ..core.processes import ALONE, Processes
 from ..priors import DiffusionPrior
 from ..priors.preconditioning import preconditioning
@@ -57,7 +57,7 @@ class Trainer:
         precision: The precision of the network on a GPU.
         processes: This process among those that train together.
         measured: The loss on measured values; None without it.
-        asked: Whether this process received a request to stop.
+        interruption: A request to stop this process.
         instruments: The operators for a conditional network.
         lap: The lap in the addresses of simulated measurements.
         first_step: The step at which the optimizer is new.
@@ -75,7 +75,7 @@ class Trainer:
         precision: str = "float32",
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
-        asked: Callable[[], bool] = lambda: False,
+        interruption: Interruption | None = None,
         instruments: Instruments | Simulations | None = None,
         lap: int = 0,
         first_step: int = 0,
@@ -85,7 +85,7 @@ class Trainer:
         self.measured = measured
         self.instruments, self.lap = instruments, lap
         self.processes = processes
-        self.asked = asked
+        self.interruption = interruption or Interruption()
         self.stop = False  # the processes agree on it, see `_sum_gradients`
         self._tried_again = False
         self.parts = 1  # more after out-of-memory errors
@@ -136,7 +136,7 @@ class Trainer:
         if self.processes.count > 1:
             loss = self._sum_gradients(loss)
         elif self.device.type == "cpu":
-            self.stop = self.asked()
+            self.stop = self.interruption.should_stop
         nn.utils.clip_grad_norm_(self.parameters, self.options.clip, foreach=True)
         self.optimizer.step()
         if self.average:
@@ -175,7 +175,7 @@ class Trainer:
     def _sum_gradients(self, loss: Tensor) -> Tensor:
         """Sum gradients, loss and requests to stop over all processes, in one message."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        head = torch.stack([loss, torch.full_like(loss, float(self.asked()))])
+        head = torch.stack([loss, torch.full_like(loss, float(self.interruption.should_stop))])
         message = torch.cat([head, *(g.flatten() for g in gradients)])
         self.processes.add_(message)
         head, *sums = message.split([2, *(g.numel() for g in gradients)])

@@ -158,7 +158,7 @@ class BlockTraining:
 
     def _save(self) -> None:
         """Write a checkpoint if it is due, and stop if that was requested in any process."""
-        stop = self.processes.any(self.interruption.asked)
+        stop = self.processes.any(self.interruption.should_stop)
         due = time.monotonic() - self._saved > self.trainer.options.checkpoint_seconds
         unfinished = self.done < self.steps
         if self.checkpoint is not None and unfinished and (stop or due) and self.trainer.is_finite():

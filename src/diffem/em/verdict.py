@@ -100,7 +100,7 @@ def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
 def measured(history: History) -> list[dict[str, Any]]:
     """Return the laps whose prediction of held-out observations was measured."""
     laps = [(m, measure_of(m)) for m in history]
-    # the start of a channel is only where its first draws come from: it cannot be conditioned on other observations
+    # lap 0 of a channel only provides the first draws: its prior cannot be conditioned on other observations
     usable = [(m, measure.key) for m, measure in laps if measure is PREDICTION or m["lap"] > 0]
     return [m for m, key in usable if m.get(key) is not None and math.isfinite(m[key])]
 
@@ -128,7 +128,7 @@ def verdict(history: History) -> Verdict:
     number = int(last["lap"])
     if not laps or last not in laps:
         return Verdict(
-            None, number, f"which lap is the best is not known: lap {number} was not measured on held-out observations"
+            None, number, f"the best lap is not known: lap {number} was not measured on held-out observations"
         )
     measure = measure_of(last)
     top = max(laps, key=lambda m: (measure(m), m["lap"]))

@@ -225,9 +225,8 @@ def load(folder: str | os.PathLike[str], *, range: Range | None = None) -> Diffu
     if not known:
         raise InputError(f"{folder}: {scheduler_name!r} is not a scheduler of diffusers")
     for file in (folder / "unet").glob("*.safetensors"):
-        read_header(
-            file, "the weights of a model"
-        )  # checks for a regular file with a valid header before diffusers opens it
+        # checks for a regular file with a valid header before diffusers opens it
+        read_header(file, "the weights of a model")
     try:
         model = diffusers.UNet2DModel.from_pretrained(folder / "unet", local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, RuntimeError) as error:

@@ -1,6 +1,6 @@
 """Covariances in files: kind and axes as JSON values, tensors by name.
 
-Rebuilding checks everything, as files are untrusted.
+Files are untrusted, so a covariance is rebuilt with all checks of its kind.
 """
 
 from __future__ import annotations

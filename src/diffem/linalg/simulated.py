@@ -4,48 +4,20 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn
 
-from torch import Tensor
-
-from ..core.errors import InputError
-from .covariance import Covariance
+from .unusable import UnusableNoise
 
 
-class SimulatedNoise(Covariance):
-    """The place of Σ_y in observations of a channel. Any computation with it raises an `InputError`."""
+class SimulatedNoise(UnusableNoise):
+    """The place of Σ_y in observations of a channel."""
 
-    powers: ClassVar[dict[str, int]] = {}
-    axes: ClassVar[dict[str, int | None]] = {}
-
-    def _refuse(self) -> NoReturn:
-        raise InputError(
-            "the observations of a Channel have no noise covariance, because their noise is part of the simulation: "
-            "residuals, χ², likelihoods and exact posteriors need y = A x + e with Gaussian noise. Use the conditional "
-            "E-step for draws (e_step.method: conditional) and metrics.simulated_fit for their fit to y"
-        )
-
-    def matvec(self, v: Tensor) -> NoReturn:
-        self._refuse()
-
-    def solve(self, v: Tensor) -> NoReturn:
-        self._refuse()
-
-    def sqrt(self, z: Tensor) -> NoReturn:
-        self._refuse()
-
-    def logdet(self, event_shape: tuple[int, ...]) -> NoReturn:
-        self._refuse()
+    reason: ClassVar[str] = (
+        "the observations of a Channel have no noise covariance, because their noise is part of the simulation: "
+        "residuals, χ², likelihoods and exact posteriors need y = A x + e with Gaussian noise. Use the conditional "
+        "E-step for draws (e_step.method: conditional) and metrics.simulated_fit for their fit to y"
+    )
 
     def diagonal(self, event_shape: tuple[int, ...]) -> NoReturn:
-        self._refuse()
-
-    def plus(self, variance: Tensor | float) -> NoReturn:
-        self._refuse()
+        self.refuse()
 
     def scaled(self, factor: float) -> NoReturn:
-        self._refuse()
-
-    def restrict(self, measured: Tensor) -> NoReturn:
-        self._refuse()
-
-    def eigenvalue_floor(self) -> NoReturn:
-        self._refuse()
+        self.refuse()

@@ -7,18 +7,19 @@ covariance that `with_levels` returns; any computation that needs the levels bef
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from .covariance import Covariance, Diagonal, Isotropic
+from .covariance import Diagonal, Isotropic
+from .unusable import UnusableNoise
 
 LEVELS = 1 << 16  # largest number of levels in a file
 
 
-class UnknownNoise(Covariance):
+class UnknownNoise(UnusableNoise):
     """Noise with one unknown level per group.
 
     Args:
@@ -27,7 +28,10 @@ class UnknownNoise(Covariance):
         count: G, the number of levels. Default: one more than the largest group number.
     """
 
-    powers: ClassVar[dict[str, int]] = {}
+    reason: ClassVar[str] = (
+        "the noise level of these observations is unknown (sigma='learn'): diffem.fit estimates it, and "
+        "posteriors of the prior it returns use the estimate; anything else needs sigma as a number"
+    )
     axes: ClassVar[dict[str, int | None]] = {"groups": None, "count": 0}
 
     def __init__(self, groups: Tensor, count: int | None = None, *, per_value: bool = False) -> None:
@@ -76,30 +80,3 @@ class UnknownNoise(Covariance):
     def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
         """Ones, in place of variances: shapes and precision can be checked before the levels are known."""
         return torch.ones(1, *event_shape, dtype=self._tensors["groups"].dtype, device=self._tensors["groups"].device)
-
-    def _refuse(self) -> NoReturn:
-        raise InputError(
-            "the noise level of these observations is unknown (sigma='learn'): diffem.fit estimates it, and "
-            "posteriors of the prior it returns use the estimate; anything else needs sigma as a number"
-        )
-
-    def matvec(self, v: Tensor) -> NoReturn:
-        self._refuse()
-
-    def solve(self, v: Tensor) -> NoReturn:
-        self._refuse()
-
-    def sqrt(self, z: Tensor) -> NoReturn:
-        self._refuse()
-
-    def logdet(self, event_shape: tuple[int, ...]) -> NoReturn:
-        self._refuse()
-
-    def plus(self, variance: Tensor | float) -> NoReturn:
-        self._refuse()
-
-    def restrict(self, measured: Tensor) -> NoReturn:
-        self._refuse()
-
-    def eigenvalue_floor(self) -> NoReturn:
-        self._refuse()

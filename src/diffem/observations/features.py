@@ -16,7 +16,9 @@ from .observations import Observations
 
 @dataclass(frozen=True)
 class Features:
-    """The features of n observations. Nothing is known linearly about x: functions of G are functions of 0.
+    """The features of n observations of a channel, in the place of G = AᵀΣ_y⁻¹A.
+
+    A channel gives no linear information about x, so G is 0, and functions of G are evaluated at 0.
 
     Attributes:
         values: `(n, *features)`.

@@ -248,8 +248,7 @@ def _bytes(value: Batched) -> int:
 def counts_of(parts: Iterable[Observations], n: int) -> Tensor:
     """Count the measured values of each observation, `(n,)`, in parts.
 
-    Counts are written into one preallocated tensor: small tensors between large temporary ones would fragment the
-        memory.
+    Counts are written into one preallocated tensor: small tensors between large temporary ones would fragment memory.
     """
     counts, start = torch.empty(n, dtype=torch.int64), 0
     for part in parts:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..linalg import UnknownNoise
+from ..operators.learned import is_learned
 from .lazy import LazyObservations
 from .observations import Observations
 
@@ -17,6 +18,12 @@ def level_count(obs: Observations) -> int:
     """The number of unknown noise levels; 0 if the noise is known."""
     cov = obs[:1].cov
     return cov.count if isinstance(cov, UnknownNoise) else 0
+
+
+def has_unknowns(obs: Observations) -> bool:
+    """Whether noise levels or parameters of the operators are unknown and to be estimated."""
+    first = obs[:1]
+    return isinstance(first.cov, UnknownNoise) or is_learned(first.A)
 
 
 def with_levels(obs: Observations, sigma: Tensor) -> Observations:

@@ -62,8 +62,7 @@ def represented(cov: Covariance, y: Tensor) -> Covariance:
     if not is_exact and not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
         raise InputError(
             f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "
-            f"({small:.1e}): "
-            "give y in float64, in larger units, or with the noise it has"
+            f"({small:.1e}): give y in float64, in larger units, or with the noise it has"
         )
     if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
         raise InputError(
@@ -95,9 +94,8 @@ def independent_noise(sigma: Any, y: Tensor) -> Covariance:
     padded = (1,) * (y.ndim - value.ndim) + shape
     if value.ndim > y.ndim or any(s not in (1, size) for s, size in zip(padded, y.shape, strict=True)):
         raise InputError(
-            f"sigma must be one number or {len(y)} of them, got shape {shape}, which does not broadcast to a "
-            "measurement "
-            f"{tuple(y.shape[1:])} or to all of them {tuple(y.shape)} either"
+            f"sigma must be one number or {len(y)} of them, got shape {shape}, which broadcasts neither to a "
+            f"measurement {tuple(y.shape[1:])} nor to all of them {tuple(y.shape)}"
         )
     variances = value.reshape(padded).square()
     if padded[0] == 1:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+import warnings
 
-from ..core.errors import InputError
+import torch
+from torch import Tensor
+
+from ..core.errors import CastWarning, InputError
 from ..linalg import UnknownNoise
 from .arrays import tried
 from .batches import scanned_together
@@ -60,6 +63,22 @@ def lossy(obs: Observations) -> str | None:
         "networks compute in float32, and rounding changes the observations by up to "
         f"{size:.2g} standard deviations of their noise: subtract an offset from y, or check sigma"
     )
+
+
+def in_precision_of(mean: Tensor, obs: Observations) -> Observations:
+    """Convert float64 observations (the default of NumPy) for a prior in float32; return others unchanged.
+
+    Warns if the rounding errors are not far below the noise.
+
+    Args:
+        mean: The mean of the prior.
+        obs: The observations.
+    """
+    if (obs.y.dtype, mean.dtype) != (torch.float64, torch.float32):
+        return obs
+    if (text := lossy(obs)) is not None:
+        warnings.warn(text, CastWarning, stacklevel=5)
+    return obs.to(torch.float32)
 
 
 def cast_note(obs: Observations) -> str | None:

@@ -25,10 +25,10 @@ PROBED = 1024  # number of observations for the estimate, spread evenly over the
 NOISE_ONLY = 1e-4  # smallest share of ‖y‖² that counts as signal, if the stated noise explains all of it
 
 
-def signal_scale(obs: Observations, probed: int = PROBED) -> float:
+def signal_scale(obs: Observations) -> float:
     """Estimate s, the root mean square of the entries of x; 1 if all measured values are 0."""
     energy, noise, gain = 0.0, 0.0, 0.0
-    for part in _spread(obs, probed):
+    for part in _spread(obs):
         squares, variances, traces = _energies(part)
         energy, noise, gain = energy + squares, noise + variances, gain + traces
     if gain == 0 or energy == 0:
@@ -36,7 +36,7 @@ def signal_scale(obs: Observations, probed: int = PROBED) -> float:
     return math.sqrt(max(energy - noise, NOISE_ONLY * energy) / gain)
 
 
-def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
+def smallest_noise(obs: Observations) -> float:
     """Smallest standard deviation of the noise in the units of x: σ_y divided by the norm of a row of A.
 
     For correlated noise: that of the most precise combination of values. Infinite if nothing is measured, and for a
@@ -45,16 +45,27 @@ def smallest_noise(obs: Observations, probed: int = PROBED) -> float:
     if is_simulated(obs):
         return math.inf
     lowest, gain, count = math.inf, 0.0, 0
-    for part in _spread(obs, probed):
+    for part in _spread(obs):
         variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())
         lowest = min(lowest, float(variances.min()))
         gain, count = gain + _energies(part)[2], count + int(part.counts().sum())
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
 
 
-def _spread(obs: Observations, probed: int) -> Iterator[Observations]:
+def last_level(obs: Observations, sigma_min: float) -> float:
+    """The last noise level of a posterior draw: sigma_min, or a quarter of the measurement noise if that is lower.
+
+    The last denoising returns a mean, which reduces the spread of a measured value by the share σ²/(σ² + noise²): 6 %
+    at a quarter of the noise.
+    """
+    noise = smallest_noise(obs)
+    return noise / 4 if noise < sigma_min / 2 else sigma_min
+
+
+def _spread(obs: Observations) -> Iterator[Observations]:
     """Iterate over evenly spread observations, in parts that need little memory."""
-    rows = torch.arange(min(len(obs), probed)) * len(obs) // min(len(obs), probed)
+    count = min(len(obs), PROBED)
+    rows = torch.arange(count) * len(obs) // count
     return (obs[part] for part in rows.split(min(256, scanned_together(obs))))
 
 

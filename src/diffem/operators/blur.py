@@ -18,7 +18,7 @@ class Blur(Operator):
     """y = kernel * x, the size of x.
 
     x: `(n, ..., H, W)`. The image is padded according to `boundary` and convolved by FFT, so the cost does not depend
-        on the size of the kernel.
+    on the size of the kernel.
 
     Args:
         kernel: (h, w) for all observations, or (n, h, w) one per observation, of any size up to the image's; its origin

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from ..core.modes import in_own_modes
 from ..core.random_numbers import RandomNumbers
 from ..core.randomness import Stream
 from .base import Operator
+from .parameters import separated
 
 NOT_LINEAR = (
     "a Channel is known by simulation only: y is not A x plus Gaussian noise. Draws come from a conditional network "
@@ -64,19 +64,8 @@ class Channel(Operator):
             raise InputError(f"Channel: x_shape is the shape of a sample, such as (1, 16, 16), got {x_shape!r}")
         self._simulate, self._features, self._estimate, self.random = simulate, features, estimate, random
         self.x_shape = None if x_shape is None else tuple(x_shape)
-        self.numbers: dict[str, bool | int | float] = {}
-        for name, value in parameters.items():
-            if isinstance(value, np.ndarray | np.generic | Tensor) and value.ndim == 0:
-                value = value.item()
-            if isinstance(value, bool | int | float):
-                self.numbers[name] = value
-                continue
-            tensor = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
-            if not isinstance(tensor, Tensor):
-                raise InputError(
-                    f"Channel: the parameter {name} must be a number, or a tensor with a leading observation axis, "
-                    f"got {type(value).__name__}; put other constants into the functions themselves"
-                )
+        self.numbers, tensors = separated(parameters, "Channel")
+        for name, tensor in tensors.items():
             self._store(name, tensor, tensor.ndim - 1)
 
     def config(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ..core.errors import InputError
 from ..core.modes import differentiable, own_modes
 from ..core.shapes import require_event
 from .base import Operator
+from .parameters import separated
 
 
 class Function(Operator):
@@ -55,22 +56,11 @@ class Function(Operator):
         if isinstance(x_shape, int) or not all(isinstance(size, int) and size > 0 for size in x_shape):
             raise InputError(f"Function: x_shape is the shape of a sample, such as (8, 8), got {x_shape!r}")
         self.function, self.x_shape = function, tuple(x_shape)
-        self.numbers: dict[str, bool | int | float] = {}
         self.learns: tuple[str, ...] = ()  # the names of the parameters that `fit` estimates
         self._labelled: dict[str, str] = {}  # names of parameters with a value per group → names of their labels
         self.any_dtype: frozenset[str] = frozenset()  # learned parameters are kept in float64
-        for name, value in parameters.items():
-            if isinstance(value, np.ndarray | np.generic | Tensor) and value.ndim == 0:
-                value = value.item()
-            if isinstance(value, bool | int | float):
-                self.numbers[name] = value
-                continue
-            tensor = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
-            if not isinstance(tensor, Tensor):
-                raise InputError(
-                    f"Function: the parameter {name} must be a number, or a tensor with a leading observation axis, "
-                    f"got {type(value).__name__}; put other constants into the function itself"
-                )
+        self.numbers, tensors = separated(parameters, "Function")
+        for name, tensor in tensors.items():
             self._store(name, tensor, tensor.ndim - 1)
         if learn is not None or groups is not None:
             self._mark(learn, groups, parameters)

@@ -18,9 +18,8 @@ MODES = ("bicubic", "mean")
 class Downsample(Operator):
     """Reduce height and width by an integer factor.
 
-    x: `(n, ..., H, W)` with H and W multiples of the factor.
-
     Args:
+        factor: The factor. x is `(n, ..., H, W)` with H and W multiples of it.
         mode: 'bicubic', antialiased (the filter of `torch.nn.functional.interpolate(..., antialias=True)`), or
             'mean' over blocks of factor×factor.
     """
@@ -55,7 +54,7 @@ class Downsample(Operator):
 
     def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         x = (*y[:-2], *(size * self.factor for size in y[-2:]))
-        return x, max(math.prod(x), max(x[-2:]) ** 2)  # one axis is reduced by a matrix
+        return x, max(math.prod(x), max(x[-2:]) ** 2)  # the matrix that reduces an axis
 
     def keeps(self, measured: Tensor) -> Tensor | None:
         return None if self.mode == "bicubic" else self._forward(measured.float()) > 0

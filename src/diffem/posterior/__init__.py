@@ -1,7 +1,7 @@
 """Posterior methods: prior × observations → denoiser. A new method is a file and a line in `METHODS`."""
 
 from ..observations import Observations
-from ..priors.base import Prior, condition
+from ..priors.base import Prior
 from ..priors.methods import METHODS
 from .base import Posterior
 from .conditional import Conditional
@@ -49,5 +49,4 @@ __all__ = [
     "SigmaT",
     "SigmaX",
     "Statistics",
-    "condition",
 ]

@@ -8,25 +8,23 @@ observation, so every sampler works with every method.
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor
 
-from ..core.errors import CastWarning, InputError
+from ..core.errors import InputError
 from ..core.modes import differentiable, in_own_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import require_like, require_state
 from ..observations import Observations
 from ..observations.features import require_linear_gaussian
-from ..observations.precision import lossy
-from ..observations.scale import smallest_noise
+from ..observations.precision import in_precision_of
+from ..observations.scale import last_level
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
-from ..samplers.schedule import lowest_level
 from .evaluation import Evaluation, Statistics
 from .target import Rows, WeightedRows
 
@@ -39,7 +37,7 @@ class Linearised:
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
         with torch.enable_grad():
             self._x_t = differentiable(x_t).detach().requires_grad_()
-            self._x_hat = prior(self._x_t, differentiable(sigma))
+            self._x_hat = prior.denoise(self._x_t, differentiable(sigma))
         self._arithmetic = prior.arithmetic
         self.x_hat = self._x_hat.detach()
         self.vjps = 0
@@ -66,7 +64,7 @@ class Posterior:
     def __post_init__(self) -> None:
         if self.needs_linear:
             require_linear_gaussian(self.obs, f"method {self.method!r}", CHANNEL_ADVICE)
-        self.obs = _in_precision_of(self.prior, self.obs)
+        self.obs = in_precision_of(self.prior.mean, self.obs)
         x = self.obs.y.new_empty(1, *self.obs.x_shape)
         require_like(x, "y", self.prior.mean, type(self.prior).__name__)
         cov = self.prior._cov
@@ -74,14 +72,13 @@ class Posterior:
         if any(t.is_inference() for t in tensors):
             raise InputError(
                 f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot "
-                "be computed; "
-                "make or load it outside"
+                "be computed; make or load it outside"
             )
         self.observe(self.obs)
-        self.sigma_min = lowest_level(self.prior.sigma_min, smallest_noise(self.obs))
+        self.sigma_min = last_level(self.obs, self.prior.sigma_min)
 
     def sigmas(self, steps: int) -> Tensor:
-        """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`lowest_level`)."""
+        """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`last_level`)."""
         return self.prior.sigmas(steps, self.sigma_min)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
@@ -100,7 +97,7 @@ class Posterior:
         """Make the last denoising of a draw, at σ_min. The draw returns its `x_hat` for the state x_t `(n, *event)`.
 
         Default: E[x | x_t, y], which is within about σ_min of x_t. Methods whose estimate moves x_t further override
-            this.
+        this function.
         """
         return self.evaluate(x_t, sigma)
 
@@ -193,8 +190,8 @@ class Posterior:
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
         n, k, index = self._addresses(draws, index)
-        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         sigmas = self.sigmas(steps)
+        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
         sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
@@ -250,15 +247,3 @@ class Posterior:
             self.evaluate, self.finish, counted, self.prior, self.obs, probe, self.likelihood_iterations
         )
         return weighted.target()
-
-
-def _in_precision_of(prior: Prior, obs: Observations) -> Observations:
-    """Convert float64 observations (the default of NumPy) for a float32 prior; return others unchanged.
-
-    Warns if the rounding errors are not far below the noise.
-    """
-    if (obs.y.dtype, prior.mean.dtype) != (torch.float64, torch.float32):
-        return obs
-    if (text := lossy(obs)) is not None:
-        warnings.warn(text, CastWarning, stacklevel=5)
-    return obs.to(torch.float32)

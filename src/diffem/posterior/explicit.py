@@ -44,6 +44,7 @@ class ExplicitCovariance(SolvingPosterior):
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         A = self.obs.A
         prior = Linearised(self.prior, x_t, sigma)
+        residual = self.obs.residual(prior.x_hat)
         covariance = self.covariance(prior, x_t, sigma)
 
         def signal(p: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,6 +52,6 @@ class ExplicitCovariance(SolvingPosterior):
             return A(covariance(pullback)), pullback
 
         system = self.system(signal, sigma)
-        solution = self.solve(system, self.obs.residual(prior.x_hat))
+        solution = self.solve(system, residual)
         x_hat = prior.x_hat + self.correction(prior, solution.pullback, sigma)
         return SolvedEvaluation(x_hat=x_hat, solution=solution, vjps=prior.vjps, prior=prior.x_hat, system=system)

@@ -38,9 +38,8 @@ class IsotropicInformation(Posterior):
         if spectrum is None or gamma is None:
             raise InputError(
                 "method 'exact' needs AᵀΣ_y⁻¹A proportional to the identity (operators.Identity, or all of "
-                "k-space, with "
-                f"equal noise on all values), or a MixturePrior with noise given as sigma=...; got {self.obs.A} with "
-                f"{self.obs.cov}; use method 'mmps'"
+                "k-space, with equal noise on all values), or a MixturePrior with noise given as sigma=...; "
+                f"got {self.obs.A} with {self.obs.cov}; use method 'mmps'"
             )
         self._pivot, self._gamma = Pivot(self.obs, spectrum), gamma
 

@@ -1,18 +1,17 @@
 r"""log q(y | x_t) of a posterior method: the twist of `samplers/tds.py` before the last noise level.
 
-A method that estimates V[x | x_t] by V assumes y | x_t ~ N(A x̂, M) with M = Σ_y + A V Aᵀ. With e = y − A x̂ and M u =
-e,
+A method that estimates V[x | x_t] by V assumes y | x_t ~ N(A x̂, M) with M = Σ_y + A V Aᵀ. With e = y − A x̂ and
+M u = e,
 
     log q(y | x_t) = −½ (eᵀu + log |M|) + constant,
 
 where u is already computed. A method without a covariance assumes M = Σ_y.
 
-Energy and determinant are exact if M is formed: by the solver `direct`, or if there are at most as many measured values
-    as solver
-iterations. Otherwise eᵀu is as far from eᵀM⁻¹e as the solve is from convergence, and log |M| = tr log M is estimated by
-zᵀ log(M) z with one probe z of random signs and as many Lanczos steps as the solver has iterations (Ubaru et al. 2017);
-that is exact for M = cI and close when M is nearly diagonal, as for masks. A system that is scaled (`solving.py`) has
-log |M| = log |SMS| − 2 log |S|, and the probe sees SMS, which is closer to I. All particles of a draw use the same
+eᵀu and log |M| are exact if the matrix M is formed: by the solver `direct`, or if there are at most as many measured
+values as solver iterations. Otherwise the error of eᵀu is that of the solve, and log |M| = tr log M is estimated by
+zᵀ log(M) z with one probe z of random signs and as many Lanczos steps as the solver has iterations (Ubaru et al. 2017).
+That is exact for M = cI and accurate if M is nearly diagonal, as for masks. For a scaled system (`solving.py`),
+log |M| = log |SMS| − 2 log |S|, and the estimate uses SMS, which is closer to I. All particles of a draw use the same
 probe at every noise level, so the twist is a fixed function of x_t. An error of the twist makes the weights less equal,
 but the likelihood in the last weight, which needs no solve, corrects for it.
 """

@@ -32,6 +32,7 @@ class MMPS(SolvingPosterior):
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         A = self.obs.A
         prior = Linearised(self.prior, x_t, sigma)
+        residual = self.obs.residual(prior.x_hat)
         variance = per_sample(sigma, x_t) ** 2
 
         def signal(p: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,7 +40,7 @@ class MMPS(SolvingPosterior):
             return A(variance * pullback), pullback
 
         system = self.system(signal, sigma)
-        solution = self.solve(system, self.obs.residual(prior.x_hat))
+        solution = self.solve(system, residual)
         return SolvedEvaluation(
             x_hat=prior.x_hat + variance * solution.pullback,
             solution=solution,

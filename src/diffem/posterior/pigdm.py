@@ -1,10 +1,10 @@
-r"""Pseudo-inverse guided diffusion (Song et al.
-
-2023): V = r I with r = σ²/(1+σ²/s²), and the score weighted by r instead of σ².
+r"""Pseudo-inverse guided diffusion: V = r I with r = σ²/(1 + σ²/s²), and the score weighted by r instead of σ².
 
     E[x | x_t, y] ≈ x̂ + r/κ · Jᵀ Aᵀ (Σ_y + r A Aᵀ)⁻¹ (y − A x̂)
 
 with κ as in `stepwise.py`, published as a correction of x_s, and s the scale of the prior, 1 in the paper.
+
+Song et al., Pseudoinverse-Guided Diffusion Models for Inverse Problems, 2023.
 """
 
 from __future__ import annotations

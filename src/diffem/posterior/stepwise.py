@@ -49,8 +49,7 @@ class Stepwise(Posterior):
         if isinstance(sampler, PredictorCorrector) and sampler.corrections:
             raise InputError(
                 f"method {self.method!r} is defined as a correction of a step and cannot be used in the "
-                "Langevin corrections of "
-                "sampler 'pc'; use 'ddpm', or another method"
+                "Langevin corrections of sampler 'pc'; use 'ddpm', or another method"
             )
         if self.reference_steps is not None:
             return self

@@ -23,6 +23,7 @@ from ..core.randomness import Stream
 from ..core.shapes import require_precision, require_state
 from ..linalg import Covariance
 from ..observations import Observations
+from ..observations.levels import has_unknowns
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
 from .levels import NoiseLevels, with_known_noise
 from .methods import METHODS, Conditioned
@@ -149,6 +150,7 @@ class Prior(nn.Module):
                 ]
             )
 
+    @in_own_modes
     def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
         """Condition the prior on observations. The result is another denoiser, with one sample per observation.
 
@@ -159,32 +161,34 @@ class Prior(nn.Module):
                 reason.
             options: Options of the method (`solver`, `iterations`, `tolerance`, `guard`, ...).
         """
-        return condition(self, obs, method, **options)
+        if not isinstance(obs, Observations):
+            raise InputError(
+                f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)"
+            )
+        obs = known_observations(self, obs)
+        if method is None:
+            method, why = self.choose_method(obs) if not options else ("mmps", "its options were given")
+            logger.info("posterior method %r: %s", method, why)
+        if method not in METHODS:
+            raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
+        try:
+            return METHODS[method](self, obs, **options)
+        except TypeError as error:
+            raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
+
+    def supports(self, obs: Observations) -> bool:
+        """Whether the prior has a conditional network that was made for observations like these."""
+        return False
 
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         """Choose the best posterior method for these observations; returns its name and the reason."""
         return "mmps", "it works with every prior"
 
 
-@in_own_modes
-def condition(prior: Prior, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
-    """Condition `prior` on `obs` by a method, or by the best one that applies; see `Prior.posterior`."""
-    if not isinstance(obs, Observations):
-        raise InputError(f"obs must be diffem.Observations, got {type(obs).__name__}: Observations(y, A, sigma=...)")
-    obs = known_observations(prior, obs)
-    if method is None:
-        method, why = prior.choose_method(obs) if not options else ("mmps", "its options were given")
-        logger.info("posterior method %r: %s", method, why)
-    if method not in METHODS:
-        raise InputError(f"unknown posterior method {method!r}; known: {', '.join(METHODS)}")
-    try:
-        return METHODS[method](prior, obs, **options)
-    except TypeError as error:
-        raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
-
-
 def known_observations(prior: Prior, obs: Observations) -> Observations:
     """The observations with the noise levels and operator parameters of the prior, if theirs are unknown."""
+    if not has_unknowns(obs):
+        return obs
     return with_known_operator(with_known_noise(obs, prior.noise), prior.operator_parameters)
 
 

@@ -15,10 +15,11 @@ from .base import Prior
 NUMBERS = 1 << 22  # numbers in a batch of samples; a larger batch is not faster on a GPU
 CPU_NUMBERS = 1 << 18  # the same for a CPU: 85 colour images of 32×32
 SHARE = 0.8  # share of the free memory of the device that a batch may take
+# pairs of batch sizes whose memory is compared; the second pair if the first is out of memory
 PROBES = (
     (8, 64),
     (1, 4),
-)  # pairs of batch sizes whose memory is compared; the second pair if the first is out of memory
+)
 
 
 def choose_batch(prior: Prior, most: int) -> int:

@@ -1,8 +1,7 @@
-r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al.
+r"""A network as a prior, preconditioned so that it receives and returns numbers of unit size.
 
-2022, σ_data = 1).
-
-With s the scale of the data and τ = σ/s the noise level relative to it,
+This is the preconditioning of Karras et al. (2022) with σ_data = 1. With s the scale of the data and τ = σ/s the noise
+level relative to it,
 
     d(x_t, σ) = 1/(τ²+1) x_t + σ/√(τ²+1) h(x_t/(s√(τ²+1)), log τ).
 """
@@ -120,6 +119,10 @@ class DiffusionPrior(Prior):
         if self.mean.is_cuda and compiling_pays(evaluations):
             self.accelerate(batch)
 
+    def supports(self, obs: Observations) -> bool:
+        # a blur with hidden values is not diagonal in Fourier space, so a network for blurs does not support it
+        return self.family is not None and self.family.impossible(information_of(obs)) is None
+
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         information = information_of(obs)
         if isinstance(information, Features):
@@ -171,11 +174,8 @@ class DiffusionPrior(Prior):
             if shown is None and not torch.is_grad_enabled() and not self._sampling:
                 return self.network.forward(*inputs).to(x.dtype)
             if shown is None and self.family is not None and not torch.is_grad_enabled():
-                inputs = (
-                    x,
-                    log_sigma,
-                    x.new_zeros(len(x), *self.family.shape),
-                )  # one compilation serves prior and posterior
+                # one compilation serves prior and posterior
+                inputs = (x, log_sigma, x.new_zeros(len(x), *self.family.shape))
             n, missing = len(x), max(0, self._batch - len(x))
             if missing:
                 inputs = tuple(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in inputs)

@@ -72,9 +72,8 @@ class LowRankModel:
         index = torch.arange(self.rank, device=x.device)
         u = Stream(self.seed, "gaussian fit").normal(index, (self.size,), dtype=torch.float64)
         u = u * (1e-2 * x.square().mean().sqrt() / math.sqrt(self.rank))
-        values, vectors = torch.linalg.eigh(
-            x @ x.T / len(x)
-        )  # the n × n matrix has the same spectrum as the N × N matrix
+        # the n × n matrix has the same spectrum as the N × N matrix
+        values, vectors = torch.linalg.eigh(x @ x.T / len(x))
         found = min(self.rank, len(x) - 1)
         top = values[-found:].clamp(min=0) if found else values[:0]
         u[:found] += (vectors[:, len(x) - found :].T @ x) / math.sqrt(len(x))

@@ -33,9 +33,8 @@ class Sampled:
     def __init__(self, exact: Full, n: int, seed: int) -> None:
         size = len(exact.mean)
         self.exact, self.seed = exact, seed
-        self.draws = max(
-            1, -(-2 * size // n)
-        )  # draws per observation: enough to span all directions for any number of observations
+        # draws per observation: enough to span all directions for any number of observations
+        self.draws = max(1, -(-2 * size // n))
         self.bytes_each = 8 * 40 * size  # memory: vectors of conjugate gradients and temporary ones
         self.rounds = 0
         self._reset()

@@ -1,11 +1,10 @@
 r"""The noise level from entries of x that are constant.
 
-An entry of x that is the same in all observations is measured as its value plus noise: its measured values vary by σ²,
-    and they
-are uncorrelated with all other values. Such entries are found by both properties: they have the smallest variances,
-equal up to sampling, and for entry j the sum Σ_l n_jl ρ_jl² over the other entries l has the mean N − 1 of a χ²
-variable, with ρ_jl the correlation over the n_jl observations that measure both. Entries of equal variance that are
-correlated with others, such as standardised columns of a table, fail the second test.
+An entry of x that is the same in all observations is measured as its value plus noise: its measured values have the
+variance σ² and are uncorrelated with all other values. Both properties identify it. Such entries have the smallest
+variances, equal up to sampling errors. And for such an entry j the sum Σ_l n_jl ρ_jl² over the other entries l has the
+mean N − 1 of a χ² variable, with ρ_jl the correlation over the n_jl observations that measure both. Entries of equal
+variance that are correlated with others, such as standardised columns of a table, fail the second test.
 """
 
 from __future__ import annotations

@@ -97,19 +97,19 @@ def _box(values: np.ndarray) -> tuple[float, float]:
     return low - margin, high + margin
 
 
+PAIRS = 4  # largest number of pairs of neighbouring coordinates
 FEW = 4096  # fewer points are drawn individually, more as a histogram
 
 
-def marginals(sets: dict[str, np.ndarray], bins: int = 120, dimensions: int = 4) -> bytes:
+def marginals(sets: dict[str, np.ndarray], bins: int = 120) -> bytes:
     """Draw two-dimensional marginals of neighbouring coordinates.
 
     Args:
         sets: Points `(n, d)` by title; one row each, with the axes of the first set.
         bins: Number of bins per axis of a histogram.
-        dimensions: Largest number of pairs of coordinates.
     """
     first = next(iter(sets.values()))
-    d = min(first.reshape(len(first), -1).shape[1], dimensions + 1)
+    d = min(first.reshape(len(first), -1).shape[1], PAIRS + 1)
     pairs = [(i, i + 1) for i in range(d - 1)] or [(0, 0)]
     figure, axes = new_figure(2.6 * len(pairs), 2.5 * len(sets), nrows=len(sets), ncols=len(pairs))
     boxes = [_box(first.reshape(len(first), -1)[:, i]) for i in range(d)]

@@ -12,7 +12,9 @@ MOST = 64  # entries; longer vectors are drawn as bands instead of separate inte
 def intervals(
     draws: np.ndarray, measured: np.ndarray | None = None, truth: np.ndarray | None = None, rows: int = 8
 ) -> bytes:
-    """Draw one panel per observation, in two columns. Each has its own scale: one wide interval must not hide the rest.
+    """Draw one panel per observation, in two columns.
+
+    Each panel has its own scale, so that one observation with wide intervals does not flatten the others.
 
     Args:
         draws: `(k, n, *event)`.

@@ -23,6 +23,7 @@ from ..files.writing import array_bytes, digest, file_digest, notice, read_array
 from .repair import set_aside
 from .rundir import RunDir
 
+# keys of a shard's statistics that must be numbers
 NUMBERS = (
     "draws",
     "informed",
@@ -37,7 +38,7 @@ NUMBERS = (
     "chi2",
     "guards",
     "evaluations",
-)  # keys of a shard's statistics that must be numbers
+)
 
 
 class DrawStore:

@@ -1,5 +1,8 @@
-"""The files of a finished lap for the report: `samples.npy` and `posterior.npy`, whose checksums are in the lap's
-`metrics.json`, and the losses of its training, `losses.json`."""
+"""The files of a finished lap that the report shows.
+
+These are `samples.npy` and `posterior.npy`, whose checksums are in the lap's `metrics.json`, and the losses of its
+training, `losses.json`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,8 @@ from ..files.writing import array_bytes, digest, read_array, read_json, write_by
 from .repair import set_aside
 from .rundir import RunDir
 
-AXES = {
-    "samples.npy": 2,
-    "posterior.npy": 3,
-}  # smallest number of axes of (samples, *event) and (draws, observations, *event)
+# smallest number of axes of (samples, *event) and (draws, observations, *event)
+AXES = {"samples.npy": 2, "posterior.npy": 3}
 
 
 def write_shown(run: RunDir, lap: int, arrays: dict[str, np.ndarray]) -> dict[str, str]:

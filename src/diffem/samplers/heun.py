@@ -1,6 +1,6 @@
-r"""Heun's method on the probability-flow ODE dx/dσ = (x − D(x, σ))/σ, second order (Karras et al.
+r"""Heun's method on the probability-flow ODE dx/dσ = (x − D(x, σ))/σ, of second order.
 
-2022, Algorithm 1).
+Karras et al., Elucidating the Design Space of Diffusion-Based Generative Models, 2022, Algorithm 1.
 """
 
 from __future__ import annotations

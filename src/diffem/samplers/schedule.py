@@ -15,15 +15,6 @@ from ..core.errors import InputError
 SIGMA_MIN, SIGMA_MAX = 1e-3, 1e2
 
 
-def lowest_level(sigma_min: float, noise: float) -> float:
-    """The last noise level of a posterior draw: sigma_min, or a quarter of the measurement noise if that is lower.
-
-    The last denoising returns a mean, which reduces the spread of a measured value by the share σ²/(σ² + noise²): 6 %
-    at a quarter of the noise.
-    """
-    return noise / 4 if noise < sigma_min / 2 else sigma_min
-
-
 def schedule(steps: int, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX) -> Tensor:
     """`(steps + 1,)` decreasing noise levels in float64, both ends included."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:

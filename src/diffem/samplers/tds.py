@@ -1,10 +1,8 @@
-r"""Twisted diffusion sampling (Wu et al.
+r"""Twisted diffusion sampling: many particles per draw, with weights that correct the error of the posterior method.
 
-2023): many particles per draw, with weights that correct the error of the guide.
-
-A posterior method guides x_t by an approximation q(y | x_t) of the likelihood, the *twist*. Guiding alone inherits its
-error. Here P particles start at x₁ and move by the guided DDPM kernel q(x_s | x_t, y) instead of the prior's p(x_s |
-x_t); each carries
+A posterior method guides x_t by an approximation q(y | x_t) of the likelihood, the *twist*, and its draws have the
+error of this approximation. Here (Wu et al. 2023) P particles start at x₁ and move by the guided DDPM kernel
+q(x_s | x_t, y) instead of the prior's p(x_s | x_t). Each has a weight w, which every step updates:
 
     w ← w · p(x_s | x_t) q(y | x_s) / (q(x_s | x_t, y) q(y | x_t)),
 

@@ -151,14 +151,14 @@ def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
         return
     limit = one_sided(CHECK_LEVEL / TESTS)
     check.metrics |= {"pairing": float(pairing.rank), "pairing_expected": float(pairing.expected)}
-    if pairing.tells > 2 * limit and pairing.missing > limit and pairing.better_than_chance < limit:
+    if pairing.detectable > 2 * limit and pairing.missing > limit and pairing.better_than_chance < limit:
         check.warnings.append(
             "operators and observations do not belong together: under the Gaussian start an observation fits its own "
             f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons, where it "
             f"should be {float(pairing.expected):.0%} and chance gives 50 %; check the order of y and A, and of the "
             "values within y"
         )
-    elif pairing.tells < 2 * limit and not masked:
+    elif pairing.detectable < 2 * limit and not masked:
         check.notes.append(
             "the observations cannot tell whether operators and observations belong together: "
             "under the Gaussian start those of other observations would fit as well"

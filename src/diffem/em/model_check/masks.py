@@ -1,8 +1,7 @@
 r"""Do masks and observations belong together? Two tests detect values that count as measured but were not.
 
 - Exact zeros. Unmeasured entries of y are 0, which continuous noise never produces. The fraction of zeros is computed
-per
-  entry of y, and its median over the entries is reported, so that entries that are always 0 do not count.
+  for each entry of y, and its median over the entries is reported, so that entries that are always 0 do not count.
 - Neighbours. If the mask was chosen independently of x, the size of a value does not depend on whether its neighbour is
   measured. If the masks are shifted by one entry, the neighbour decides whether the value was measured at all. Let u be
   the squared deviation of a value in units of its entry's variance, and g whether the neighbour is measured. The

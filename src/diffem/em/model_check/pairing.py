@@ -54,8 +54,8 @@ class PairingEvidence:
         return _significance(float(self.rank) - 0.5, self.rank)
 
     @property
-    def tells(self) -> float:
-        """The number of standard errors by which the expected ranks are above ½."""
+    def detectable(self) -> float:
+        """The number of standard errors by which the expected ranks are above ½: small if the test has no power."""
         return _significance(float(self.expected) - 0.5, self.expected)
 
 

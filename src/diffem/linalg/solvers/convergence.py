@@ -35,8 +35,7 @@ class Unconverged:
         if self.count:
             warnings.warn(
                 f"{self.name}: {self.count} of {self.total} systems did not converge within {self.iterations} "
-                "iterations "
-                f"(relative residual up to {self.residual:.1e}, required: {self.tolerance:.1e})",
+                f"iterations (relative residual up to {self.residual:.1e}, required: {self.tolerance:.1e})",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -16,11 +16,11 @@ def direct(
 ) -> Solution:
     """Solve M u = b exactly. b: `(n, *m)`; `iterations` and `tolerance` have no meaning here.
 
-    The analogue of the curvature guard: A V Aᵀ is symmetrised, and u is restricted to eigenvectors with non-negative
-        eigenvalues. Negative
-    eigenvalues are counted per sample. (Clamping them to 0 instead would treat x̂ as certain along these directions and
-    move the sample by e/Σ_y along a pullback that is not small.) In `energy` and `logdet`, which define the likelihood,
-    negative eigenvalues count with their absolute values, so that they are not rewarded.
+    The analogue of the curvature guard: A V Aᵀ is symmetrised, and u is restricted to the eigenvectors with
+    non-negative eigenvalues. Negative eigenvalues are counted per sample. (Clamping them to 0 instead would treat x̂ as
+    certain along these directions and move the sample by e/Σ_y along a pullback that is not small.) In `energy` and
+    `logdet`, which define the likelihood, negative eigenvalues enter with their absolute values, so that they do not
+    raise the likelihood.
     """
     size = b[0].numel()
     if size > MAX_SIZE:
