@@ -1,8 +1,8 @@
 r"""E[x | x_t, y] in one forward pass of a network that was trained to denoise the pivot.
 
-x_t and y together are equivalent to one noisy observation of x: the pivot m with noise of covariance C = (I/σ² +
-    AᵀΣ_y⁻¹A)⁻¹ (`pivot.py`). A conditional network is
-trained to denoise under such noise (`em/conditioning.py`), so the estimate is
+x_t and y together are equivalent to one noisy observation of x: the pivot m with noise of covariance
+C = (I/σ² + AᵀΣ_y⁻¹A)⁻¹ (`pivot.py`). A conditional network is trained to denoise under such noise
+(`em/conditioning.py`), so the estimate is
 
     E[x | x_t, y] = D(m, C),
 

@@ -1,8 +1,7 @@
-r"""A network as a prior, preconditioned so that it sees and returns numbers of unit size (Karras et al.
+r"""A network as a prior, preconditioned so that it receives and returns numbers of unit size.
 
-2022, σ_data = 1).
-
-With s the scale of the data and τ = σ/s the noise level relative to it,
+This is the preconditioning of Karras et al. (2022) with σ_data = 1. With s the scale of the data and τ = σ/s the noise
+level relative to it,
 
     d(x_t, σ) = 1/(τ²+1) x_t + σ/√(τ²+1) h(x_t/(s√(τ²+1)), log τ).
 """

@@ -7,7 +7,7 @@ noise and an isotropic part of Σ look different in y, and the likelihood of (μ
     step_g = Σ_j∈g (a_j² − [K⁻¹]_jj) / (σ_g² Σ_j,l∈g [K⁻¹]_jl²).
 
 The levels start low: scoring rises from there in a few steps, while from above the first rounds would explain y by
-    noise alone.
+noise alone.
 """
 
 from __future__ import annotations
