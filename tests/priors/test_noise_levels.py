@@ -145,11 +145,14 @@ def test_rows_that_overlap_determine_the_level():
     assert found.sigma[0] == pytest.approx(0.1, rel=3 * found.error[0])
 
 
-def test_scoring_ends_where_the_likelihood_is_largest():
+@pytest.mark.parametrize(("rows", "size", "rank"), [(6, 3, 3), (4, 6, 1)])
+def test_scoring_ends_where_the_likelihood_is_largest(rows, size, rank):
+    """Samples in a subspace: their covariance becomes 0 in the other directions only slowly, and takes noise there."""
     g = generator(2)
-    A = torch.randn(200, 6, 3, generator=g, dtype=torch.float64)
-    x = torch.randn(200, 3, generator=g, dtype=torch.float64)
-    y = (A @ x.unsqueeze(-1)).squeeze(-1) + 0.3 * torch.randn(200, 6, generator=g, dtype=torch.float64)
+    A = torch.randn(200, rows, size, generator=g, dtype=torch.float64)
+    z, loading = (torch.randn(shape, generator=g, dtype=torch.float64) for shape in ((200, rank), (rank, size)))
+    x = z if rank == size else z @ loading
+    y = (A @ x.unsqueeze(-1)).squeeze(-1) + 0.3 * torch.randn(200, rows, generator=g, dtype=torch.float64)
 
     def fit(obs: Observations, start: priors.GaussianPrior | None, rounds: int) -> priors.GaussianPrior:
         return priors.fit_gaussian(obs, rounds=rounds, tolerance=1e-9, start=start, progress=False)

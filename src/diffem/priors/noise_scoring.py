@@ -26,10 +26,10 @@ from .gaussian import GaussianPrior
 from .levels import NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
-STEPS = 40
+STEPS = 60
 LOW = 1e-4  # first variance of the noise relative to the mean square of y
-FIRST_ROUNDS, ROUNDS, LAST_ROUNDS = 24, 6, 48  # of the Gaussian fit: at first, between steps, and to compare two levels
-SETTLED = 2e-3  # change of log σ² below which the level is accepted
+FIRST_ROUNDS, ROUNDS, LAST_ROUNDS = 24, 24, 48  # of the Gaussian fit: at first, between steps, and to compare two levels
+SETTLED = 5e-4  # change of log σ² below which the level is accepted
 DETERMINED = 5.0  # nats by which half the level must fit worse
 VALUES = 1024  # measured values per observation, at most
 
