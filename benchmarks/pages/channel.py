@@ -25,14 +25,13 @@ def channel(result: dict[str, Any]) -> str:
     rows = []
     for kind, name in NAMES.items():
         own, other = found[kind, "channel"], found[kind, "gaussian"]
-        distance = f"{own['distance']:.4f}" if "distance" in own else "–"
-        chance = f"{own['chance']:.4f} ± {own['chance_std']:.4f}" if "chance" in own else "–"
-        minutes = f"{own['minutes']:.1f}" if "minutes" in own else "–"
         errors = [_errors(row, lap) for row in (other, own) for lap in ("_start", "")]
-        rows.append([name, f"{own['mse_data']:.4f}", *errors, distance, chance, minutes])
+        chance = f"{own['chance']:.4f} ± {own['chance_std']:.4f}"
+        minutes = f"{own['minutes']:.1f}"
+        rows.append([name, f"{own['mse_data']:.4f}", *errors, f"{own['distance']:.4f}", chance, minutes])
     return "\n\n".join([table(HEADER, rows), source(result), *kept(result)])
 
 
 def _errors(row: dict[str, Any], lap: str) -> str:
     """The errors of a draw and of the mean of eight draws."""
-    return f"{row[f'mse_draw{lap}']:.4f} / {row[f'mse_mean{lap}']:.4f}" if f"mse_draw{lap}" in row else "–"
+    return f"{row[f'mse_draw{lap}']:.4f} / {row[f'mse_mean{lap}']:.4f}"

@@ -32,6 +32,17 @@ def test_gains_and_offsets_are_found_within_two_per_cent():
     assert found.offset.tolist() == pytest.approx(OFFSET.tolist(), abs=0.02 * size)
 
 
+def test_samples_in_a_subspace_are_calibrated_too():
+    """A Gaussian that is fitted on and on cannot move its mean where its covariance has become 0."""
+    g, labels = torch.Generator().manual_seed(0), torch.arange(600) % 3
+    x = torch.randn(600, 4, generator=g) @ torch.randn(4, 6, generator=g) + 2
+    gain, offset = torch.tensor([1.0, 1.5, 0.5]), torch.tensor([0.0, 1.0, -1.0])
+    y = gain[labels, None] * x + offset[labels, None] + 0.1 * torch.randn(600, 6, generator=g)
+    found = calibrate(Observations(y, sigma=0.1), labels)
+    assert ((found.gain / gain).log()[1:].abs() < 4 * found.gain_error[1:]).all()
+    assert ((found.offset - offset)[1:].abs() < 4 * found.offset_error[1:]).all()
+
+
 def test_corrected_observations_are_those_of_the_reference():
     obs, labels, x = instrument(300)
     found = calibrate(obs, labels)
@@ -48,6 +59,10 @@ def test_what_cannot_be_calibrated_is_rejected():
     obs, labels, _ = instrument(30)
     with pytest.raises(InputError, match="30 whole numbers"):
         calibrate(obs, labels[:5])
+    with pytest.raises(InputError, match="30 whole numbers"):
+        calibrate(obs, ["first", "second"] * 15)
+    with pytest.raises(InputError, match="all of these have the same label"):
+        calibrate(obs, torch.zeros(30, dtype=torch.int64))
     with pytest.raises(InputError, match="known level, got UnknownNoise"):
         calibrate(Observations(obs.y, obs.A, sigma="learn"), labels)
     with pytest.raises(InputError, match="has 3 groups"):

@@ -101,6 +101,17 @@ def test_constant_entries_give_the_level_of_every_group_of_observations():
     assert found.sigma == pytest.approx(levels.tolist(), rel=0.1)
 
 
+def test_entries_that_vary_by_rounding_errors_contain_no_noise():
+    g = generator()
+    y = torch.cat([torch.randn(800, 4, generator=g), torch.full((800, 6), 0.3)], 1)
+    y = y + 0.1 * torch.randn(800, 10, generator=g)
+    y[:, 5:9] = 1e-8 * torch.randn(800, 4, generator=g)  # such as the corners of rotated images
+    y = torch.cat([y, torch.full((800, 3), 0.3) + 0.1 * torch.randn(800, 3, generator=g)], 1)
+    found = level_of_constants(Observations(y, operators.Identity(), sigma="learn"))
+    assert found is not None
+    assert found.sigma[0] == pytest.approx(0.1, rel=4 * found.error[0])  # 5 entries of noise alone: 1.1 % each
+
+
 def test_levels_that_are_not_determined_are_bounded_from_above_only():
     levels = priors.levels.NoiseLevels((0.1,), (0.05,), is_determined=False)
     assert levels.interval() == ((0.0,), pytest.approx((0.1 * 1.103,), rel=1e-3))  # exp(1.96 · 0.05)
@@ -134,11 +145,14 @@ def test_rows_that_overlap_determine_the_level():
     assert found.sigma[0] == pytest.approx(0.1, rel=3 * found.error[0])
 
 
-def test_scoring_ends_where_the_likelihood_is_largest():
+@pytest.mark.parametrize(("rows", "size", "rank"), [(6, 3, 3), (4, 6, 1)])
+def test_scoring_ends_where_the_likelihood_is_largest(rows, size, rank):
+    """Samples in a subspace: their covariance becomes 0 in the other directions only slowly, and takes noise there."""
     g = generator(2)
-    A = torch.randn(200, 6, 3, generator=g, dtype=torch.float64)
-    x = torch.randn(200, 3, generator=g, dtype=torch.float64)
-    y = (A @ x.unsqueeze(-1)).squeeze(-1) + 0.3 * torch.randn(200, 6, generator=g, dtype=torch.float64)
+    A = torch.randn(200, rows, size, generator=g, dtype=torch.float64)
+    z, loading = (torch.randn(shape, generator=g, dtype=torch.float64) for shape in ((200, rank), (rank, size)))
+    x = z if rank == size else z @ loading
+    y = (A @ x.unsqueeze(-1)).squeeze(-1) + 0.3 * torch.randn(200, rows, generator=g, dtype=torch.float64)
 
     def fit(obs: Observations, start: priors.GaussianPrior | None, rounds: int) -> priors.GaussianPrior:
         return priors.fit_gaussian(obs, rounds=rounds, tolerance=1e-9, start=start, progress=False)

@@ -23,7 +23,7 @@ from ..observations.lazy import as_lazy
 from ..observations.levels import with_levels
 from ..priors import GaussianPrior, fit_gaussian
 from ..priors.levels import NoiseLevels
-from ..priors.noise_constant import level_of_constants
+from ..priors.noise_constant import level_of_constants, varies
 from ..priors.noise_scoring import score_noise
 from ..priors.noise_split import measures_entries, split_noise
 from ..runs.recipe import Recipe
@@ -160,7 +160,7 @@ def _variances(obs: Observations) -> Tensor:
     count = inside.sum(0)
     mean = torch.where(inside, y, 0).sum(0) / count.clamp(min=1)
     variance = torch.where(inside, (y - mean).square(), 0).sum(0) / (count - 1).clamp(min=1)
-    varying = variance[(count > 1) & (variance > 0)]
+    varying = variance[(count > 1) & varies(variance)]
     if len(varying) == 0:
         raise InputError("sigma='learn' needs values that vary: every measured value is the same in all observations")
     return varying

@@ -13,6 +13,7 @@ ordinary observations.
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +27,9 @@ from .fit import fit_gaussian
 from .gaussian import GaussianPrior
 from .marginal import choose, measured_values, observation_laws
 
-STEPS = 60
-FIRST_ROUNDS, ROUNDS = 24, 6  # of the Gaussian fit: at first, and between steps
+STEPS = 100
+FRESH = 10  # steps with a new Gaussian fit: one that continues cannot move its mean where its covariance has become 0
+FIRST_ROUNDS, ROUNDS = 24, 12  # of a new Gaussian fit, and of one that continues that of the last step
 SETTLED = 1e-4  # change of log g, and of b relative to the size of y, that ends the iteration
 VALUES = 1024  # measured values per observation, at most
 SIZE = 512  # numbers in a sample, at most
@@ -71,10 +73,12 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
         groups: `(n,)`. Whole numbers, the group of each observation. The smallest is the reference.
 
     Raises:
-        InputError: If the labels do not fit, the noise is correlated or unknown, or the samples are too large for a
-            full covariance.
+        InputError: If the labels do not fit or are all the same, the noise is correlated or unknown, or the samples are
+            too large for a full covariance.
     """
     labels, count = _labels(groups, obs)
+    if count < 2:
+        raise InputError("calibrate compares groups of observations, and all of these have the same label")
     size = obs.x_shape
     if torch.Size(size).numel() > SIZE:
         raise InputError(f"calibrate takes samples of at most {SIZE} numbers, these have {torch.Size(size).numel()}")
@@ -86,8 +90,8 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
     before = torch.zeros(2, count, dtype=torch.float64, device=obs.y.device)
     for k in range(STEPS):
         known = _corrected(exact, labels, log_gain.exp(), offset)
-        rounds = ROUNDS if k else FIRST_ROUNDS
-        prior = fit_gaussian(known, rounds=rounds, tolerance=1e-9, start=prior, seed=seed, progress=False)
+        rounds, start = (FIRST_ROUNDS, None) if k < FRESH else (ROUNDS, prior)
+        prior = fit_gaussian(known, rounds=rounds, tolerance=1e-9, start=start, seed=seed, progress=False)
         score, information = _scores(prior, known, labels, log_gain.exp())
         step = torch.linalg.solve(information, score.unsqueeze(-1)).squeeze(-1).T  # (2, G): of b and of log g
         step[:, 0] = 0  # the reference
@@ -98,13 +102,22 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
         before = step
         offset = offset + (step[0] / (1 - ratio[0])).clamp(-scale, scale)
         log_gain = log_gain + (step[1] / (1 - ratio[1])).clamp(-0.7, 0.7)
+    else:
+        warnings.warn(
+            f"gains and offsets were still changing after {STEPS} steps, the gains by up to "
+            f"{float(step[1].abs().max()):.1%}",
+            stacklevel=2,
+        )
     error = torch.linalg.inv(information).diagonal(dim1=-2, dim2=-1).sqrt()
     error[0] = 0
     return Calibration(log_gain.exp(), offset, error[:, 1], error[:, 0])
 
 
 def _labels(groups: Any, obs: Observations) -> tuple[Tensor, int]:
-    labels = torch.as_tensor(groups).to(obs.y.device)
+    try:
+        labels = torch.as_tensor(groups).to(obs.y.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"groups must be {len(obs)} whole numbers, one per observation, got {groups!r:.60}") from None
     if labels.shape != (len(obs),) or labels.is_floating_point() or labels.is_complex():
         raise InputError(
             f"groups must be {len(obs)} whole numbers, one per observation, got {labels.dtype} {tuple(labels.shape)}"

@@ -1,10 +1,11 @@
 r"""The noise level from entries of x that are constant.
 
-An entry of x that is the same in all observations is measured as its value plus noise: its measured values have the
-variance σ² and are uncorrelated with all other values. Both properties identify it. Such entries have the smallest
-variances, equal up to sampling errors. And for such an entry j the sum Σ_l n_jl ρ_jl² over the other entries l has the
-mean N − 1 of a χ² variable, with ρ_jl the correlation over the n_jl observations that measure both. Entries of equal
-variance that are correlated with others, such as standardised columns of a table, fail the second test.
+An entry of x that is the same in all observations is measured as its value plus noise: its measured values vary by σ²
+and are uncorrelated with all other values. Such entries are found by both properties: they have the smallest variances,
+equal up to sampling, and for entry j the sum Σ_l n_jl ρ_jl² over the other entries l has the mean N − 1 of a χ²
+variable, with ρ_jl the correlation over the n_jl observations that measure both. Entries of equal variance that are
+correlated with others, such as standardised columns of a table, fail the second test. Entries that vary by rounding
+errors alone, such as the corners of images that were rotated or masked, contain no noise and are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .levels import NoiseLevels
 from .marginal import measured_values
 
 FEWEST = 3  # constant entries from which the level is inferred
+ROUNDING = 1e-5  # deviation relative to the largest one, below which values differ by rounding errors only
 MEASURED = 30  # observations that must measure an entry
 MOST = 0.9  # of all entries: if more seem constant, y is white, and the noise cannot be told from white signal
 DIFFERENT = 3.0  # standard errors by which a variance is larger than that of the constant entries
@@ -36,7 +38,7 @@ def level_of_constants(obs: Observations) -> NoiseLevels | None:
     mean = torch.where(inside, y, 0).sum(0) / count.clamp(min=1)
     centred = torch.where(inside, y - mean, 0)
     variance = centred.square().sum(0) / (count - 1).clamp(min=1)
-    usable = (count >= MEASURED) & (variance > 0)
+    usable = (count >= MEASURED) & varies(variance)
     candidates = [
         j for j in _equal_variances(variance, count, usable) if not _is_correlated(j, centred, inside, variance)
     ]
@@ -46,6 +48,11 @@ def level_of_constants(obs: Observations) -> NoiseLevels | None:
     freedom = (count[candidates] - 1).sum()
     sigma = (((count - 1) * variance)[candidates].sum() / freedom).sqrt()
     return NoiseLevels.of(sigma.reshape(1), (2 * freedom).rsqrt().reshape(1), determined)
+
+
+def varies(variance: Tensor) -> Tensor:
+    """Which values vary by more than rounding errors; variance: `(...)`."""
+    return variance > ROUNDING**2 * variance.max()
 
 
 def _equal_variances(variance: Tensor, count: Tensor, usable: Tensor) -> list[int]:

@@ -26,10 +26,10 @@ from .gaussian import GaussianPrior
 from .levels import NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
-STEPS = 40
+STEPS = 60
 LOW = 1e-4  # first variance of the noise relative to the mean square of y
-FIRST_ROUNDS, ROUNDS, LAST_ROUNDS = 24, 6, 48  # of the Gaussian fit: at first, between steps, and to compare two levels
-SETTLED = 2e-3  # change of log σ² below which the level is accepted
+ROUNDS, LAST_ROUNDS = 24, 48  # of the Gaussian fit: in a step, and to compare two levels
+SETTLED = 5e-4  # change of log σ² below which the level is accepted
 DETERMINED = 5.0  # nats by which half the level must fit worse
 VALUES = 1024  # measured values per observation, at most
 
@@ -57,9 +57,9 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
     groups, count = _groups(obs)
     log_variance = (LOW * _mean_squares(obs, groups, count)).log()
     prior, before = None, torch.zeros(count, dtype=torch.float64)
-    for k in range(STEPS):
+    for _ in range(STEPS):
         known = with_levels(obs, (log_variance / 2).exp())
-        prior = fit(known, prior, ROUNDS if k else FIRST_ROUNDS)
+        prior = fit(known, prior, ROUNDS)
         found = _scores(prior, known, groups, count)
         step = found.score / found.information.clamp(min=1e-12)
         # Σ answers with a delay: steps that shrink by a constant factor are summed up at once
