@@ -42,9 +42,9 @@ def test_chi2_under_a_full_noise_covariance(shared):
 
 
 def test_a_large_y_is_checked_in_parts_and_not_copied(monkeypatch):
-    from diffem.observations import observations
+    from diffem.observations import arrays
 
-    monkeypatch.setattr(observations, "CHUNK_BYTES", 100)  # two observations of 3 × 4 at a time
+    monkeypatch.setattr(arrays, "CHUNK_BYTES", 100)  # two observations of 3 × 4 at a time
     mask = torch.rand(7, 3, 4) < 0.5
     mask[:, 0, 0], mask[:, 0, 1] = True, False
     y = torch.where(mask, torch.randn(7, 3, 4), 0)

@@ -30,11 +30,10 @@ from ..operators.saved import (
     rebuild_operator,
 )
 from ..operators.spectrum import Spectrum
-from .arrays import as_tensor, implied_operator, tried
+from .arrays import aligned, as_tensor, implied_operator, tried, without_unmeasured
 from .noise import noise_covariance, represented, simulated_noise
 
 FORMAT = "diffem-observations-1"
-CHUNK_BYTES = 1 << 26
 # limits on the size of samples that a file may imply: absolute, and relative to the size of the file
 SAMPLE, GROWTH = 1 << 24, 1024
 
@@ -78,6 +77,7 @@ class Observations:
         self.adaptive = adaptive
         if isinstance(y, Observations):
             raise InputError("y are Observations already: use them as they are")
+        sigma = aligned(sigma, y)
         y = as_tensor(y, "y")
         if A is None:
             A = implied_operator(y)
@@ -96,9 +96,11 @@ class Observations:
             raise InputError(
                 f"an observation needs at least one axis: y is {tuple(y.shape)}, give (n, 1) for single numbers"
             )
+        if y.numel() == 0:
+            raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
-        clean = _clean(y, A.measured(y))
+        clean = without_unmeasured(y, A.measured(y))
         if isinstance(A, Channel):
             A = check_channel(A, clean)
         # one adjoint checks that y and A fit, and gives the shape of a sample
@@ -331,23 +333,6 @@ def require_affordable(A: Operator, y: Tensor) -> None:
     if numbers > max(SAMPLE, GROWTH * y.numel()):
         raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
     memory.require(numbers * y.element_size(), "the operator")
-
-
-def _clean(y: Tensor, measured: Tensor | None) -> Tensor:
-    """Set unmeasured entries of y to 0, without a copy if they are 0 already. Large y are processed in parts."""
-    rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
-    bad, same = [], True
-    for start in range(0, len(y), rows):
-        part = y[start : start + rows]
-        if measured is not None:
-            mask = measured if len(measured) == 1 else measured[start : start + rows]
-            whole, part = part, torch.where(mask, part, 0)
-            same = same and torch.equal(whole, part)
-        finite = torch.isfinite(part).flatten(1).all(1)
-        bad += (start + (~finite).nonzero().flatten()).tolist()
-    if bad:
-        raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
-    return y if same or measured is None else torch.where(measured, y, 0)
 
 
 # `load` calls these before it reads the whole file; None means that the function does not apply. `__init__.py` adds

@@ -209,6 +209,7 @@ def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> b
     columns = min(columns, len(series))
     rows = -(-len(series) // columns)
     figure, axes = new_figure(9.6, 2.9 * rows, nrows=rows, ncols=columns)
+    figure.get_layout_engine().set(h_pad=0.1)  # inches, so that titles keep away from the labels above them
     for axis in axes.flat[len(series) :]:
         axis.set_axis_off()
     for axis, (title, curve) in zip(axes.flat, series.items(), strict=False):
