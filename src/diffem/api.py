@@ -243,11 +243,15 @@ def _interruptible(interruption: Interruption | None, table: LapTable | None) ->
             yield own
     except Preempted as where:
         where.reason = own.reason
+        text = f"stopped {where.reason} ({where}); the same call resumes"
         if table is not None:
-            table.line(f"stopped {where.reason} ({where}); the same call resumes")
+            table.line(text)
         if own.signal is None:
             raise
-        signal.raise_signal(own.signal)
+        try:
+            signal.raise_signal(own.signal)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(text) from None  # without the places in the library where it stopped
         raise  # a handler of the caller caught the signal, and the run is not finished
     if own.signal is not None:
         signal.raise_signal(own.signal)  # the caller's handlers are restored

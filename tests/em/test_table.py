@@ -129,8 +129,9 @@ def test_ctrl_c_saves_the_run_and_interrupts(owner, method, at, undisturbed, tmp
     """KeyboardInterrupt, as Python has it, but after the run was saved; the same call ends with the same bits."""
     with monkeypatch.context() as patch:
         patch.setattr(owner, method, pressed(owner, method, signal.SIGINT, at))
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match="the same call resumes") as caught:
             diffem.fit(observations(), RECIPE, tmp_path / "run", report=False)
+    assert caught.value.__suppress_context__  # a traceback of the caller's lines, not of the library's
     assert "the same call resumes" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     saved = (tmp_path / "run/laps/001/training.safetensors").is_file()  # training was not abandoned

@@ -4,15 +4,18 @@ import json
 import re
 import shutil
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import diffem
-from diffem import InputError, RunWarning
+from diffem import InputError, RunWarning, api
 from diffem.app import panels, status
 from diffem.app.viewer import Viewer
+from diffem.cli.commands import app
 from diffem.em import exports as hub
 from diffem.em.verdict import choose_lap, verdict
 from diffem.report.page import write_report
@@ -130,6 +133,14 @@ def test_fit_prints_the_verdict_at_its_end(worse, capsys):
         diffem.fit(observations(), RECIPE, worse)
     assert [w.filename for w in given] == [__file__]  # the caller's line, not one of the library's
     assert "lap 2, the last, is worse by" in capsys.readouterr().out
+
+
+def test_the_command_line_prints_the_verdict_once(worse, monkeypatch):
+    learn = partial(diffem.fit, observations(), RECIPE, worse)
+    monkeypatch.setattr(api, "fit", lambda *arguments, **options: learn(report=False))
+    result = CliRunner().invoke(app, ["fit", "digits"], catch_exceptions=False)
+    assert result.output.count("lap 1 is the best") == 1
+    assert "--lap best" in result.output
 
 
 def test_report_card_and_app_show_the_verdict(worse, tmp_path):

@@ -68,6 +68,32 @@ def test_infinite_values_are_not_treated_as_missing():
         Observations(np.array([[1.0, np.inf], [np.nan, 1.0]]), sigma=0.1)
 
 
+def test_nan_beside_an_operator_is_an_error_that_says_how_to_leave_values_out():
+    y = torch.ones(2, 4, 4)
+    y[1, 2, 3] = torch.nan
+    blur = operators.Blur(torch.ones(3, 3) / 9)
+    with pytest.raises(InputError, match=r"observation 1 .*Compose"):
+        Observations(y, blur, sigma=0.1)
+    obs = Observations(y, operators.Compose(operators.Mask(~y.isnan()), blur), sigma=0.1)
+    assert obs.counts().tolist() == [16, 15]
+
+
+def test_labelled_noise_levels_follow_the_columns():
+    frame = pandas.DataFrame(np.ones((4, 3)), columns=["a", "b", "c"])
+    expected = Observations(frame, sigma=[0.1, 0.2, 0.3]).cov.diagonal((3,))
+    levels = pandas.Series({"c": 0.3, "a": 0.1, "b": 0.2})
+    for sigma in (levels, pandas.Series([0.1, 0.2, 0.3]), pandas.DataFrame([levels] * 4)):
+        found = Observations(frame, sigma=sigma).cov.diagonal((3,))
+        assert torch.equal(found, expected.expand_as(found))
+    with pytest.raises(InputError, match=r"labels \['a', 'b', 'd'\], y has the columns \['a', 'b', 'c'\]"):
+        Observations(frame, sigma=pandas.Series({"a": 0.1, "b": 0.2, "d": 0.3}))
+
+
+def test_an_observation_has_at_least_one_value():
+    with pytest.raises(InputError, match=r"at least one value, got y of shape \(5, 0\)"):
+        Observations(np.zeros((5, 0)), sigma=0.1)
+
+
 @pytest.mark.parametrize(
     ("array", "dtype"),
     [

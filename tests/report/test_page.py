@@ -12,7 +12,7 @@ from diffem import Observations, operators, priors
 from diffem.em import exports as hub
 from diffem.report import pictures, vectors
 from diffem.report.measures import cell, columns, lap_curves
-from diffem.report.page import write_report
+from diffem.report.page import _pictured, _shown, write_report
 from diffem.report.words import observation_in_words, operator_in_words
 from diffem.runs.recipe import load_recipe
 
@@ -193,3 +193,13 @@ def test_intervals_of_vectors_show_what_was_measured(entries):
     assert vectors.intervals(draws, y) != plain
     assert vectors.intervals(draws, y, y + 1) != vectors.intervals(draws, y)
     assert size(vectors.intervals(draws[:, :1]))[1] < size(plain)[1]
+
+
+def test_pictures_are_described_as_what_they_show():
+    y, prior = torch.zeros(2, 8, 8), priors.GaussianPrior(torch.zeros(8, 8), torch.eye(64))
+    masked = torch.where(torch.arange(8) < 4, y, torch.nan)
+    direct, blurred = Observations(masked, sigma=0.1), Observations(y, operators.Blur(torch.ones(3, 3) / 9), sigma=0.1)
+    said = [_pictured(_shown(obs, torch.arange(2), None, prior)) for obs in (direct, blurred)]
+    assert ["grey-blue" in words for words in said] == [True, False]
+    assert ["Aᵀy" in words for words in said] == [False, True]
+    assert "grey-blue" not in _pictured(None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..core.errors import RunWarning
 from .drawing import register as register_drawing
 from .impute import register as register_impute
 from .options import (
@@ -112,6 +114,8 @@ def fit(
     processes = ALONE
     try:
         with Interruption().listening(PATIENCE) as interruption, printed_warnings(sys.stdout):
+            # the table ends with this sentence
+            warnings.filterwarnings("ignore", r"lap \d+ is the best", RunWarning)
             processes = join()
             changes = dict(parse_change(text) for text in change or [])
             run = learn(

@@ -116,6 +116,7 @@ def posterior(
         changes = {"method": name, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
         conditioned = posterior_from_recipe(prior, obs, e_step.model_copy(update=changes), exact=exact)
     drawing = {"sampler": sampler} if sampler is not None else {} if exact else default_sampler_options(e_step)
+    typer.echo(f"drawing {draws} times for each of {len(obs)} observations ...", err=True)
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
     chi2 = _screened(x, obs, e_step, largest_plausible(prior, e_step.bound))

@@ -51,7 +51,7 @@ def require_batch(x: object, name: str) -> Tensor:
             "torch.view_as_real(...)"
         )
     if not x.is_floating_point():
-        raise InputError(f"{name} must be floating point, got {x.dtype}")
+        raise InputError(f"{name} must be floating point, got {x.dtype}; .float() converts it")
     return x
 
 

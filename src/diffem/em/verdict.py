@@ -22,6 +22,7 @@ from .model_check.significance import LAPS_LEVEL
 
 Lap = int | str | None  # a lap's number, "best", or None for the last
 History = Sequence[dict[str, Any]]  # the metrics of laps
+BEST = 'lap="best", or --lap best on the command line'
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,10 @@ def verdict(history: History) -> Verdict:
     if last.get("conditioned") == 0:
         text += (
             f"trained the prior alone, and its posterior draws by the conditional network are worse by {found}: take "
-            f'samples from lap {number} and posteriors from lap {top["lap"]} (lap="best")'
+            f"samples from lap {number} and posteriors from lap {top['lap']} ({BEST})"
         )
     else:
-        text += f'is worse by {found}: use lap {top["lap"]} (lap="best")'
+        text += f"is worse by {found}: use lap {top['lap']} ({BEST})"
     return Verdict(int(top["lap"]), number, text, worse=True)
 
 

@@ -1,7 +1,7 @@
 """Conversion of NumPy arrays, pandas frames, lists of arrays and indexable data sets to tensors.
 
-Nothing is rounded here: integers become the smallest floating-point type that represents them exactly, and float64
-stays float64.
+Nothing is rounded here: integers become the smallest floating-point type that holds them exactly, float64 stays
+    float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..files.memory import is_out_of_memory
 from ..operators import Channel, Identity, Mask, Operator
 
 EXACT = 1 << 24  # integers up to this size are exact in float32
-CHUNK_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 26  # bytes of y that are checked at a time
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
@@ -131,6 +131,26 @@ def _first(item: Any) -> Any:
     return item[0] if isinstance(item, tuple | list) and len(item) and not isinstance(item[0], int | float) else item
 
 
+def aligned(sigma: Any, y: Any) -> Any:
+    """Put labelled noise levels in the order of a data frame.
+
+    Args:
+        sigma: A pandas series whose labels are the columns or the rows of y, or a frame with the columns of y. Other
+            values, and a series with the labels 0, 1, 2 …, are returned as they are.
+        y: The observations.
+    """
+    columns = list(getattr(y, "columns", ()))
+    if not columns or not hasattr(sigma, "to_numpy"):
+        return sigma
+    names = getattr(sigma, "columns", getattr(sigma, "index", None))
+    labels = columns if names is None else list(names)
+    if labels == columns or labels == list(range(len(labels))) or labels == list(getattr(y, "index", ())):
+        return sigma
+    if len(labels) != len(columns) or set(labels) != set(columns):
+        raise InputError(f"sigma has the labels {labels[:8]}, y has the columns {columns[:8]}")
+    return sigma[columns]
+
+
 def implied_operator(y: Tensor) -> Operator:
     """Make the operator of observations that were given without one: NaN marks unmeasured entries."""
     if y.is_complex():
@@ -165,7 +185,7 @@ def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
 def without_unmeasured(y: Tensor, measured: Tensor | None) -> Tensor:
     """Set unmeasured entries of y to 0, without a copy if they are 0 already. Large y are processed in parts."""
     rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
-    bad, same = [], True
+    bad, same, has_nan = [], True, False
     for start in range(0, len(y), rows):
         part = y[start : start + rows]
         if measured is not None:
@@ -174,6 +194,14 @@ def without_unmeasured(y: Tensor, measured: Tensor | None) -> Tensor:
             same = same and torch.equal(whole, part)
         finite = torch.isfinite(part).flatten(1).all(1)
         bad += (start + (~finite).nonzero().flatten()).tolist()
+        has_nan = has_nan or (not finite.all() and bool(part.isnan().any()))
     if bad:
-        raise InputError(f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)")
+        advice = (
+            ". NaN means 'not measured' only if no operator is given; otherwise use operators.Mask(measured), or "
+            "operators.Compose(operators.Mask(measured), A) after another operator A"
+        )
+        raise InputError(
+            f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)"
+            + (advice if has_nan else "")
+        )
     return y if same or measured is None else torch.where(measured, y, 0)

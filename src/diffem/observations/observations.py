@@ -30,7 +30,7 @@ from ..operators.saved import (
     require_affordable,
 )
 from ..operators.spectrum import Spectrum
-from .arrays import as_tensor, implied_operator, tried, without_unmeasured
+from .arrays import aligned, as_tensor, implied_operator, tried, without_unmeasured
 from .noise import noise_covariance, represented, simulated_noise
 
 FORMAT = "diffem-observations-1"
@@ -75,6 +75,7 @@ class Observations:
         self.adaptive = adaptive
         if isinstance(y, Observations):
             raise InputError("y are Observations already: use them as they are")
+        sigma = aligned(sigma, y)
         y = as_tensor(y, "y")
         if A is None:
             A = implied_operator(y)
@@ -93,6 +94,8 @@ class Observations:
             raise InputError(
                 f"an observation needs at least one axis: y is {tuple(y.shape)}, give (n, 1) for single numbers"
             )
+        if y.numel() == 0:
+            raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
         clean = without_unmeasured(y, A.measured(y))

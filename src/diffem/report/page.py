@@ -77,8 +77,8 @@ def write_report(
         info=info,
         metrics=metrics,
         last=last,
-        images=pictures.is_image(read_shown(run, last, "samples.npy")[0]),
-        words=_words(recipe, metrics, obs is not None),
+        images=(images := pictures.is_image(read_shown(run, last, "samples.npy")[0])),
+        words=_words(recipe, metrics, obs is not None) | {"pictures": _pictured(shown) if images else ""},
         hero=_posterior(run, last, last, shown),
         first=_posterior(run, 0, last, shown, rows=4),
         samples=_samples(run, laps, "starting prior" if metrics[0].get("start") == "given" else "Gaussian start"),
@@ -175,6 +175,16 @@ def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict
     }
 
 
+def _pictured(shown: Shown | None) -> str:
+    """Sentences about the pictures of posterior draws, if samples are images."""
+    text = "A standard deviation of 0 is black."
+    if shown is None:
+        return text
+    if shown.entries is None:
+        text = f"The first column shows Aᵀy, the observation mapped back to the pixels of x. {text}"
+    return f"Unmeasured pixels are grey-blue. {text}" if np.isnan(shown.seen).any() else text
+
+
 def _restore(
     run: RunDir, recipe: Recipe, laps: list[int], shown: Observations | None, device: torch.device | str
 ) -> None:
@@ -190,7 +200,8 @@ def _posterior(run: RunDir, lap: int, last: int, shown: Shown | None, rows: int 
     truth = None if shown is None else shown.truth
     if pictures.is_image(draws[0, 0]):
         levels = pictures.limits(read_shown(run, last, "posterior.npy"))
-        png = pictures.posterior(None if shown is None else shown.seen, draws, truth, levels, rows)
+        seen, title = (None, "") if shown is None else (shown.seen, "Aᵀy" if shown.entries is None else "observation")
+        png = pictures.posterior(seen, draws, truth, levels, rows, title)
     else:
         png = intervals(draws, None if shown is None else shown.entries, truth, rows)
     write_bytes(run.file(lap, "posterior.png"), png)

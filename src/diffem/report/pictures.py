@@ -140,6 +140,7 @@ def posterior(
     truth: np.ndarray | None = None,
     levels: tuple[float, float] | None = None,
     rows: int = 8,
+    title: str = "observation",
 ) -> bytes:
     """Draw one row per observation: the observation, draws, their mean and standard deviation, and the truth.
 
@@ -149,12 +150,13 @@ def posterior(
         truth: `(n, *event)`; None leaves it out.
         levels: The values of x that are black and white.
         rows: Largest number of observations.
+        title: Title of the column of observations.
     """
     if not is_image(draws[0, 0]):
         return marginals({"posterior draws": draws.reshape(-1, *draws.shape[2:])})
     shown = min(4, len(draws))
     mean, std = draws.mean(0), draws.std(0)
-    titles = ["observation"] if observations is not None else []
+    titles = [title] if observations is not None else []
     titles += [*(f"draw {k + 1}" for k in range(shown)), f"mean of {len(draws)}", "std"]
     titles += ["truth"] if truth is not None else []
     rows = min(rows, draws.shape[1])
@@ -207,6 +209,7 @@ def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> b
     columns = min(columns, len(series))
     rows = -(-len(series) // columns)
     figure, axes = new_figure(9.6, 2.9 * rows, nrows=rows, ncols=columns)
+    figure.get_layout_engine().set(h_pad=0.1)  # inches, so that titles keep away from the labels above them
     for axis in axes.flat[len(series) :]:
         axis.set_axis_off()
     for axis, (title, curve) in zip(axes.flat, series.items(), strict=False):
@@ -226,6 +229,8 @@ def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> b
             axis.legend(fontsize=9, frameon=False)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
+        if curve.percent and not y.any():
+            axis.set_ylim(0, 0.01)  # matplotlib would centre the axis at 0 and show negative percentages
         if curve.percent:
             axis.yaxis.set_major_formatter(PercentFormatter(1))
         if xlabel == "lap":
