@@ -116,6 +116,8 @@ def _unsupported(name: Hashable, found: str) -> InputError:
 def _as_floats(column: pd.Series, kind: str) -> np.ndarray:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
+    if column.dtype.kind in "mM" or isinstance(column.dtype, pd.PeriodDtype):  # dates would become nanoseconds
+        raise _unsupported(column.name, str(column.dtype))
     try:
         values = column.astype(object).where(column.notna(), np.nan) if column.dtype == object else column
         return values.to_numpy(dtype=np.float64, na_value=np.nan)

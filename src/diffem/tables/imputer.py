@@ -167,8 +167,5 @@ class DiffusionImputer(Imputer):
         frame = frame.copy()
         for k, values in numbers.items():
             column = self.encoding_.columns[k]
-            given = frame[column.name]
-            if column.kind == "numeric" and pd.api.types.is_integer_dtype(given.dtype):
-                given = given.astype("Float64")  # named as numeric: values in between are wanted
-            frame[column.name] = filled(given, missing[:, k], column.values(values))
+            frame[column.name] = filled(frame[column.name], missing[:, k], column.values(values))
         return frame
