@@ -223,6 +223,10 @@ def test_other_columns_at_transform_are_refused(fitted):
         tiny().fit(np.eye(4)).transform(np.eye(3))
     with pytest.raises(InputError, match="'number' is numeric, but not all of its values are numbers"):
         fitted.transform(table().assign(number="seven"))
+    with pytest.raises(
+        InputError, match="'word' holds values of another type than in fit: 1, 1, 1 instead of 'x', 'y'"
+    ):
+        fitted.transform(table().assign(word=1))
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,15 @@ class Column:
         """Its values as float64 `(n,)`; categories as their numbers, NaN if missing or never observed in the fit."""
         if not self.is_categorical:
             return _as_floats(column, self.kind)
-        codes = pd.Index(self.categories, dtype=object).get_indexer(column.astype(object)).astype(np.float64)
-        return np.where((codes < 0) | column.isna().to_numpy(), np.nan, codes)
+        values, missing = column.astype(object).to_numpy(), column.isna().to_numpy()
+        codes = pd.Index(self.categories, dtype=object).get_indexer(values).astype(np.float64)
+        found, known = ({type(value) for value in some} for some in (values[~missing], self.categories))
+        if found.isdisjoint(known) and not missing.all() and (codes[~missing] < 0).all():
+            raise InputError(
+                f"column {self.name!r} holds values of another type than in fit: {_examples(column)} instead of "
+                f"{_examples(pd.Series(self.categories, dtype=object))}"
+            )
+        return np.where((codes < 0) | missing, np.nan, codes)
 
     def values(self, numbers: np.ndarray) -> np.ndarray:
         """The inverse of `numbers`: floats, and otherwise objects, namely categories and rounded Python integers."""
