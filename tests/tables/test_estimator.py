@@ -183,7 +183,7 @@ REFUSED = {
     "duplicate names": (pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"]), "more than once: ['a']"),
     "text": (pd.DataFrame({"a": [f"sentence {i}" for i in range(50)]}), "seems to hold text: 50 different values"),
     "dates": (pd.DataFrame({"a": pd.date_range("2026-01-01", periods=3)}), "convert it to numbers"),
-    "lists": (pd.DataFrame({"a": [[1], [2], [3]]}), "must be a number, a string or a truth value"),
+    "lists": (pd.DataFrame({"a": [[1], [2], [3]]}), "must be a number, a string or a Boolean"),
     "one row": (pd.DataFrame({"a": [1.0]}), "1 sample"),
     "no columns": (pd.DataFrame(index=[0, 1]), "0 feature"),
 }

@@ -3,7 +3,7 @@
 The modules, in the order in which a table passes through them:
 
     frames, files         tables in and out: checks of data frames, CSV and Parquet
-    columns               what a column holds: numbers, whole numbers, truth values, categories
+    columns               what a column holds: numbers, integers, Booleans, categories
     encoding              the table as a matrix of about standard normal numbers (numbers: quantiles, categories: codes)
     windows               a time series as such a matrix, one row per window
     gaps                  which rows are held out of a run, and which of their values are hidden

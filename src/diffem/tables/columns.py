@@ -1,4 +1,4 @@
-"""What a column holds: numbers, whole numbers, truth values or categories."""
+"""What a column holds: numbers, integers, Booleans or categories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Column:
 
     @property
     def is_categorical(self) -> bool:
-        """Whether its values are categories, truth values among them."""
+        """Whether its values are categories, which Booleans are too."""
         return self.kind in ("boolean", "categorical")
 
     def numbers(self, column: pd.Series) -> np.ndarray:
@@ -139,8 +139,7 @@ def _categories(observed: pd.Series, kind: str | None) -> tuple[Any, ...]:
         different = observed.astype(object).unique().tolist()
     except TypeError:
         raise InputError(
-            f"column {observed.name!r}: every value must be a number, a string or a truth value, "
-            f"got {_examples(observed)}"
+            f"column {observed.name!r}: every value must be a number, a string or a Boolean, got {_examples(observed)}"
         ) from None
     count, most = len(different), MOST if kind is not None else MANY
     if count > most or (kind is None and count > max(FEW, len(observed) // 2)):
