@@ -33,10 +33,11 @@ def tables(result: dict[str, Any]) -> str:
         [
             METHODS[name],
             *(f"{figures[f'mean_rank_{m}_{name}']:.2f}" for m in ("rmse_out", "rmse_in", "mae_out", "crps_out")),
+            f"{figures[f'downstream_{name}']:.1%}",
         ]
         for name in names
     ]
-    header = ["mean rank", "RMSE, new rows", "RMSE, rows of the fit", "MAE, new rows", "CRPS, new rows"]
+    header = ["mean rank", "RMSE, new rows", "RMSE, rows of the fit", "MAE, new rows", "CRPS, new rows", "accuracy"]
     parts = [table(header, ranks)]
     found = {(row["table"], row["mechanism"], row["method"]): row for row in rows}
     for mechanism, title in MECHANISMS.items():

@@ -47,11 +47,17 @@ def collect(paths: list[Path], timing: Path | None = None) -> None:
 
 
 def figures(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """Mean ranks of all methods, and the coverage of ours by tables and by cases, a table and a mechanism each."""
+    """Mean ranks of all methods, the mean accuracy of classifiers, and the coverage of ours.
+
+    Coverage is averaged by table, and by case: a table and a mechanism.
+    """
     rows = averaged(comparable(lines))
     found = {"cases": float(len(complete_cases(rows, "rmse_out")))}
     for measure in ("rmse_out", "rmse_in", "mae_out", "crps_out"):
         found |= ranks(rows, measure)
+    accuracies = complete_cases(rows, "downstream")
+    for method in sorted({row["method"] for row in rows}):
+        found[f"downstream_{method}"] = float(np.mean([case[method] for case in accuracies]))
     ours = [line for line in lines if line["method"] == OURS]
     by_case, by_table = (
         _means(ours, lambda line: (line["table"], line["mechanism"])),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.tables.collect import averaged, comparable, ranks
+from benchmarks.tables.collect import averaged, comparable, figures, ranks
 from benchmarks.tables.data import Table
 from benchmarks.tables.masks import MECHANISMS, missing
 from benchmarks.tables.measures import Imputed, measure
@@ -50,6 +50,23 @@ def test_ranks_are_means_over_cases_that_all_methods_were_run_on():
     assert len(rows) == 5
     assert rows[0]["masks"] == 2
     assert ranks(rows, "rmse_out") == {"mean_rank_rmse_out_other": 1.5, "mean_rank_rmse_out_ours": 1.5}
+
+
+def test_coverage_is_averaged_by_table_and_by_case():
+    same = {"method": "diffem"} | dict.fromkeys(("rmse_out", "rmse_in", "mae_out", "crps_out", "downstream"), 0.5)
+    lines = [
+        {"table": table, "mechanism": mechanism, "mask": mask, "coverage90_out": coverage} | same
+        for table, mechanism, mask, coverage in (
+            ("a", "mcar", 0, 0.84), ("a", "mcar", 1, 0.86), ("a", "mar", 0, 0.90), ("b", "mcar", 0, 0.95),
+        )
+    ]  # fmt: skip
+    found = figures(lines)
+    assert found["coverage90_cases"] == 3  # 0.85, 0.90 and 0.95
+    assert found["coverage90_inside"] == 1
+    assert found["coverage90_tables_inside"] == 1
+    assert found["coverage90_least"] == pytest.approx((0.84 + 0.86 + 0.90) / 3)
+    assert found["coverage90_most"] == 0.95
+    assert found["downstream_diffem"] == 0.5
 
 
 def test_methods_are_compared_with_the_masks_that_all_were_run_with():

@@ -183,7 +183,7 @@ REFUSED = {
     "duplicate names": (pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"]), "more than once: ['a']"),
     "text": (pd.DataFrame({"a": [f"sentence {i}" for i in range(50)]}), "seems to hold text: 50 different values"),
     "dates": (pd.DataFrame({"a": pd.date_range("2026-01-01", periods=3)}), "convert it to numbers"),
-    "lists": (pd.DataFrame({"a": [[1], [2], [3]]}), "must be a number, a string or a truth value"),
+    "lists": (pd.DataFrame({"a": [[1], [2], [3]]}), "must be a number, a string or a Boolean"),
     "one row": (pd.DataFrame({"a": [1.0]}), "1 sample"),
     "no columns": (pd.DataFrame(index=[0, 1]), "0 feature"),
 }
@@ -223,6 +223,10 @@ def test_other_columns_at_transform_are_refused(fitted):
         tiny().fit(np.eye(4)).transform(np.eye(3))
     with pytest.raises(InputError, match="'number' is numeric, but not all of its values are numbers"):
         fitted.transform(table().assign(number="seven"))
+    with pytest.raises(
+        InputError, match="'word' holds values of another type than in fit: 1, 1, 1 instead of 'x', 'y'"
+    ):
+        fitted.transform(table().assign(word=1))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def test_irregular_times_lie_on_the_nearest_points():
     grid = Grid.of(z, times, 1.0)
     assert grid.places.tolist() == [0, 1, 2, 4, 4]
     np.testing.assert_array_equal(grid.values[0], [1, 2, 3, np.nan, 5])  # two rows at one point: their mean
-    assert spacing([np.array([0.0, 2, 4, 9])]) == 2
 
 
 def test_gaps_are_filled_and_values_kept():
@@ -92,13 +91,44 @@ def test_several_series_and_arrays_keep_their_form():
         (series().assign(wind=1.0), "['wind'] have a single value"),
         (series().assign(wind=np.nan), "'wind' holds no value"),
         (series().assign(wind="calm"), "not all of its values are numbers"),
+        (series().assign(wind=series().index), "'wind' holds values of type datetime64"),
+        (series().set_axis(series().index.where(np.arange(50) > 0)), "must be finite and increase"),
         ([series(), series()[["sun", "wind"]]], "the same channels"),
+        ([], "at least one"),
     ],
 )
 def test_bad_series_are_refused(X, words):
     with pytest.raises(InputError) as error:
         tiny().fit(X)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("every", [0, -1.0, np.inf, "often", [1]])
+def test_a_bad_spacing_is_refused(every):
+    with pytest.raises(InputError, match="every must be a positive number or a duration"):
+        tiny(every=every).fit(series())
+
+
+def test_a_spacing_is_a_duration_or_a_number():
+    for every in ("30min", pd.Timedelta(minutes=30), 30 * 60e9):
+        assert spacing(every, []) == 30 * 60e9
+    assert spacing(None, [np.array([0.0, 1.0, 2.0, 9.0])]) == 1.0
+
+
+def test_every_point_is_taken_from_the_window_whose_middle_is_nearest():
+    grid = Grid(np.arange(1000, dtype=np.float32)[None], np.arange(1000))
+    windows, firsts = grid.windows(10, 3)
+    numbered = np.broadcast_to(np.arange(len(firsts))[:, None, None], windows.shape)
+    middles = firsts + 4.5
+    assert np.array_equal(grid.joined(windows, firsts)[:, 0], np.arange(1000))
+    nearest = np.abs(np.arange(1000)[:, None] - middles).argmin(1)
+    assert np.array_equal(grid.joined(numbered, firsts)[:, 0], nearest)
+
+
+def test_channels_keep_single_precision_and_integers_become_floats():
+    given = series().astype(np.float32).assign(count=pd.array([1, None, 3, 4, 5] * 10, dtype="Int64"))
+    found = tiny().fit(given).transform(given).dtypes
+    assert found.tolist() == [np.float32, np.float32, pd.Float64Dtype()]
 
 
 def test_other_channels_at_transform_are_refused():

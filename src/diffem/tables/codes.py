@@ -38,9 +38,10 @@ class Codebook:
         return np.where((codes >= 0)[..., None], words, np.nan)
 
     def probabilities(self, mean: np.ndarray) -> np.ndarray | None:
-        """Probabilities `(..., categories)`, if rounding errors are left aside, from the expectation of the code word.
+        """Probabilities `(..., categories)` from the expectation of the code word.
 
-        None if there are more categories than coordinates tell apart.
+        Errors of the expectation may put them slightly outside [0, 1]. None if there are more categories than
+        coordinates tell apart.
         """
         if len(self.words) == 2:
             p = (mean + self._offset + 1) / 2

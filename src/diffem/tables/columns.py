@@ -1,4 +1,4 @@
-"""What a column holds: numbers, whole numbers, truth values or categories."""
+"""What a column holds: numbers, integers, Booleans or categories."""
 
 from __future__ import annotations
 
@@ -35,15 +35,22 @@ class Column:
 
     @property
     def is_categorical(self) -> bool:
-        """Whether its values are categories, truth values among them."""
+        """Whether its values are categories, which Booleans are too."""
         return self.kind in ("boolean", "categorical")
 
     def numbers(self, column: pd.Series) -> np.ndarray:
         """Its values as float64 `(n,)`; categories as their numbers, NaN if missing or never observed in the fit."""
         if not self.is_categorical:
             return _as_floats(column, self.kind)
-        codes = pd.Index(self.categories, dtype=object).get_indexer(column.astype(object)).astype(np.float64)
-        return np.where((codes < 0) | column.isna().to_numpy(), np.nan, codes)
+        values, missing = column.astype(object).to_numpy(), column.isna().to_numpy()
+        codes = pd.Index(self.categories, dtype=object).get_indexer(values).astype(np.float64)
+        found, known = ({type(value) for value in some} for some in (values[~missing], self.categories))
+        if found.isdisjoint(known) and not missing.all() and (codes[~missing] < 0).all():
+            raise InputError(
+                f"column {self.name!r} holds values of another type than in fit: {_examples(column)} instead of "
+                f"{_examples(pd.Series(self.categories, dtype=object))}"
+            )
+        return np.where((codes < 0) | missing, np.nan, codes)
 
     def values(self, numbers: np.ndarray) -> np.ndarray:
         """The inverse of `numbers`: floats, and otherwise objects, namely categories and rounded Python integers."""
@@ -116,6 +123,8 @@ def _unsupported(name: Hashable, found: str) -> InputError:
 def _as_floats(column: pd.Series, kind: str) -> np.ndarray:
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
+    if column.dtype.kind in "mM" or isinstance(column.dtype, pd.PeriodDtype):  # dates would become nanoseconds
+        raise _unsupported(column.name, str(column.dtype))
     try:
         values = column.astype(object).where(column.notna(), np.nan) if column.dtype == object else column
         return values.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -130,8 +139,7 @@ def _categories(observed: pd.Series, kind: str | None) -> tuple[Any, ...]:
         different = observed.astype(object).unique().tolist()
     except TypeError:
         raise InputError(
-            f"column {observed.name!r}: every value must be a number, a string or a truth value, "
-            f"got {_examples(observed)}"
+            f"column {observed.name!r}: every value must be a number, a string or a Boolean, got {_examples(observed)}"
         ) from None
     count, most = len(different), MOST if kind is not None else MANY
     if count > most or (kind is None and count > max(FEW, len(observed) // 2)):

@@ -23,7 +23,7 @@ def require_format(path: Path) -> None:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The table in a file; whole numbers with gaps are integers, and columns of true and false are truth values.
+    """The table in a file; whole numbers with gaps are integers, and columns of true and false are Boolean.
 
     Raises:
         InputError: The file cannot be read as a table, has duplicate column names or no rows.
@@ -47,7 +47,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def _with_gaps(column: pd.Series) -> pd.Series:
-    """Whole numbers and truth values in a type with missing values; pandas reads floating-point numbers and objects."""
+    """Integers and Booleans in types with missing values; pandas reads them as floating-point numbers and objects."""
     if pd.api.types.is_float_dtype(column.dtype) and bool((column.dropna() % 1 == 0).all()) and column.notna().any():
         return column.astype("Int64")
     if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean":

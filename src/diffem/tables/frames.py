@@ -68,16 +68,22 @@ def like(frame: pd.DataFrame, X: Any) -> Any:
 def filled(column: pd.Series, gaps: np.ndarray, values: np.ndarray) -> pd.Series:
     """A column `(n,)` with values `(gaps,)` in its gaps `(n,)`, in its own type where that can hold the values.
 
-    A categorical column gets the categories it lacks. A column whose type cannot hold the values, such as one of floats
-    without any value where words are imputed, is returned as objects.
+    A column of integers with fractions in its gaps becomes one of floats, a categorical column gets the categories that
+    it lacks, and a column whose type cannot hold the values, such as one of NaN alone where words are imputed, becomes
+    one that can.
     """
-    column, dtype = column.copy(), column.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        column = column.cat.add_categories([value for value in pd.unique(values) if value not in dtype.categories])
-    elif not pd.api.types.is_object_dtype(dtype):
+    column = column.copy()
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        new = [value for value in pd.unique(values) if value not in column.cat.categories]
+        column = column.cat.add_categories(new)
+    elif not pd.api.types.is_object_dtype(column.dtype):
+        if pd.api.types.is_integer_dtype(column.dtype) and values.dtype.kind == "f" and len(values):
+            column = column.astype("Float64")
         try:
-            values = pd.Series(values).astype(dtype).array
+            values = pd.Series(values).astype(column.dtype).array
         except (TypeError, ValueError, OverflowError):
-            column = column.astype(object)
+            objects = column.astype(object)
+            objects[gaps] = values
+            return objects.infer_objects()
     column[gaps] = values
-    return column if dtype == column.dtype or isinstance(dtype, pd.CategoricalDtype) else column.infer_objects()
+    return column

@@ -1,8 +1,8 @@
-"""Held-out rows: which laps of a run predict their hidden values best, and how these predictions are off.
+"""Held-out rows: which laps of a run predict their hidden values best, and the errors of these predictions.
 
-A table without much structure is learned by heart by late laps, and a small one that is nearly Gaussian is described
-best by the Gaussian start. Mixtures of several laps are better than each. So laps are added one after the other, the
-same one perhaps twice, as long as the CRPS of hidden values falls (Caruana et al., 2004).
+Late laps overfit tables with little structure, and the Gaussian start is best for small tables that are nearly
+Gaussian. A mixture of several laps is often better than each of them. It is selected greedily: laps are added one by
+one, possibly twice, as long as the CRPS of the hidden values decreases (Caruana et al., 2004).
 """
 
 from __future__ import annotations

@@ -24,26 +24,26 @@ from .recipe import default_folds, default_laps, default_recipe
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class DiffusionImputer(Imputer):
-    """Fill the gaps of a table by estimates (`transform`) or several times at random (`sample_posterior`).
+    """Fill the gaps of a table with estimates (`transform`) or with random draws (`sample_posterior`).
 
-    Data frames come back as data frames and arrays as arrays. NaN, None and pandas' NA are missing; values that are
-    there are never changed. Columns hold numbers, whole numbers, truth values or categories, and an imputed value is
-    always one that the column can hold: within the range of its observed values, whole where they are whole, a category
-    that was observed. A category that was never observed in `fit` counts as missing when the rest of its row is
-    imputed. A column with a single value is imputed with it.
+    Data frames come back as data frames and arrays as arrays. NaN, None and `pd.NA` are missing values; observed values
+    are never changed. Columns hold numbers, integers, Booleans or categories. An imputed value is always one that the
+    column can hold: within the range of the observed values, whole if they are whole, a category that was observed. In
+    new rows, a category that `fit` has not seen is kept, and counts as missing when the rest of its row is imputed. The
+    gaps of a column with a single value are filled with it.
 
     Args:
         laps: Laps of EM; by the number of rows if None.
         steps: Training steps in each; by the number of rows if None.
-        folds: Runs of EM, whose draws are taken in turn. Each leaves out another part of the rows, whose hidden values
-            decide which laps are used and how wide draws are. If None, 4 for tables with few rows, and otherwise 1,
+        folds: Runs of EM, which take turns in drawing. Each leaves out a different part of the rows, whose hidden
+            values decide which laps are used and how wide draws are. If None, 4 for 40 to 999 rows, and otherwise 1,
             which leaves out a tenth of the rows.
         draws: Posterior draws behind an estimate.
         n_imputations: Completed tables that `sample_posterior` returns.
         estimate: What `transform` takes of the draws of a number: their "mean", which has the least squared error, or
             their "median", which has the least absolute error. Of categories it takes the most frequent one.
-        columns: What columns hold where that should not be found from the values: a mapping from names to "numeric",
-            "integer", "boolean" or "categorical". Columns of arrays are called x0, x1, …
+        columns: The kinds of columns that would be recognised wrongly: a mapping from names to "numeric", "integer",
+            "boolean" or "categorical". Columns of arrays are called x0, x1, …
         round_integers: Whether a column of floating-point numbers that are all whole is imputed with whole numbers. If
             not, estimates have smaller errors. Columns of an integer type are always imputed with whole numbers, unless
             `columns` names them as numeric.
@@ -167,8 +167,5 @@ class DiffusionImputer(Imputer):
         frame = frame.copy()
         for k, values in numbers.items():
             column = self.encoding_.columns[k]
-            given = frame[column.name]
-            if column.kind == "numeric" and pd.api.types.is_integer_dtype(given.dtype):
-                given = given.astype("Float64")  # named as numeric: values in between are wanted
-            frame[column.name] = filled(given, missing[:, k], column.values(values))
+            frame[column.name] = filled(frame[column.name], missing[:, k], column.values(values))
         return frame

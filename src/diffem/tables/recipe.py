@@ -8,7 +8,7 @@ import numpy as np
 
 EPOCHS = 800  # passes over the rows, in all laps together
 SMALL = 1000  # rows below which a table is small
-SMALL_EPOCHS = 240  # passes over the rows of a small table, which would be learned by heart
+SMALL_EPOCHS = 240  # passes over the rows of a small table: more of them overfit
 LEAST = 40  # rows that several runs need
 FOLDS = 4
 RATE = 1e-3  # of learning, at first
@@ -25,10 +25,10 @@ def default_laps(rows: int) -> int:
 
 
 def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, Any]:
-    """The recipe for a matrix of so many rows.
+    """The recipe for a matrix with a given number of rows.
 
-    The number of passes over the rows is about the same for all tables: many more of them would learn the rows of a
-    small table by heart. Small tables have smaller batches, several draws per row, dropout and fewer passes.
+    The number of passes over the rows is about the same for all tables: with a fixed number of steps, small tables
+    would be overfitted. Small tables have smaller batches, several draws per row, dropout and fewer passes.
 
     Args:
         rows: Of the matrix.

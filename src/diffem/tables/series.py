@@ -6,6 +6,7 @@ the EM of `diffem.fit` with a network that convolves along time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from ..core.errors import InputError
 from .base import Imputer, require_count
 from .drawing import Draws
 from .encoding import Encoding
-from .frames import as_frame, like
+from .frames import as_frame, filled, like
 from .gaps import RARE
 from .predictions import Predictions, predict
 from .recipe import default_recipe
@@ -38,7 +39,8 @@ class SeriesImputer(Imputer):
 
     Args:
         window: Times in a window; gaps much longer than that are filled as if nothing was known around them.
-        every: The distance of times on the grid, in nanoseconds for dates; the median difference if None.
+        every: The distance of times on the grid: a number, or for dates a duration such as "1h" or a number of
+            nanoseconds; the median difference of the times if None.
         laps: Laps of EM; 8 if None.
         steps: Training steps in each; by the number of windows if None.
         draws: Posterior draws behind an estimate.
@@ -53,7 +55,7 @@ class SeriesImputer(Imputer):
     """
 
     window: int = 64
-    every: float | None = None
+    every: Any = None
 
     every_: float = field(init=False)
 
@@ -66,7 +68,7 @@ class SeriesImputer(Imputer):
         if any(list(frame.columns) != list(frames[0].columns) for frame in frames):
             raise InputError("all series must have the same channels, in the same order")
         times = [times_of(frame) for frame in frames]
-        self.every_ = float(self.every) if self.every is not None else spacing(times)
+        self.every_ = spacing(self.every, times)
         whole = pd.concat(frames, ignore_index=True)
         self.encoding_ = Encoding(whole, dict.fromkeys(whole.columns, "numeric"))
         if self.encoding_.size < len(whole.columns):
@@ -89,8 +91,7 @@ class SeriesImputer(Imputer):
         done = []
         for series in _listed(X):
             frame, found = self._predictions(series, int(self.draws))
-            estimates = np.stack([p.estimate(self.estimate) for p in found], -1)
-            done.append(like(_filled(frame, estimates), series))
+            done.append(like(_completed(frame, [p.estimate(self.estimate) for p in found]), series))
         return done if isinstance(X, list) else done[0]
 
     def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
@@ -100,7 +101,7 @@ class SeriesImputer(Imputer):
         for series in _listed(X):
             frame, found = self._predictions(series, self._draws_for(count))
             for i, kept in enumerate(done):
-                kept.append(like(_filled(frame, np.stack([p.draws[i] for p in found], -1)), series))
+                kept.append(like(_completed(frame, [p.draws[i] for p in found]), series))
         return done if isinstance(X, list) else [kept[0] for kept in done]
 
     def _predictions(self, series: Any, draws: int) -> tuple[pd.DataFrame, list[Predictions]]:
@@ -117,11 +118,16 @@ class SeriesImputer(Imputer):
 
 
 def _listed(X: Any) -> list[Any]:
+    if isinstance(X, list) and not X:
+        raise InputError("a list of series must hold at least one")
     return X if isinstance(X, list) and all(isinstance(series, pd.DataFrame | np.ndarray) for series in X) else [X]
 
 
-def _filled(frame: pd.DataFrame, values: np.ndarray) -> pd.DataFrame:
-    return frame.astype(np.float64).fillna(pd.DataFrame(values, frame.index, frame.columns))
+def _completed(frame: pd.DataFrame, values: Sequence[np.ndarray]) -> pd.DataFrame:
+    """The series with the gaps of each channel filled from values `(n,)`."""
+    gaps = frame.isna().to_numpy()
+    columns = [filled(frame[name], gaps[:, k], values[k][gaps[:, k]]) for k, name in enumerate(frame.columns)]
+    return pd.concat(columns, axis=1)
 
 
 def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -7,6 +7,8 @@ point that several rows share holds their mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,17 +32,27 @@ def times_of(frame: pd.DataFrame) -> np.ndarray:
         times = index.to_numpy(dtype=np.float64)
     else:
         raise InputError(f"the index of a series must hold its times, numbers or dates, got {index.dtype}")
-    if not np.isfinite(times).all() or (np.diff(times) <= 0).any():
+    if index.hasnans or not np.isfinite(times).all() or (np.diff(times) <= 0).any():
         raise InputError("the times of a series, its index, must be finite and increase")
     return times
 
 
-def spacing(times: list[np.ndarray]) -> float:
-    """The distance between points of the grid: the median difference of the times of all series."""
-    differences = np.concatenate([np.diff(t) for t in times])
-    if not len(differences):
-        raise InputError("a series must have at least two rows")
-    return float(np.median(differences))
+def spacing(every: Any, times: list[np.ndarray]) -> float:
+    """The distance between points of the grid, as a number.
+
+    Args:
+        every: A positive number, or for dates a duration such as `"1h"`; None for the median difference of the times.
+        times: Of all series, with at least two times each.
+    """
+    if every is None:
+        return float(np.median(np.concatenate([np.diff(t) for t in times])))
+    try:
+        found = float(pd.Timedelta(every).as_unit("ns").value if isinstance(every, str | timedelta) else every)
+    except (TypeError, ValueError):
+        found = np.nan
+    if not 0 < found < np.inf:
+        raise InputError(f"every must be a positive number or a duration such as '1h', got {every!r}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,6 @@ class Grid:
         """The grid `(..., points, channels)` of windows `(..., m, channels, length)`: each point from the nearest."""
         points, length = self.values.shape[1], windows.shape[-1]
         middles = firsts + (length - 1) / 2
-        nearest = np.abs(np.arange(points)[:, None] - middles).argmin(1)
+        nearest = np.searchsorted((middles[1:] + middles[:-1]) / 2, np.arange(points))
         # indices on both sides of a slice put the axis of points first
         return np.moveaxis(windows[..., nearest, :, np.arange(points) - firsts[nearest]], 0, -2)
