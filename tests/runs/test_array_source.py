@@ -62,5 +62,6 @@ def test_mistakes_are_explained(images, tmp_path):
         with pytest.raises(InputError, match=words):
             call()
     (tmp_path / "table.csv").write_text("a,b\n1,\n")
-    with pytest.raises(InputError, match=r"diffem impute table\.csv"):
-        read_observations(tmp_path / "table.csv", 0.1)
+    for read in (read_observations, lambda path: load_recipe(str(path))):
+        with pytest.raises(InputError, match=r"diffem impute .*table\.csv"):
+            read(tmp_path / "table.csv")

@@ -53,7 +53,8 @@ class LapTable:
     def __init__(self) -> None:
         from rich.console import Console
 
-        self.console = Console(highlight=False)
+        # in a notebook too: rich would make a separate HTML output of every line
+        self.console = Console(highlight=False, force_jupyter=False)
         self.header = False
 
     def line(self, text: str, style: str | None = None) -> None:

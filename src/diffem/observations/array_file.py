@@ -24,10 +24,7 @@ def read_observations(path: Path, sigma: Any = None) -> Observations:
         InputError: If the file cannot be read, or `sigma` is missing, or given twice.
     """
     if path.suffix in TABLES:
-        raise InputError(
-            f"{path} is a table: fill its gaps with `diffem impute {path.name} -o completed.csv`, or read it in "
-            "Python, diffem.fit(frame, recipe='table', sigma=...)"
-        )
+        raise InputError(f"{path} is a table. {about_table(path)}")
     if path.suffix != ".npy":
         if sigma is not None:
             raise InputError(f"{path} contains its noise level: sigma is for .npy files only")
@@ -35,3 +32,11 @@ def read_observations(path: Path, sigma: Any = None) -> Observations:
     if sigma is None:
         raise InputError(f"{path} is an array: the noise level is needed too (sigma)")
     return Observations(read_array(path), sigma=sigma)
+
+
+def about_table(path: Path) -> str:
+    """What to do with the file of a table, for error messages."""
+    return (
+        f"Fill its gaps with `diffem impute {path} -o completed.csv`, or read it in Python, "
+        "diffem.fit(frame, recipe='table', sigma=...)"
+    )

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from ..core.errors import InputError
 from ..files.plain_yaml import YAML_BYTES, parse_yaml
 from ..files.reading import digest, read_text
+from ..observations.array_file import TABLES, about_table
 from .earlier_keys import translate
 from .recipe_errors import explain
 from .schedule import Epochs, Schedule
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-DATA = (".npy", ".npz", ".csv", ".safetensors")  # suffixes of data files, which are often passed in place of a recipe
+DATA = (".npy", ".npz", ".safetensors")  # suffixes of data files, which are often passed in place of a recipe
 
 
 def names() -> list[str]:
@@ -75,6 +76,8 @@ def load_recipe(recipe: str | Path | dict[str, Any] | Recipe, changes: dict[str,
 def _read(recipe: str) -> dict[str, Any]:
     if recipe in names():
         text = (files("diffem.runs") / "recipes" / f"{recipe}.yaml").read_text()
+    elif _is_file(recipe) and Path(recipe).suffix in set(TABLES) - {".txt"}:  # a text file may be a recipe
+        raise InputError(f"{recipe} is data, not a recipe. {about_table(Path(recipe))}")
     elif _is_file(recipe) and Path(recipe).suffix in DATA:
         raise InputError(
             f"{recipe} is data, not a recipe. Name a recipe, and the data with it: diffem fit small-images --set "
