@@ -144,7 +144,7 @@ def test_when_one_is_killed_the_others_stop_within_a_minute(rank, tmp_path):
     processes[rank].kill()
     code, output = ends(processes)[1 - rank]
     assert code == EXIT_LOST, output
-    assert "Nothing is lost: the same command resumes." in output
+    assert "No work is lost: the same command resumes." in output
     assert PATIENCE + 2 * BEAT < 60
 
 

@@ -7,6 +7,7 @@ import torch
 
 from diffem import InputError, Observations, operators, priors
 from diffem.linalg import DenseCovariance
+from diffem.observations.lazy import as_lazy
 from diffem.priors.marginal import choose, measured_values, observation_laws
 
 
@@ -67,6 +68,21 @@ def test_weights_follow_their_observations(tmp_path):
     joined.save(tmp_path / "obs.safetensors")
     assert Observations.load(tmp_path / "obs.safetensors").repeats.tolist() == [5, 5, 5, 1, 1, 1]
     assert "repeats" in joined.tensors()
+
+
+def test_weights_of_joined_sets_are_multiplied():
+    joined = Observations.concatenate([sets()["clean"], sets()["masked"]], weights=[5, 1])
+    again = Observations.concatenate([joined, sets()["masked"]])
+    assert again.repeats.tolist() == [5, 5, 5, 1, 1, 1, 1, 1, 1]
+    again = Observations.concatenate([joined, sets()["masked"]], weights=[2, 3])
+    assert again.repeats.tolist() == [10, 10, 10, 2, 2, 2, 3, 3, 3]
+
+
+def test_lazy_sets_are_joined_as_a_whole():
+    parts = [sets()[name] for name in ("masked", "clean")]
+    joined = Observations.concatenate([as_lazy(part)[:2] for part in parts])
+    x = torch.randn(4, 4, 4, generator=generator())
+    torch.testing.assert_close(joined.chi2(x), torch.cat([parts[0][:2].chi2(x[:2]), parts[1][:2].chi2(x[2:])]))
 
 
 def test_what_cannot_be_joined_is_rejected():

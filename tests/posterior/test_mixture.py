@@ -5,6 +5,7 @@ import math
 import torch
 
 from diffem import Observations, operators, priors
+from diffem.linalg import DenseCovariance
 
 
 def mixture():
@@ -124,3 +125,29 @@ def test_the_exact_posterior_is_that_of_its_components():
             assert torch.allclose(
                 evaluation.log_likelihood(obs, obs.y, 1)[i] - constant, torch.logsumexp(log_w, 0), atol=1e-10
             )
+
+
+def test_unequal_noise_is_whitened():
+    """Values with noise s are the same observation as values divided by s, with unit noise."""
+    prior, obs = mixture(), observations()
+    sigma = torch.tensor([[0.1, 2.0]], dtype=torch.float64).expand(4, 2) * torch.arange(1, 5)[:, None]
+    matrix = obs.A._tensors["matrix"]
+    unequal = Observations(obs.y, operators.Dense(matrix), sigma=sigma)
+    whitened = Observations(obs.y / sigma, operators.Dense(matrix / sigma.unsqueeze(-1)), sigma=1.0)
+    x_t = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    a, b = (prior.posterior(o, method="exact") for o in (unequal, whitened))
+    torch.testing.assert_close(a(x_t, 0.7), b(x_t, 0.7))
+    torch.testing.assert_close(a[[2, 0]](x_t[[2, 0]], 0.7), b(x_t, 0.7)[[2, 0]])  # a part keeps its decomposition
+
+
+def test_the_exact_posterior_is_the_default_where_it_applies():
+    prior, obs = mixture(), observations()
+    assert prior.posterior(obs).method == "exact"
+    assert prior.posterior(obs, iterations=2).method == "mmps"  # its option
+    correlated = DenseCovariance(torch.eye(2, dtype=torch.float64) + 0.5)
+    assert prior.posterior(Observations(obs.y, obs.A, cov=correlated)).method == "mmps"
+    large = priors.MixturePrior(torch.ones(2), torch.zeros(2, 300), torch.ones(2))
+    assert (
+        large.posterior(Observations(torch.zeros(1, 300), operators.Mask(torch.arange(300) > 9), sigma=0.1)).method
+        == "mmps"
+    )

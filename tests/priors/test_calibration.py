@@ -65,5 +65,29 @@ def test_what_cannot_be_calibrated_is_rejected():
         calibrate(obs, torch.zeros(30, dtype=torch.int64))
     with pytest.raises(InputError, match="known level, got UnknownNoise"):
         calibrate(Observations(obs.y, obs.A, sigma="learn"), labels)
-    with pytest.raises(InputError, match="has 3 groups"):
-        calibrate(obs, labels).apply(obs, torch.zeros(30, dtype=torch.int64))
+    with pytest.raises(InputError, match=r"knows the groups \[0, 1, 2\], not \[7\]"):
+        calibrate(obs, labels).apply(obs, torch.full((30,), 7))
+    empty = Observations(obs.y, operators.Mask((labels != 2)[:, None].expand(obs.y.shape)), sigma=0.1)
+    with pytest.raises(InputError, match=r"too few in the groups \[3\]"):
+        calibrate(empty, torch.where(labels == 2, 3, labels))
+
+
+def test_the_error_of_a_gain_does_not_depend_on_which_group_is_the_reference():
+    """log g of B relative to A is minus that of A relative to B. With 20 and 200 observations A has most of it."""
+    generator = torch.Generator().manual_seed(3)
+    x = 1 + torch.randn(220, 2, generator=generator, dtype=torch.float64)
+    large = torch.arange(220) >= 20
+    y = torch.where(large[:, None], 1.5, 1.0) * x + 0.1 * torch.randn(220, 2, generator=generator, dtype=torch.float64)
+    obs = Observations(y, operators.Identity(), sigma=0.1)
+    one, other = calibrate(obs, large.long()), calibrate(obs, (~large).long())
+    assert float(one.gain[1] * other.gain[1]) == pytest.approx(1, rel=1e-3)
+    assert float(one.gain_error[1]) == pytest.approx(float(other.gain_error[1]), rel=0.05)
+    # of about 1/√(2·40) for the standard deviation of 40 numbers, and less since the mean tells about the gain too
+    assert 0.05 < float(one.gain_error[1]) < 0.12
+
+
+def test_a_part_of_the_groups_is_corrected_by_label():
+    obs, labels, _ = instrument(60)
+    found = calibrate(obs, 5 + labels)
+    whole, last = found.apply(obs, 5 + labels), labels == 2
+    torch.testing.assert_close(found.apply(obs[last], 5 + labels[last]).y, whole.y[last])

@@ -8,30 +8,72 @@ observation. The number of axes decides which of the two a tensor is. If that is
 from __future__ import annotations
 
 import copy
+import operator
 from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
-from .errors import InputError
+from .errors import InputError, RangeError
 
 Index: TypeAlias = int | slice | list[int] | Tensor
 
 
 def as_index(index: Index) -> slice | Tensor:
-    """Convert an index so that it keeps the observation axis: an int selects a batch of one."""
-    if isinstance(index, bool):
-        raise InputError("an observation index must be an int, a slice or a 1-d tensor, got a bool")
-    if isinstance(index, int):
-        return slice(index, index + 1 if index != -1 else None)
+    """Convert an index so that it keeps the observation axis: an int selects a batch of one.
+
+    Raises:
+        InputError: If it is no int, no slice with a positive step, and no 1-d tensor or list of integers or booleans.
+    """
+    wanted = (
+        "an observation index must be an int, a slice with a positive step, or a 1-d tensor of integers or booleans"
+    )
     if isinstance(index, slice):
+        if index.step is not None and index.step < 1:
+            raise InputError(f"{wanted}, got the step {index.step}")
         return index
-    index = torch.as_tensor(index)
-    if index.ndim != 1:
-        raise InputError(
-            f"an observation index must be an int, a slice or a 1-d tensor, got shape {tuple(index.shape)}"
-        )
-    return index
+    if isinstance(index, bool):
+        raise InputError(f"{wanted}, got a bool")
+    try:
+        if not isinstance(index, Tensor) or index.ndim == 0:  # a tensor of one boolean would become a number
+            number = operator.index(index)  # type: ignore[arg-type]
+            return slice(number, number + 1 if number != -1 else None)
+    except TypeError:
+        pass
+    try:
+        index = torch.as_tensor(index)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{wanted}, got {index!r}") from None
+    if index.ndim != 1 or ((index.is_floating_point() or index.is_complex()) and len(index)):
+        raise InputError(f"{wanted}, got {index.dtype} of shape {tuple(index.shape)}")
+    return index if index.dtype == torch.bool else index.long()
+
+
+def take(values: Tensor, index: slice | Tensor) -> Tensor:
+    """Select observations along the first axis of values `(n, ...)`.
+
+    Args:
+        values: The values of n observations.
+        index: See `as_index`.
+
+    Raises:
+        InputError: If booleans are not one per observation.
+        RangeError: If nothing is selected, or an observation that does not exist.
+    """
+    n = len(values)
+    if isinstance(index, Tensor):
+        if index.dtype == torch.bool and len(index) != n:
+            raise InputError(f"a boolean index of {len(index)} entries does not fit {n} observations")
+        # on an accelerator the device itself checks the range: reading the values back would synchronise
+        if index.dtype != torch.bool and index.device.type == "cpu" and len(index):
+            low, high = int(index.min()), int(index.max())
+            if low < -n or high >= n:
+                raise RangeError(f"observation {high if high >= n else low} of {n} does not exist")
+        index = index.to(values.device)
+    part = values[index]
+    if len(part) == 0:
+        raise RangeError(f"no observations left: {index} of {n}")
+    return part
 
 
 class Batched:
@@ -76,7 +118,7 @@ class Batched:
             )
         if known is None:
             for index in self._pending:
-                tensor = tensor[_on(index, tensor)]
+                tensor = take(tensor, index)
         return tensor
 
     def _bind(self, **shared_ndim: int) -> Self:
@@ -116,10 +158,13 @@ class Batched:
         for name, tensor in self._tensors.items():
             ndim = self._shared_ndim[name]
             per_observation = ndim is not None and tensor.ndim == ndim + 1
-            new._tensors[name] = tensor[_on(index, tensor)] if per_observation else tensor
+            new._tensors[name] = take(tensor, index) if per_observation else tensor
         if any(ndim is None for ndim in self._shared_ndim.values()):
             new._pending = (*self._pending, index)
         return new
+
+    # without it, Python would iterate by index, which never ends for values that all observations share
+    __iter__ = None
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move to a device or floating dtype, as `torch.Tensor.to`; boolean and index tensors keep their dtype."""
@@ -139,7 +184,3 @@ class Batched:
         parts = [f"{name}={tuple(t.shape)}" for name, t in self._tensors.items()]
         parts += [f"{name}={value!r}" for name, value in self.config().items() if value is not None]
         return f"{type(self).__name__}({', '.join(parts)})"
-
-
-def _on(index: slice | Tensor, tensor: Tensor) -> slice | Tensor:
-    return index if isinstance(index, slice) else index.to(tensor.device)

@@ -5,6 +5,10 @@ class InputError(ValueError):
     """An argument or file cannot be used. The message states what was given and what is needed."""
 
 
+class RangeError(InputError, IndexError):
+    """An index selects no observation. It is an IndexError too, which ends `for` loops over observations."""
+
+
 class ForeignFileError(InputError):
     """A valid file that belongs to another run, seed, lap or range of observations."""
 

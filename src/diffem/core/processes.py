@@ -297,7 +297,7 @@ def _listen(processes: Processes, store: Store) -> None:
 
 def _give_up(processes: Processes, cause: str) -> None:
     print(
-        f"diffem: {cause}; process {processes.rank} stops too. Nothing is lost: the same command resumes.",
+        f"diffem: {cause}; process {processes.rank} stops too. No work is lost: the same command resumes.",
         file=sys.stderr,
         flush=True,
     )

@@ -14,10 +14,12 @@ import hashlib
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .compile import fused
+from .errors import InputError
 
 MASK32 = 0xFFFFFFFF
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -76,6 +78,11 @@ class Stream:
     seed: int
     purpose: str
     lap: int = 0
+
+    def __post_init__(self) -> None:
+        # another type would be another address: 1.0 other numbers than 1, and None the same numbers every time
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer):
+            raise InputError(f"seed must be an integer, got {self.seed!r}")
 
     @property
     def key(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ A number that belongs to a sample (a noise level, a step size) is a scalar or ha
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,8 +27,10 @@ def noise_level(sigma: Tensor | float, x: Tensor) -> Tensor:
     Values on an accelerator are not read back: that would stall the step loop. Samplers validate their schedule once.
     """
     if not isinstance(sigma, Tensor):
-        if not (sigma > 0 and math.isfinite(sigma)):
-            raise InputError(f"sigma must be positive and finite, got {sigma}")
+        if not isinstance(sigma, int | float | np.number) or not (sigma > 0 and math.isfinite(sigma)):
+            raise InputError(
+                f"sigma must be positive and finite: a number, or a tensor with one per sample; got {sigma!r}"
+            )
         # fill on the device: copying a host scalar over would synchronise
         return torch.full((), float(sigma), dtype=x.dtype, device=x.device)
     if sigma.ndim > 1 or (sigma.ndim == 1 and len(sigma) != len(x)):

@@ -46,10 +46,11 @@ class DenseCovariance(Covariance):
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
-        if not isinstance(matrix, Tensor) or not matrix.is_floating_point() or matrix.shape[-1] != matrix.shape[-2]:
+        is_square = isinstance(matrix, Tensor) and matrix.ndim in (2, 3) and matrix.shape[-1] == matrix.shape[-2]
+        if not is_square or not matrix.is_floating_point() or matrix.numel() == 0:
             raise InputError("a dense covariance must be a floating-point tensor of shape (N, N) or (n, N, N)")
         scale = matrix.abs().max()
-        asymmetry = (matrix - matrix.mT).abs().max() / scale
+        asymmetry = (matrix - matrix.mT).abs().max() / torch.where(scale == 0, 1, scale)
         if not asymmetry <= 1e-4:
             raise InputError(
                 f"a covariance must be symmetric; the one given differs from its transpose by {asymmetry:.1e}"

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from .estimate import Estimate, clustered_mean
+from .inputs import require_draws
 
 
 @in_own_modes
@@ -30,6 +31,7 @@ def coverage(draws: Tensor, truth: Tensor, level: float = 0.9) -> Estimate:
     Returns:
         The mean over all entries, and its standard error over the n observations.
     """
+    require_draws(draws, truth)
     return clustered_mean(covered(draws, truth, level).flatten(1))
 
 
@@ -78,6 +80,7 @@ def crps(draws: Tensor, truth: Tensor) -> Tensor:
 
     E|x − truth| − ½ E|x − x'|, both means without bias for k ≥ 2 draws `(k, n, *event)`; in the units of x.
     """
+    require_draws(draws, truth)
     k = len(draws)
     if k < 2:
         raise InputError(f"the score needs at least 2 draws, got {k}")
@@ -90,4 +93,5 @@ def crps(draws: Tensor, truth: Tensor) -> Tensor:
 
 def ranks(draws: Tensor, truth: Tensor) -> Tensor:
     """Rank of every entry of the truth among its draws, 0 … k, `(n, *event)`; uniform for calibrated draws."""
+    require_draws(draws, truth)
     return (draws < truth).sum(0)

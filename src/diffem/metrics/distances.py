@@ -14,13 +14,22 @@ from ..core.randomness import Stream
 
 def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Convert both sets to vectors of one dtype and device. Raises InputError if they cannot be compared."""
+    if x.ndim < 2 or not x.is_floating_point() or not y.is_floating_point():
+        raise InputError(
+            f"a distance compares floating-point samples (n, *event), got {x.dtype} {tuple(x.shape)} and {y.dtype} "
+            f"{tuple(y.shape)}"
+        )
     if x.shape[1:] != y.shape[1:]:
         raise InputError(
             f"the two sets hold samples of different shapes: {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
         )
     if len(x) < 2 or len(y) < 2:
         raise InputError(f"a distance needs at least two samples on each side, got {len(x)} and {len(y)}")
-    return x.flatten(1), y.flatten(1).to(x)
+    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
+        raise InputError("a distance needs finite samples, and some are NaN or infinite")
+    # in the wider of the two precisions
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    return x.flatten(1).to(dtype), y.flatten(1).to(device=x.device, dtype=dtype)
 
 
 @in_own_modes

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..core.shapes import raised
@@ -23,6 +24,7 @@ from ..priors.marginal import choose, measured_values, observation_laws
 from .calibration import covered
 from .distances import sliced_wasserstein
 from .estimate import Estimate, clustered_mean
+from .inputs import require_hidden
 from .log_density import unbiased_log_density
 
 
@@ -33,6 +35,8 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     complex number, are hidden together, so that the remaining observation is of the same kind.
     """
     require_linear_gaussian(obs, "hiding measured values", "Use metrics.simulation_score for predictions")
+    if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+        raise InputError(f"the fraction of hidden values must lie in [0, 1], got {fraction!r}")
     measured = obs.measured
     shape = tuple(obs.y.shape[1:]) if measured is None else tuple(measured.shape[1:])
     if obs.A.complex_output:
@@ -79,7 +83,7 @@ def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: flo
     It uses the rank of the value among draws of its prediction with noise, see `coverage`. The arguments are those of
     `predictive_log_likelihood`.
     """
-    hidden = hidden.expand_as(obs.y)
+    hidden = require_hidden(draws, obs, hidden)
     means, variance = _predictions(draws, obs, hidden)
     index = torch.arange(len(obs), device=obs.y.device)
     stream, shape = Stream(seed, "predictive noise"), tuple(obs.y.shape[1:])
@@ -91,7 +95,7 @@ def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: flo
 @in_own_modes
 def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Tensor:
     """Unbiased log density of every hidden value from draws, `(n, *measurement)`; 0 for other values."""
-    hidden = hidden.expand_as(obs.y)
+    hidden = require_hidden(draws, obs, hidden)
     means, variance = _predictions(draws, obs, hidden)
     return _spread(unbiased_log_density(obs.y[hidden], means, variance), hidden)
 
@@ -99,7 +103,9 @@ def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Te
 @in_own_modes
 def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Tensor:
     """The same for a Gaussian prior, exactly."""
-    hidden = hidden.expand_as(obs.y)
+    hidden = require_hidden(None, obs, hidden)
+    if not isinstance(prior, GaussianPrior):
+        raise InputError(f"the exact prediction is that of a GaussianPrior, got {type(prior).__name__}")
     chosen = choose(measured_values(obs), obs.y[0].numel())
     log_density = torch.zeros(len(obs), hidden[0].numel(), dtype=torch.float64, device=obs.y.device)
     for rows, law in observation_laws(prior, obs, chosen):
@@ -131,6 +137,8 @@ def _spread(values: Tensor, hidden: Tensor) -> Tensor:
 @in_own_modes
 def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
     """Simulate observations of samples x `(n, *event)` with the operators and noise of `obs`, `(n, *measurement)`."""
+    if x.shape != (len(obs), *obs.x_shape):
+        raise InputError(f"needed: one sample per observation, {(len(obs), *obs.x_shape)}, got {tuple(x.shape)}")
     index = torch.arange(len(obs), device=obs.y.device)
     if isinstance(obs.A, Channel):
         return obs.A.simulate(raised(x, obs.y), Stream(seed, "simulated noise"), index)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..observations import Observations
 from .evidence import _predictions
+from .inputs import require_hidden
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def hidden_spread(draws: Tensor, obs: Observations, hidden: Tensor) -> Spread | 
     Returns:
         None if nothing is hidden, for fewer than two observations, or if the draws do not vary.
     """
-    hidden = hidden.expand_as(obs.y)
+    hidden = require_hidden(draws, obs, hidden)
     owner = hidden.flatten(1).nonzero()[:, 0]
     means, noise = (t.double() for t in _predictions(draws, obs, hidden))
     if len(owner) == 0 or len(obs) < 2:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.compile import fused
+from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from .distances import flat
 
@@ -30,6 +31,8 @@ def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) ->
     size of the data to `reg`. Plain iterations would need about (size of the data)²/reg steps, since mass moves by √reg
     per iteration. Anderson's acceleration needs about the square root of that.
     """
+    if not reg > 0:
+        raise InputError(f"the regularisation must be positive, got {reg}")
     x, y = flat(x, y)
     cross = entropic_cost(x, y, reg)
     return cross - 0.5 * (entropic_cost(x, None, reg) + entropic_cost(y, None, reg)) if debias else cross

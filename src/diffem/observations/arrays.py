@@ -16,6 +16,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..files.memory import is_out_of_memory
 from ..operators import Channel, Identity, Mask, Operator
+from ..operators.user_check import UserOperatorError, require_linear
 
 EXACT = 1 << 24  # integers up to this size are exact in float32
 CHUNK_BYTES = 1 << 26  # bytes of y that are checked at a time
@@ -162,14 +163,17 @@ def implied_operator(y: Tensor) -> Operator:
 def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
     """Apply Aᵀ and A to the first observation of y `(n, *measurement)`; a channel is tried by `check_channel`.
 
-    Errors of the user's operator become `InputError`.
+    Operators that the user wrote are checked (`require_linear`). Their errors become `InputError`.
     """
     if isinstance(A, Channel):
         assert A.x_shape is not None
         return y.new_zeros(1, *A.x_shape), y[:1]
     try:
         x = A[:1].adjoint(y[:1])
+        require_linear(A, x)
         return x, A[:1](x)
+    except UserOperatorError:
+        raise
     except InputError as error:
         raise InputError(f"y of shape {tuple(y.shape)} does not fit A: {error}") from None
     except Exception as error:

@@ -28,14 +28,15 @@ def concatenate(sets: Sequence[Observations], weights: Sequence[int] | None = No
         sets: The sets, in the order in which their observations follow each other. Noise must be independent between
             values.
         weights: How often the draws of each set are used in an epoch of training, a whole number per set. Default:
-            once.
+            once. Weights that a set has already are multiplied by it.
 
     Raises:
         InputError: If the samples differ in shape or precision, the noise is correlated or unknown, or an operator
             contains a function.
     """
-    sets = list(sets)
+    sets = [sets] if isinstance(sets, Observations) else list(sets)
     _require_alike(sets)
+    sets = [obs.read() for obs in sets]
     kinds = _kinds([_as_mask(obs) for obs in sets])
     joined = [_joined([part for _, part in members]) for members in kinds]
     order = torch.cat([torch.cat([_rows(sets, k) for k, _ in members]) for members in kinds])
@@ -77,7 +78,7 @@ def _has_function(A: Operator) -> bool:
 
 
 def _as_mask(obs: Observations) -> Observations:
-    """Complete samples as masks that measure everything; per-value noise in all cases."""
+    """Complete samples as masks that measure everything; per-value noise in all cases, and no weights."""
     A = obs.A
     if isinstance(A, Identity):
         A = Mask(torch.ones(len(obs), *obs.x_shape, dtype=torch.bool, device=obs.y.device)).resolve_axes(obs.y[:1])
@@ -85,7 +86,7 @@ def _as_mask(obs: Observations) -> Observations:
         A = Mask(A.measured(obs.y).expand_as(obs.y).clone()).resolve_axes(obs.y[:1])
     new = copy.copy(obs)
     variances = obs.cov.diagonal(tuple(obs.y.shape[1:])).expand_as(obs.y).contiguous()
-    new.A, new.cov = A, Diagonal(variances).bind(obs.y.ndim - 1)
+    new.A, new.cov, new.repeats = A, Diagonal(variances).bind(obs.y.ndim - 1), None
     return new
 
 
@@ -162,8 +163,11 @@ def _rows(sets: list[Observations], k: int) -> Tensor:
 
 def _repeats(sets: list[Observations], weights: Sequence[int] | None) -> Tensor | None:
     if weights is None:
-        return None
+        if all(obs.repeats is None for obs in sets):
+            return None
+        weights = [1] * len(sets)
     good = len(weights) == len(sets) and all(isinstance(w, int) and not isinstance(w, bool) and w > 0 for w in weights)
     if not good:
         raise InputError(f"weights must be {len(sets)} positive whole numbers, one per set, got {list(weights)}")
-    return torch.cat([torch.full((len(obs),), w) for obs, w in zip(sets, weights, strict=True)])
+    own = [torch.ones(len(obs), dtype=torch.int64) if obs.repeats is None else obs.repeats.cpu() for obs in sets]
+    return torch.cat([w * repeats for w, repeats in zip(weights, own, strict=True)])

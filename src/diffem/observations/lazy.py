@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.batched import Batched, Index, as_index
-from ..core.errors import InputError
+from ..core.batched import Batched, Index, as_index, take
 from ..files import memory
 from ..files.reading import digest
 from ..linalg import Covariance
@@ -139,10 +138,7 @@ class LazyObservations(Observations):
         return self._part(index)
 
     def _part(self, index: Index) -> LazyObservations:
-        rows = self._rows[as_index(index)]
-        if len(rows) == 0:
-            raise InputError(f"no observations left: {index} of {len(self)}")
-        return LazyObservations(self._source, rows)
+        return LazyObservations(self._source, take(self._rows, as_index(index)))
 
     def to(self, *args: Any, **kwargs: Any) -> Observations:
         # not kept: the copy on the device is used

@@ -124,7 +124,10 @@ def unknown_noise(word: str, groups: Any, y: Tensor) -> UnknownNoise:
             raise InputError(f"groups must be labels or 'columns', got {groups!r}")
         groups = torch.arange(y.shape[-1], device=y.device)
         return UnknownNoise(groups.expand(y.shape[1:]).contiguous(), per_value=True)
-    labels = torch.as_tensor(groups).to(y.device)
+    try:
+        labels = torch.as_tensor(groups).to(y.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"groups must be whole numbers, the label of each group, got {groups!r:.80}") from None
     if labels.is_complex() or not bool((labels == labels.double().floor()).all()):
         raise InputError(f"groups must be whole numbers, the label of each group, got {labels.dtype}")
     used, labels = labels.unique(return_inverse=True)

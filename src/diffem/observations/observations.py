@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.batched import Index, as_index
+from ..core.batched import Index, as_index, take
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import raised, require_batch, require_precision
@@ -90,7 +90,7 @@ class Observations:
             y = torch.view_as_real(y.resolve_conj())
         y = require_batch(y, "y")
         require_precision(y.dtype, "y")
-        if y.ndim == 1:
+        if y.ndim == 1 or y.numel() == 0:
             raise InputError(
                 f"an observation needs at least one axis: y is {tuple(y.shape)}, give (n, 1) for single numbers"
             )
@@ -137,12 +137,9 @@ class Observations:
     def __getitem__(self, index: Index) -> Observations:
         index = as_index(index)
         new = copy.copy(self)
-        new.y = self.y[index if isinstance(index, slice) else index.to(self.y.device)]
-        if len(new.y) == 0:
-            raise InputError(f"no observations left: {index} of {len(self)}")
-        new.A, new.cov = self.A[index], self.cov[index]
+        new.y, new.A, new.cov = take(self.y, index), self.A[index], self.cov[index]
         if self.repeats is not None:
-            new.repeats = self.repeats[index if isinstance(index, slice) else index.to(self.repeats.device)]
+            new.repeats = take(self.repeats, index)
         return new
 
     def to(self, *args: Any, **kwargs: Any) -> Observations:
@@ -234,6 +231,10 @@ class Observations:
 
     def residual(self, x: Tensor) -> Tensor:
         """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`."""
+        if x.shape != (len(self), *self.x_shape):
+            raise InputError(
+                f"needed: one sample per observation, {(len(self), *self.x_shape)}, got x of shape {tuple(x.shape)}"
+            )
         residual = self.y - self.A(raised(x, self.y))
         measured = self.measured
         return residual if measured is None else torch.where(measured, residual, 0)

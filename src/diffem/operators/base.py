@@ -156,8 +156,13 @@ def boolean(mask: Any, owner: str) -> Tensor:
     return mask.bool()
 
 
-def numeric(parameter: Any) -> Any:
-    """Convert a floating-point or complex NumPy array to a tensor of the same dtype; return other values unchanged."""
+def numeric(parameter: Any, name: str) -> Any:
+    """Convert a floating-point or complex NumPy array to a tensor of the same dtype; return other values unchanged.
+
+    Raises InputError for tensors with NaN or infinite numbers. name: of the parameter, for error messages.
+    """
     if isinstance(parameter, np.ndarray) and parameter.dtype.kind in "fc":
-        return torch.from_numpy(np.ascontiguousarray(parameter))
+        parameter = torch.from_numpy(np.ascontiguousarray(parameter))
+    if isinstance(parameter, Tensor) and not (finite := torch.isfinite(parameter)).all():
+        raise InputError(f"{name} must be finite, got {int((~finite).sum())} NaN or infinite numbers")
     return parameter

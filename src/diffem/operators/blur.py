@@ -31,7 +31,7 @@ class Blur(Operator):
         super().__init__()
         if boundary not in BOUNDARIES:
             raise InputError(f"Blur: boundary must be one of {', '.join(BOUNDARIES)}, got {boundary!r}")
-        kernel = numeric(kernel)
+        kernel = numeric(kernel, "Blur: kernel")
         if not isinstance(kernel, Tensor) or not kernel.is_floating_point():
             raise InputError("Blur: kernel must be a floating-point tensor of shape (h, w) or (n, h, w)")
         self.boundary = boundary

@@ -23,10 +23,10 @@ class Dense(Operator):
 
     def __init__(self, matrix: Tensor, event_shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
-        matrix = numeric(matrix)
+        matrix = numeric(matrix, "Dense: matrix")
         if not isinstance(matrix, Tensor) or not (matrix.is_floating_point() or matrix.is_complex()):
             raise InputError("Dense: matrix must be a floating-point or complex tensor of shape (m, N) or (n, m, N)")
-        if matrix.ndim not in (2, 3):
+        if matrix.ndim not in (2, 3) or matrix.numel() == 0:
             raise InputError(f"Dense: matrix must have shape (m, N) or (n, m, N), got {tuple(matrix.shape)}")
         self.complex_output = matrix.is_complex()
         columns = matrix.shape[-1] * (2 if self.complex_output else 1)

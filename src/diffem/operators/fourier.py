@@ -45,7 +45,7 @@ class Fourier(Operator):
             mask = boolean(mask, "Fourier")
             self._store("mask", mask.unsqueeze(0) if mask.ndim == 1 else mask, 2)
         if coils is not None:
-            coils = numeric(coils)
+            coils = numeric(coils, "Fourier: coils")
             if not isinstance(coils, Tensor) or not (coils.is_complex() or coils.shape[-1] == 2):
                 raise InputError("Fourier: coils must be complex (c, H, W) or a real view (c, H, W, 2)")
             coils = torch.view_as_real(coils.resolve_conj()) if coils.is_complex() else coils

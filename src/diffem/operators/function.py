@@ -27,7 +27,7 @@ class Function(Operator):
 
     The result of the function is converted to the dtype of x, in case it computes with constants of another dtype. If
     the function contains float32 constants and cannot compute in float64, it is evaluated in float32.
-    Linearity is not verified here; use `operators.check(A, x_shape)`.
+    `Observations` check linearity on two samples; `operators.check(A, x_shape)` is thorough.
 
     Args:
         function: (n, *x_shape) → (n, *measurement). Written with differentiable torch operations.

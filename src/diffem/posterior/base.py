@@ -8,6 +8,7 @@ observation, so every sampler works with every method.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, overload
 
@@ -28,6 +29,7 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_samp
 from .evaluation import Evaluation, Statistics
 from .target import Rows, WeightedRows
 
+ADDRESSES = 1 << 32  # of observations in a stream of random numbers
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
@@ -189,7 +191,7 @@ class Posterior:
             progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
-        n, k, index = self._addresses(draws, index)
+        n, k, index = self._addresses(draws, index, batch_size)
         sigmas = self.sigmas(steps)
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
@@ -217,14 +219,20 @@ class Posterior:
             x, counts = x[0], counts.map(lambda t: t[0])
         return (x, counts) if return_stats else x
 
-    def _addresses(self, draws: int | None, index: Tensor | None) -> tuple[int, int, Tensor]:
+    def _addresses(self, draws: int | None, index: Tensor | None, batch_size: int | None) -> tuple[int, int, Tensor]:
         """Check arguments of `sample`; returns the numbers of observations and draws, and the index `(n,)`."""
-        if draws is not None:
-            require_count(draws, "draws")
+        for value, name in ((draws, "draws"), (batch_size, "batch_size")):
+            if value is not None:
+                require_count(value, name)
         n = len(self.obs)
-        index = torch.arange(n) if index is None else index.cpu()
-        if index.shape != (n,):
-            raise InputError(f"index must name {n} observations, got shape {tuple(index.shape)}")
+        if index is None:
+            return n, draws or 1, torch.arange(n)
+        index = torch.as_tensor(index).cpu()
+        if index.shape != (n,) or index.dtype != torch.int64 or not ((index >= 0) & (index < ADDRESSES)).all():
+            raise InputError(
+                f"index must be {n} addresses from 0 to {ADDRESSES - 1} (int64), one per observation, got "
+                f"{index.dtype} of shape {tuple(index.shape)}"
+            )
         return n, draws or 1, index
 
     def target(self, sampler: Sampler, counted: Statistics, index: Tensor, draws: Tensor, probes: Stream) -> Target:
@@ -247,3 +255,9 @@ class Posterior:
             self.evaluate, self.finish, counted, self.prior, self.obs, probe, self.likelihood_iterations
         )
         return weighted.target()
+
+
+def require_positive(value: float, name: str) -> None:
+    """Raise InputError unless the value is a positive finite number."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise InputError(f"{name} must be positive and finite, got {value!r}")

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Linearised
+from .base import Linearised, require_positive
 from .explicit import ExplicitCovariance
 
 
@@ -28,6 +28,10 @@ class DiffPIR(ExplicitCovariance):
     method: ClassVar[str] = "diffpir"
 
     lam: float = 8.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self.lam, "lam")
 
     def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         rho = per_sample(sigma, x_t) ** 2 / self.lam

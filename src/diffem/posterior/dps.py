@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.shapes import per_sample
 from ..linalg import dot
-from .base import Linearised
+from .base import Linearised, require_positive
 from .evaluation import Evaluation, GuidedEvaluation
 from .stepwise import Stepwise
 
@@ -36,6 +36,10 @@ class DPS(Stepwise):
     published_steps: ClassVar[int] = 1000
 
     zeta: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(self.zeta, "zeta")
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         prior = Linearised(self.prior, x_t, sigma)

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from ..core.batched import as_index, take
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
-from ..linalg import Isotropic
 from ..observations import Observations
 from ..priors.base import Prior
 from ..priors.mixture import MixturePrior
@@ -41,7 +41,7 @@ class MixtureEvaluation(GuidedEvaluation):
 
 @dataclass
 class Exact(Posterior):
-    """The exact posterior of a `MixturePrior`, for isotropic noise."""
+    """The exact posterior of a `MixturePrior`, for noise that is independent between values."""
 
     method: ClassVar[str] = "exact"
 
@@ -51,24 +51,28 @@ class Exact(Posterior):
 
     @classmethod
     def applies(cls, prior: Prior, obs: Observations) -> bool:
-        return isinstance(prior, MixturePrior) and isinstance(obs.cov, Isotropic)
+        return isinstance(prior, MixturePrior) and obs.cov.is_diagonal
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.prior, MixturePrior) or not isinstance(self.obs.cov, Isotropic):
+        if not isinstance(self.prior, MixturePrior) or not self.obs.cov.is_diagonal:
             raise InputError("method 'exact' is for a MixturePrior and noise given as sigma=...")
         n, size = len(self.obs), math.prod(self.prior.event_shape)
         eye = torch.eye(size, dtype=self.obs.y.dtype, device=self.obs.y.device)
         columns = [self.obs.A(e.reshape(1, *self.prior.event_shape).expand(n, *self.prior.event_shape)) for e in eye]
         matrix = torch.stack([column.flatten(1) for column in columns], -1)  # (n, m, N)
-        sigma = self.obs.cov.diagonal(())[:, None, None].sqrt()
+        sigma = self.obs.cov.diagonal(tuple(self.obs.y.shape[1:])).flatten(1).sqrt().unsqueeze(-1)  # (1 or n, m, 1)
         u, s, wt = torch.linalg.svd(matrix / sigma, full_matrices=False)
         self._svd = (u, s, wt)
         self._along_means = self.prior.means.flatten(1) @ wt.mT  # (n, K, q)
         self._whitened_y = (u.mT @ (self.obs.y.flatten(1).unsqueeze(-1) / sigma)).squeeze(-1)  # (n, q)
 
     def __getitem__(self, index: Any) -> Self:
-        return type(self)(self.prior, self.obs[index])
+        new, index = super().__getitem__(index), as_index(index)
+        u, s, wt = (take(part, index) for part in self._svd)
+        new._svd, new._along_means = (u, s, wt), take(self._along_means, index)
+        new._whitened_y = take(self._whitened_y, index)
+        return new
 
     def components(self, log_r: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Condition the mixture on y; returns log weights `(n, K)`, means `(n, K, N)`, and v."""

@@ -115,7 +115,7 @@ class GaussianPosterior(Posterior):
             )  # fmt: skip
         require_count(steps, "steps")
         require_no_options(options)
-        n, k, index = self._addresses(draws, index)
+        n, k, index = self._addresses(draws, index, batch_size)
         prior = self.prior
         assert isinstance(prior, GaussianPrior)
         rows = torch.arange(n).split(batch_size or prior.batch_for(n))

@@ -140,6 +140,8 @@ class Prior(nn.Module):
             options: Options of the sampler (`eta`, `corrections`, `tau`).
         """
         require_count(n, "n")
+        if batch_size is not None:
+            require_count(batch_size, "batch_size")
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         sigmas, stream = self.sigmas(steps), Stream(seed, "prior")
         with evaluation_mode(self), Progress("prior samples", n * steps, "sample steps", progress) as bar:
@@ -202,13 +204,22 @@ def typical_size(variances: Tensor, mean: Tensor) -> float:
 
 def require_count(value: Any, name: str) -> None:
     """Raise InputError unless the value is a positive integer."""
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
+
+
+def require_tensors(owner: str, **values: Any) -> None:
+    """Raise InputError unless all values, by name, are floating-point tensors."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            given = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(f"{owner}: {name} must be a floating-point torch.Tensor, got {given}")
 
 
 def require_mean(mean: Tensor, owner: str) -> None:
     """Raise InputError unless the mean is finite, floating point, and has at least one axis."""
-    if not mean.is_floating_point() or not torch.isfinite(mean).all():
+    require_tensors(owner, mean=mean)
+    if not torch.isfinite(mean).all():
         raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
     require_precision(mean.dtype, f"the mean of a {owner}")
     if mean.ndim == 0:

@@ -8,6 +8,12 @@ are
 
 and Fisher scoring of (b, log g) alternates with rounds of `fit_gaussian`. Dividing by the gain afterwards gives
 ordinary observations.
+
+Only the first group determines the units of x. If it alone would estimate them with an error (δb, δlog g), group k has
+the errors −(g_k δb, δlog g) besides its own, so with the information I_k of each group the covariance of its estimate
+is
+
+    I_k⁻¹ + T_k I_1⁻¹ T_k,      T_k = diag(g_k, 1).
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..linalg import Diagonal, Isotropic
+from ..linalg import ConvergenceWarning, Diagonal, Isotropic
 from ..observations import Observations
 from .fit import fit_gaussian
 from .gaussian import GaussianPrior
@@ -42,14 +48,16 @@ class Calibration:
     Attributes:
         gain: `(G,)`. Gains relative to the first group, whose gain is 1.
         offset: `(G,)`. Offsets relative to the first group, whose offset is 0, in units of y.
-        gain_error: `(G,)`. Standard errors of log g.
-        offset_error: `(G,)`. Standard errors of b.
+        gain_error: `(G,)`. Standard errors of log g, relative to the first group.
+        offset_error: `(G,)`. Standard errors of b, relative to the first group.
+        labels: `(G,)`. The label of each group, ascending.
     """
 
     gain: Tensor
     offset: Tensor
     gain_error: Tensor
     offset_error: Tensor
+    labels: Tensor
 
     def apply(self, obs: Observations, groups: Any) -> Observations:
         """The observations in units of the first group: y and its noise without gain and offset.
@@ -58,10 +66,11 @@ class Calibration:
             obs: The observations.
             groups: `(n,)`. The group of each observation, with the labels that were given to `calibrate`.
         """
-        labels, count = _labels(groups, obs)
-        if count != len(self.gain):
-            raise InputError(f"the calibration has {len(self.gain)} groups, the labels name {count}")
-        return _corrected(obs, labels, self.gain, self.offset)
+        labels, known = _labels(groups, obs), self.labels.to(obs.y.device)
+        places = torch.searchsorted(known, labels).clamp(max=len(known) - 1)
+        if unknown := labels[known[places] != labels].unique().tolist():
+            raise InputError(f"the calibration knows the groups {known.tolist()}, not {unknown}")
+        return _corrected(obs, places, self.gain, self.offset)
 
 
 @torch.no_grad()
@@ -76,9 +85,14 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
         InputError: If the labels do not fit or are all the same, the noise is correlated or unknown, or the samples are
             too large for a full covariance.
     """
-    labels, count = _labels(groups, obs)
+    used, labels = _labels(groups, obs).unique(return_inverse=True)
+    count = len(used)
     if count < 2:
         raise InputError("calibrate compares groups of observations, and all of these have the same label")
+    values = torch.zeros(count, device=obs.y.device).index_add_(0, labels, obs.counts().to(torch.float32))
+    if (values < 2).any():
+        few = used[values < 2].tolist()
+        raise InputError(f"gain and offset need at least two measured values per group; too few in the groups {few}")
     size = obs.x_shape
     if torch.Size(size).numel() > SIZE:
         raise InputError(f"calibrate takes samples of at most {SIZE} numbers, these have {torch.Size(size).numel()}")
@@ -87,6 +101,7 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
     measured = measured_values(exact).reshape(exact.y.shape)
     scale = float(exact.y[measured].square().mean().sqrt()) or 1.0
     prior: GaussianPrior | None = None
+    settled = False
     before = torch.zeros(2, count, dtype=torch.float64, device=obs.y.device)
     for k in range(STEPS):
         known = _corrected(exact, labels, log_gain.exp(), offset)
@@ -96,36 +111,39 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
         step = torch.linalg.solve(information, score.unsqueeze(-1)).squeeze(-1).T  # (2, G): of b and of log g
         step[:, 0] = 0  # the reference
         if float((step[0].abs() / scale).max()) < SETTLED and float(step[1].abs().max()) < SETTLED:
+            settled = True
             break
         # the Gaussian answers with a delay: steps that shrink by a constant factor are summed up at once
         ratio = torch.where(before != 0, step / before, 0).clamp(0, 0.75)
         before = step
         offset = offset + (step[0] / (1 - ratio[0])).clamp(-scale, scale)
         log_gain = log_gain + (step[1] / (1 - ratio[1])).clamp(-0.7, 0.7)
-    else:
+    if not settled:
         warnings.warn(
-            f"gains and offsets were still changing after {STEPS} steps, the gains by up to "
-            f"{float(step[1].abs().max()):.1%}",
+            f"calibrate did not converge within {STEPS} steps: the last one changed log g by up to "
+            f"{float(step[1].abs().max()):.1e} and b by up to {float(step[0].abs().max()):.1e}",
+            ConvergenceWarning,
             stacklevel=2,
         )
-    error = torch.linalg.inv(information).diagonal(dim1=-2, dim2=-1).sqrt()
+    own = torch.linalg.inv(information).diagonal(dim1=-2, dim2=-1)  # (G, 2): variances of b and log g
+    unit = torch.stack([log_gain.exp(), torch.ones_like(log_gain)], 1)
+    error = (own + unit.square() * own[0]).sqrt()
     error[0] = 0
-    return Calibration(log_gain.exp(), offset, error[:, 1], error[:, 0])
+    return Calibration(log_gain.exp(), offset, error[:, 1], error[:, 0], used)
 
 
-def _labels(groups: Any, obs: Observations) -> tuple[Tensor, int]:
+def _labels(groups: Any, obs: Observations) -> Tensor:
     try:
         labels = torch.as_tensor(groups).to(obs.y.device)
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"groups must be {len(obs)} whole numbers, one per observation, got {groups!r:.60}") from None
+        raise InputError(f"groups must be {len(obs)} whole numbers, one per observation, got {groups!r:.80}") from None
     if labels.shape != (len(obs),) or labels.is_floating_point() or labels.is_complex():
         raise InputError(
             f"groups must be {len(obs)} whole numbers, one per observation, got {labels.dtype} {tuple(labels.shape)}"
         )
     if not isinstance(obs.cov, Isotropic | Diagonal):
         raise InputError(f"calibrate takes independent noise of known level, got {type(obs.cov).__name__}")
-    used, labels = labels.unique(return_inverse=True)
-    return labels, len(used)
+    return labels
 
 
 def _corrected(obs: Observations, labels: Tensor, gain: Tensor, offset: Tensor) -> Observations:

@@ -170,16 +170,16 @@ class DiffusionPrior(Prior):
         inputs: tuple[Tensor, ...] = (x, log_sigma) if shown is None else (x, log_sigma, shown.to(x.dtype).contiguous())
         with self.arithmetic(), self._autocast(x.device):
             if self._batch is None:
-                return self.network(*inputs).to(x.dtype)
+                return _like(self.network(*inputs), x)
             if shown is None and not torch.is_grad_enabled() and not self._sampling:
-                return self.network.forward(*inputs).to(x.dtype)
+                return _like(self.network.forward(*inputs), x)
             if shown is None and self.family is not None and not torch.is_grad_enabled():
                 # one compilation serves prior and posterior
                 inputs = (x, log_sigma, x.new_zeros(len(x), *self.family.shape))
             n, missing = len(x), max(0, self._batch - len(x))
             if missing:
                 inputs = tuple(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in inputs)
-            return self.network(*inputs)[:n].to(x.dtype)
+            return _like(self.network(*inputs)[:n], x)
 
     def ordinary(self) -> DiffusionPrior:
         """Copy the prior without the inputs that describe an observation.
@@ -207,3 +207,11 @@ class DiffusionPrior(Prior):
         return (
             f"event_shape={self.event_shape}, scale={self.scale:g}, sigma in [{self.sigma_min:g}, {self.sigma_max:g}]"
         )
+
+
+def _like(h: Tensor, x: Tensor) -> Tensor:
+    """The output of a network in the dtype of x; another shape than that of x would be broadcast without an error."""
+    if not isinstance(h, Tensor) or h.shape != x.shape:
+        given = f"a tensor of shape {tuple(h.shape)}" if isinstance(h, Tensor) else type(h).__name__
+        raise InputError(f"the network must return a tensor of the shape of its input, {tuple(x.shape)}, got {given}")
+    return h.to(x.dtype)

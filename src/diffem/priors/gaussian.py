@@ -14,7 +14,7 @@ from ..core.errors import InputError
 from ..core.interruption import poll
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
-from ..core.shapes import require_same_dtype
+from ..core.shapes import require_batch, require_like, require_same_dtype
 from ..files.memory import working_bytes
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
@@ -99,6 +99,8 @@ class GaussianPrior(Prior):
             return super().sample(n, steps, sampler, seed, batch_size=batch_size, progress=progress, **options)
         require_count(n, "n")
         require_count(steps, "steps")
+        if batch_size is not None:
+            require_count(batch_size, "batch_size")
         require_no_options(options)
         stream = Stream(seed, "gaussian prior")
         parts = torch.arange(n, device=self.mean.device).split(batch_size or self.batch_for(n))
@@ -192,7 +194,10 @@ class GaussianPrior(Prior):
 
     @in_own_modes
     def log_prob(self, x: Tensor) -> Tensor:
-        """log N(x | μ, Σ), `(n,)`."""
+        """log N(x | μ, Σ), `(n,)`. Raises InputError if Σ is singular: there is no density then."""
+        require_like(require_batch(x, "x"), "x", self.mean, "GaussianPrior")
+        if not (self._cov.eigenvalue_floor() > 0).all():
+            raise InputError("the covariance of this GaussianPrior is singular: it has no density")
         return self._cov.log_prob(x - self.mean)
 
     def extra_repr(self) -> str:

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
-from ..core.shapes import noise_level
+from ..core.shapes import require_batch, require_like, require_state
 from ..linalg import Covariance, DenseCovariance
 from ..linalg.inner import accumulate_dtype
-from .base import Prior, typical_size
+from ..observations import Observations
+from .base import Prior, require_tensors, typical_size
+
+DENSE = 256  # largest size of a sample and of an observation for which the exact posterior is the default
 
 
 class MixturePrior(Prior):
@@ -44,6 +47,7 @@ class MixturePrior(Prior):
         sigma_min: float | None = None,
         sigma_max: float | None = None,
     ) -> None:
+        require_tensors("MixturePrior", weights=weights, means=means, stds=stds)
         if weights.ndim != 1 or stds.shape != weights.shape or means.ndim < 2 or len(means) != len(weights):
             raise InputError(
                 "MixturePrior needs weights (K,), means (K, *event) and stds (K,), got "
@@ -59,6 +63,12 @@ class MixturePrior(Prior):
         self.register_buffer("weights", weights.to(means.dtype))
         self.register_buffer("means", means.detach().clone())
         self.register_buffer("stds", stds.to(means.dtype))
+
+    def choose_method(self, obs: Observations) -> tuple[str, str]:
+        first = obs[:1]
+        if math.prod(self.event_shape) <= DENSE and first.y.numel() <= DENSE and first.cov.is_diagonal:
+            return "exact", "the posterior of a mixture has a closed form"
+        return super().choose_method(obs)
 
     def components(self, x_t: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute p(x | x_t) as a mixture: log r `(n, K)`, means m `(n, K, N)`, variances v `(n, K)`."""
@@ -97,7 +107,7 @@ class MixturePrior(Prior):
     @in_own_modes
     def covariance_at(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """V[x | x_t], `(n, N, N)` over the flattened event."""
-        log_r, m, v = self.components(x_t, noise_level(sigma, x_t))
+        log_r, m, v = self.components(*require_state(x_t, sigma, self.mean, "MixturePrior"))
         return _mixture_covariance(log_r.exp(), m, v)
 
     def covariance(self) -> Covariance:
@@ -107,6 +117,9 @@ class MixturePrior(Prior):
     @in_own_modes
     def log_prob(self, x: Tensor, sigma: float = 0.0) -> Tensor:
         """log p(x_t) at noise level sigma (0: of clean x), `(n,)`."""
+        require_like(require_batch(x, "x"), "x", self.mean, "MixturePrior")
+        if not 0 <= sigma < math.inf:
+            raise InputError(f"sigma must be 0 or positive and finite, got {sigma}")
         spread = self.stds**2 + sigma**2
         offset = x.flatten(1).unsqueeze(1) - self.means.flatten(1)
         size = offset.shape[-1]

@@ -30,8 +30,10 @@ DEFAULT_SAMPLER, DEFAULT_STEPS = "ddpm2", 128
 
 
 def get_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
-    """Make a sampler from its name and options. A sampler object is returned as it is."""
-    if not isinstance(sampler, str):
+    """Make a sampler from its name and options. A sampler object is returned as it is, and takes no options."""
+    if isinstance(sampler, Sampler):
+        if options:
+            raise InputError(f"a sampler object has its options already, got {options} besides; name the sampler")
         return sampler
     if sampler not in SAMPLERS:
         raise InputError(f"unknown sampler {sampler!r}; known: {', '.join(SAMPLERS)}")
