@@ -219,7 +219,7 @@ class TestBadInput:
         self.refused("not empty and contains no run", "fit", "digits", "-o", tmp_path / "full")
         assert (tmp_path / "full" / "thesis.tex").read_text() == "precious"
         self.refused("no recipe.yaml", "sample", tmp_path / "full")
-        self.refused("there is no such folder", "report", tmp_path / "nowhere")
+        self.refused("no recipe.yaml in it, because there is no such folder", "report", tmp_path / "nowhere")
 
     def test_a_run_of_another_version(self, run, tmp_path):
         import shutil

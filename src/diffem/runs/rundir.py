@@ -104,8 +104,8 @@ class RunDir:
         """
         file = self.inside(self.path / "recipe.yaml")
         if not file.is_file():
-            missing = "there is no recipe.yaml in it" if self.path.exists() else "there is no such folder"
-            raise InputError(f"{self.path} is not a run: {missing}")
+            missing = "" if self.path.exists() else ", because there is no such folder"
+            raise InputError(f"{self.path} is not a run: there is no recipe.yaml in it{missing}")
         info = self.info()
         if info.get("format", 1) >= 2 and not has_checksum(file):
             raise InputError(f"{file} is damaged: its last line, a checksum, is missing")
