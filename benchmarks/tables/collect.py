@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from ..record import RESULTS, record
 
@@ -130,6 +131,6 @@ def ranks(rows: list[dict[str, Any]], measure: str) -> dict[str, float]:
     """The mean rank of every method by a measure, 1 the best, over the cases that all methods were run on."""
     methods = sorted({row["method"] for row in rows})
     cases = complete_cases(rows, measure)
-    placed = [np.argsort(np.argsort([case[method] for method in methods])) + 1 for case in cases]
+    placed = [rankdata([case[method] for method in methods]) for case in cases]  # equal methods share their ranks
     means = np.mean(placed, 0) if placed else np.full(len(methods), np.nan)
     return {f"mean_rank_{measure}_{method}": float(mean) for method, mean in zip(methods, means, strict=True)}

@@ -96,7 +96,7 @@ def test_what_cannot_be_written_is_refused_before_the_fit(table, tmp_path, monke
         run(table, "-o", table)
     monkeypatch.setattr("diffem.tables.files.find_spec", lambda name: None)
     for given, out in ((table, "completed.parquet"), (tmp_path / "table.parquet", "completed.csv")):
-        with pytest.raises(InputError, match="Parquet files need the package pyarrow: pip install pyarrow"):
+        with pytest.raises(InputError, match="Parquet files need the package pyarrow"):
             run(given, "-o", tmp_path / out)
 
 
