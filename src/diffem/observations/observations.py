@@ -90,7 +90,7 @@ class Observations:
             y = torch.view_as_real(y.resolve_conj())
         y = require_batch(y, "y")
         require_precision(y.dtype, "y")
-        if y.ndim == 1 or y.numel() == 0:
+        if y.ndim == 1:
             raise InputError(
                 f"an observation needs at least one axis: y is {tuple(y.shape)}, give (n, 1) for single numbers"
             )
