@@ -180,7 +180,7 @@ def test_what_is_wrong_with_a_source_is_named(data, words, folder):
 
 def test_a_function_that_is_not_linear_is_refused(folder):
     (folder / "recipe.yaml").write_text(yaml.safe_dump({**FEW, "data": {"source": f"{NAME}:nonlinear"}}))
-    with pytest.raises(InputError, match=r"(?s)cannot be used.*FAILED linearity"):
+    with pytest.raises(InputError, match="A is not linear"):
         diffem.fit(None, folder / "recipe.yaml", folder / "run")
     assert not (folder / "run").exists()
 
