@@ -76,7 +76,7 @@ def test_an_uploaded_picture_through_two_operators(page, digit, tmp_path):
     page.get_by_role("tab", name="Posterior").click()
     page.get_by_role("tab", name="Upload").click()
     page.set_input_files("#upload input[type=file]", tmp_path / "seven.png")
-    page.wait_for_selector("text=seven.png")
+    page.wait_for_selector("text=Press Corrupt and draw")  # the server has read the file, not only its name
     page.click("#draw-upload")
     page.wait_for_selector("text=50% of the pixels missing")
     masked = pictures(page, "#posterior")
