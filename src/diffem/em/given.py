@@ -14,8 +14,9 @@ from ..observations.batches import scanned_together
 from ..observations.features import is_simulated
 from ..observations.levels import level_count
 from ..observations.precision import lossy
-from ..operators import Channel, Function, Identity, Mask, Operator, OperatorError, check
+from ..operators import Channel, Identity, Mask, OperatorError, check
 from ..operators.learned import derivatives, is_learned, learned_parameters, positions
+from ..operators.user_check import has_function
 from ..priors.parameters import MOST, with_first_values
 
 FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
@@ -110,11 +111,6 @@ def _require_derivative(name: str, obs: Observations, x: Tensor, theta: Tensor, 
             f"{float(found.norm()):.3g}, differences of A x give {size:.3g}. Parts of the function may be rounded, "
             "detached from the graph, or computed in numpy"
         )
-
-
-def has_function(A: Operator) -> bool:
-    """Whether the operator contains a user-defined function."""
-    return isinstance(A, Function) or any(map(has_function, A.children()))
 
 
 def suspicions(obs: Observations, images: bool) -> list[str]:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..linalg import Diagonal, Isotropic
-from ..operators import Compose, Function, Identity, Mask, Operator, Stack
+from ..operators import Compose, Identity, Mask, Operator, Stack
 from ..operators.saved import operator_structure
+from ..operators.user_check import has_function
 from .features import require_linear_gaussian
 from .observations import Observations
 
@@ -67,14 +68,10 @@ def _require_alike(sets: list[Observations]) -> None:
                 f"concatenate takes independent noise of known level, got {type(obs.cov).__name__}: "
                 "give sigma as numbers"
             )
-        if _has_function(obs.A) and len(sets) > 1:
+        if has_function(obs.A) and len(sets) > 1:
             raise InputError(
                 "operators that contain a Function cannot be concatenated: use the library's operators, or one set"
             )
-
-
-def _has_function(A: Operator) -> bool:
-    return isinstance(A, Function) or any(map(_has_function, A.children()))
 
 
 def _as_mask(obs: Observations) -> Observations:

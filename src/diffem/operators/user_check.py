@@ -22,6 +22,11 @@ class UserOperatorError(InputError):
     """An operator that the user wrote is not linear, has a wrong adjoint, or mixes samples."""
 
 
+def has_function(A: Operator) -> bool:
+    """Whether a part of the operator is a `Function`."""
+    return isinstance(A, Function) or any(map(has_function, A.children()))
+
+
 def is_user_defined(A: Operator) -> bool:
     """Whether a part of the operator is a `Function` or a class from outside the library."""
     own = isinstance(A, Function) or type(A).__module__.partition(".")[0] != PACKAGE
