@@ -2,10 +2,10 @@
 
 Runs (or resumes) the recipe on CIFAR-10 with deleted pixels and computes measures that need the complete images. After
 every E-step it measures the error of the draws on the deleted pixels. At selected laps it measures FID and KID of prior
-samples, and of all draws of the last lap. With `--draw-steps`, these draws are made anew for the measurement: a lap may
-keep draws of earlier priors, and is trained on draws of the prior before its own. Only the run counts as GPU time;
-evaluation is excluded. `--assets` is a folder with `cifar10/` and `fid/inception-2015-12-05.pt`; default: the
-environment variable DIFFEM_ASSETS.
+samples, and of the draws of the last lap, one per observation. With `--draw-steps`, these draws are made anew for the
+measurement: a lap may keep draws of earlier priors, and is trained on draws of the prior before its own. Only the run
+counts as GPU time; evaluation is excluded. `--assets` is a folder with `cifar10/` and `fid/inception-2015-12-05.pt`;
+default: the environment variable DIFFEM_ASSETS.
 
 A run that continues another one from its weights is measured by itself; `--join FIRST SECOND --name NAME` joins the
 results of such pieces.
@@ -106,7 +106,9 @@ def main() -> None:
         draws = _new_draws(diffem.load(arguments.out, last, device), problem.obs, arguments)
         rows[-1]["mse_deleted_new"] = mse_unmeasured(draws.cpu(), truth, problem.obs)
     else:
-        draws = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard).all()
+        store = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard)
+        # one per observation, because FID falls with the number of images
+        draws = torch.cat([store.read(k)[0] for k in range(len(store))])
     pooled = image_quality(cifar10.to_uint8(draws), reference, extractor)
     rows[-1]["fid_draws"] = float(pooled["fid"])
     # FID falls with the number of samples, so the number is part of the key

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from diffem.cli.commands import app
 from diffem.datasets.digits import images
-from diffem.runs.recipe import load_recipe
+from diffem.runs.recipe import load_recipe, names, parse_change
 
 from ..metrics.extractors import write_extractor
 
@@ -47,12 +47,13 @@ class Block:
     line: int
 
 
-def blocks(page: str) -> list[Block]:
+def blocks(page: str, not_run: bool = False) -> list[Block]:
+    """The code blocks of a page; with `not_run`, also those that are marked as not run."""
     text = (ROOT / page).read_text()
     found = []
     for match in FENCE.finditer(text):
         before = text[: match.start()].rstrip().splitlines()
-        if not (before and before[-1].startswith("<!-- not run:")):
+        if not_run or not (before and before[-1].startswith("<!-- not run:")):
             found.append(Block(match[2], match[3], text[: match.start()].count("\n") + 2))
     return found
 
@@ -123,6 +124,15 @@ def test_commands_exist(page):
             }
             given = [w.split("=")[0] for w in words[1:] if re.match(r"--?[a-zA-Z]", w)]
             assert set(given) <= options | {"--help"}, (page, words)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_changes_of_built_in_recipes_are_valid(page):
+    """Runs that take too long for a test, such as those on a GPU, begin at least."""
+    for block in blocks(page, not_run=True):
+        for words in commands(block.text) if block.language in ("", "sh", "bash") else []:
+            if words[0] == "fit" and words[1] in names():
+                load_recipe(words[1], dict(parse_change(words[i + 1]) for i, w in enumerate(words) if w == "--set"))
 
 
 def test_every_block_is_of_a_kind_that_is_checked():

@@ -32,6 +32,15 @@ def test_the_final_stage_is_a_lap_of_its_own_and_trains_the_prior_alone():
     assert "final:" in commented(recipe)
 
 
+def test_stages_after_the_last_lap_do_not_change_the_final_stage():
+    stages = [{"lap": 2, "train": {"ema": 0.9}}, {"lap": 9, "train": {"lr": 1e-5, "batch": 7}}]
+    recipe = load_recipe(CONDITIONAL, {"final": FINAL, "stages": stages, "laps": 0})
+    plain = load_recipe(CONDITIONAL, {"final": FINAL, "laps": 0})
+    assert recipe.at(1) == plain.at(1)  # neither stage is reached: the final lap is number 1
+    assert load_recipe(recipe, {"laps": 4}).at(5).train == plain.at(1).train  # its own `ema` replaces that of lap 2
+    assert load_recipe("cifar10-table1", {"laps": 0}).at(1).train.lr == 1e-3
+
+
 def test_the_steps_of_the_final_stage_may_be_given_in_epochs():
     recipe = load_recipe(CONDITIONAL, {"final": {"train": {"steps": {"epochs": 2}}}, "watch.held_out": 0})
     assert resolve_steps(recipe, 160).at(3).train.steps == 20  # two passes over 160 in batches of 16

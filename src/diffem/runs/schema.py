@@ -58,11 +58,11 @@ class Recipe(Section):
     def _stages(self) -> Recipe:
         if self.last_lap < 1:
             raise ValueError(f"laps: should be greater than or equal to 1 in a recipe without final, got {self.laps}")
-        laps = [stage.lap for stage in self.all_stages]
+        laps = [stage.lap for stage in self.stages]
         if laps != sorted(set(laps)):
             raise ValueError(f"stages: laps must increase, got {laps}")
-        for lap in laps:  # all stages are validated before anything runs
-            where = "final" if lap > self.laps else f"stages, lap {lap}"
+        for lap in (stage.lap for stage in self.all_stages):  # all stages are validated before anything runs
+            where = "final" if self.final is not None and lap > self.laps else f"stages, lap {lap}"
             try:
                 e_step = self.at(lap).e_step
             except ValidationError as error:
@@ -79,8 +79,10 @@ class Recipe(Section):
 
     @property
     def all_stages(self) -> list[Stage]:
-        """The stages, including that of `final`."""
-        return self.stages if self.final is None else [*self.stages, self.final.stage(self.last_lap)]
+        """The stages, including that of `final`, which replaces those of later laps."""
+        if self.final is None:
+            return self.stages
+        return [*(stage for stage in self.stages if stage.lap <= self.laps), self.final.stage(self.last_lap)]
 
     def at(self, lap: int) -> Recipe:
         """Return the recipe of a lap: with the changes of all stages up to it, and without stages."""
