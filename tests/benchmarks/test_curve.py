@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import chance, last_lap, manifold
+from benchmarks import chance, last_lap, manifold, seeds
 from benchmarks.curve import (
     LINE,
     REG,
@@ -146,3 +146,19 @@ def test_chance_in_exact_draws(tmp_path):
     for measure in chance.MEASURES:
         assert 0 <= rise["as the recipe", measure] < rise["all", measure]
     assert rise["all", "pooled"] < rise["all", "draws"]
+
+
+def test_seeds_are_compared_with_chance(tmp_path, monkeypatch):
+    """A seed with both parts is a row; a seed that is complete is not computed again."""
+    words = ["--seeds", "0", "1", "--out", str(tmp_path), "--results", str(tmp_path)]
+    exact = ["--chance", "runs=2", "points=64", "settled=20", "--set", "data.n=256", "e_step.fresh=0.02"]
+    seeds.main([*words, "--parts", "chance", *exact])
+    assert not (tmp_path / "seeds.json").exists()  # no run yet
+    keys = (*seeds.SHOWN, *seeds.RISES.values(), "compute_minutes")
+    run = {"figures": dict.fromkeys(keys, 0.04) | {"worst_rise_pooled": 1e3}}
+    (tmp_path / "seed1" / "manifold.json").write_text(json.dumps(run))
+    monkeypatch.setattr(chance, "main", None)
+    seeds.main([*words, "--parts", "chance"])
+    result = json.loads((tmp_path / "seeds.json").read_text())
+    assert [row["seed"] for row in result["rows"]] == [1]
+    assert result["figures"] == {"worst_draws": 0.04, "worst_prior": 0.04, "rises_beyond_chance": 1, "seeds": 1}
