@@ -120,6 +120,7 @@ def main() -> None:
         "gpu_minutes": minutes,
         "laps": last,
         "laps_before": laps[0].get("laps_before", 0),
+        "final": int(recipe.final is not None and last == recipe.last_lap),
         "images_seen": laps[-1]["images"],
         "rejected_last_lap": laps[-1]["rejected"],
         "mse_deleted_last_lap": rows[-1].get("mse_deleted", float("nan")),

@@ -83,9 +83,10 @@ def table1(result: dict[str, Any]) -> str:
     """Some laps of a run for the paper's Table 1, with the training examples so far."""
     laps = [row for row in result["rows"] if row["lap"]]
     shown = [row for row in laps if row["lap"] in (1, 2, 3) or row["lap"] % 4 == 0 or "fid_draws" in row]
+    last = laps[-1]["lap"] if result["figures"].get("final") else None
     rows = [
         [
-            str(result["figures"]["laps_before"] + row["lap"]),
+            "final" if row["lap"] == last else str(result["figures"]["laps_before"] + row["lap"]),
             f"{row['gpu_minutes']:.1f}",
             f"{row['images'] / 1e6:.1f}",
             f"{row['mse_deleted']:.3f}",
@@ -101,10 +102,12 @@ def table1(result: dict[str, Any]) -> str:
 
 def _beside_published(figures: dict[str, float]) -> str:
     """The result of a run beside published ones."""
+    final = figures.get("final", 0)
+    name = f"diffem, {figures['laps'] - final} laps{' and the final prior' if final else ''}"
     ours = (_fid(figures), figures["fid_draws"], f"{figures['gpu_minutes'] / 60:.1f} H200-hours")
     rows = [
         [method, f"{fid:.2f}", f"{fid_draws:.2f}", time]
-        for method, (fid, fid_draws, time) in {**PUBLISHED, f"diffem, {figures['laps']} laps": ours}.items()
+        for method, (fid, fid_draws, time) in {**PUBLISHED, name: ours}.items()
     ]
     return table(["method", "FID of prior samples", "FID of the draws", "computing time"], rows)
 

@@ -237,8 +237,8 @@ def minutes() -> None:
                     f"{y:.1f}", (x, y), offset, textcoords="offset points", ha=side, va="center", fontsize=8
                 )
     error.set(xlabel="GPU minutes", ylabel="error on deleted pixels", ylim=(0.1, 0.23))
-    quality.set(xlabel="GPU minutes", ylabel="FID, 50,000 images", xlim=(0, 36), ylim=(0, 85))
-    error.set_xlim(0, 36)
+    quality.set(xlabel="GPU minutes", ylabel="FID, 50,000 images", xlim=(0, None), ylim=(0, 85))
+    error.set_xlim(0, None)
     for axis in (error, quality):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
