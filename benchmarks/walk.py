@@ -153,7 +153,7 @@ def posterior(recorder: Recorder) -> None:
     prior = priors.DiffusionPrior(nn.MLP((5,)), mean=torch.zeros(5))
     obs = Observations(torch.where(mask, x, 0), operators.Mask(mask), sigma=0.1)
     sys.setprofile(recorder)
-    prior.posterior(obs).sample()
+    prior.posterior(obs).sample(steps=4)  # all steps call the same functions
     recorder.finish()
 
 
