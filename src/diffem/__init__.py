@@ -1,17 +1,17 @@
 """diffem: learn a diffusion prior from incomplete, noisy observations alone, then sample it or any posterior."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import linalg, nn, operators, posterior, priors, samplers
+from . import posterior as _posterior  # noqa: F401  # adds the posterior methods that `Prior.posterior` finds by name
 from .core.errors import CastWarning, InputError, RunWarning
+from .core.lazy import exports
 from .core.version import __version__
-from .observations import Observations
 
 if TYPE_CHECKING:
-    from . import metrics
+    from . import linalg, metrics, nn, operators, posterior, priors, samplers
     from .api import fit
     from .em.run import Run, load
+    from .observations import Observations
 
 __all__ = [
     "CastWarning",
@@ -31,17 +31,22 @@ __all__ = [
     "samplers",
 ]
 
+__getattr__ = exports(
+    __name__,
+    {
+        "api": ["fit"],
+        "em.run": ["Run", "load"],
+        "linalg": [],
+        "metrics": [],
+        "nn": [],
+        "observations": ["Observations"],
+        "operators": [],
+        "posterior": [],
+        "priors": [],
+        "samplers": [],
+    },
+)
 
-def __getattr__(name: str) -> Any:
-    # the loop imports pydantic, and few programs use the metrics: both are imported when they are used
-    if name == "metrics":
-        return import_module(f"{__name__}.{name}")
-    if name == "fit":
-        from .api import fit
 
-        return fit
-    if name in ("Run", "load"):
-        from .em import run
-
-        return getattr(run, name)
-    raise AttributeError(f"module 'diffem' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

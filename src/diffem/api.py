@@ -24,7 +24,6 @@ from .operators import Operator
 from .priors import Prior
 from .report.loggers import Logging, require_loggers
 from .report.page import write_report
-from .runs.changes import placed
 from .runs.python_source import python_problem, recipe_folder
 from .runs.recipe import Recipe, load_recipe
 
@@ -96,7 +95,7 @@ def fit(
         folder = Path("runs") / resolved.name if out is None else Path(out)
         with _logging(folder, logger_names if processes.is_first else []) as log:
             run = run_recipe(
-                placed(resolved, folder),
+                resolved,
                 problem.obs,
                 folder,
                 start=start,

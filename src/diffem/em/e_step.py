@@ -30,16 +30,17 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
         prior: The prior of the previous lap.
         metrics: The metrics of the lap, which are added to.
     """
-    began, options, processes = time.monotonic(), context.recipe.at(lap).e_step, context.processes
-    store, fresh = context.store(lap), options.fresh_at(lap)
+    began, processes = time.monotonic(), context.processes
+    store, options = context.store(lap), context.recipe.at(lap).e_step
+    shards, fresh = len(store), options.fresh_at(lap)
     total = fresh_count(len(context.obs.train), fresh) * options.draws // processes.count
     with Progress(f"lap {lap} E", total, "draws", context.progress) as bar:
-        for k in processes.share_out(len(store)):
+        for k in processes.share_out(shards):
+            rows = slice(*store.range(k))
             if store.has(k):
-                first, end = store.range(k)
-                bar.total -= fresh_count(end - first, fresh) * options.draws
+                bar.total -= fresh_count(rows.stop - rows.start, fresh) * options.draws
                 continue
-            shard = draw(context, lap, prior, store, k, bar)
+            shard = draw(context, lap, prior, k, rows, bar)
             store.write(k, shard.x, shard.report)
     metrics["e_seconds"] = time.monotonic() - began
     processes.meet()  # all shards are written
@@ -49,21 +50,20 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
     return store
 
 
-def draw(context: RunContext, lap: int, prior: Prior, store: DrawStore, k: int, bar: Progress) -> Shard:
-    """Make the draws of shard k."""
+def draw(context: RunContext, lap: int, prior: Prior, k: int, rows: slice, bar: Progress) -> Shard:
+    """Make the draws of shard k; rows: its training observations."""
     options = context.recipe.at(lap).e_step
-    first, end = store.range(k)
     if options.clean:
-        bar.advance(end - first)
-        return given_shard(context.obs.train[first:end])
+        bar.advance(rows.stop - rows.start)
+        return given_shard(context.obs.train[rows])
 
     def shard(batch: int) -> Shard:
         context.batches.last_batch = batch
         return draw_shard(
             prior,
-            context.obs.train[first:end].to(context.device),
+            context.obs.train[rows].to(context.device),
             options,
-            index=context.obs.index[first:end],
+            index=context.obs.index[rows],
             seed=context.recipe.seed,
             lap=context.laps_before + lap,
             bound=context.bound,
@@ -85,11 +85,11 @@ def earlier_draws(context: RunContext, lap: int, k: int) -> Tensor:
     except InputError:
         if store.has(k):
             raise
-    first, end = store.range(k)
+    rows = slice(*store.range(k))
     prior = context.saved_prior(lap - 1, context.device)
-    total = (end - first) * context.recipe.at(lap).e_step.draws
+    total = (rows.stop - rows.start) * context.recipe.at(lap).e_step.draws
     with Progress(f"lap {lap} E, shard {k} again", total, "draws", context.progress) as bar:
-        shard = draw(context, lap, prior, store, k, bar)
+        shard = draw(context, lap, prior, k, rows, bar)
     store.write(k, shard.x, shard.report)
     return store.read(k)
 

@@ -55,7 +55,7 @@ class Loop:
         missing = processes.share([k for k in range(recipe.last_lap + 1) if not run.done(k)])
         done = missing[0] - 1 if missing else recipe.last_lap
         self._announce(done)
-        if processes.is_first:
+        if processes.is_first and len(missing) <= recipe.last_lap:  # a lap is finished
             with context.interruptible("recomputing samples and draws for the report"):
                 restore_all_pictures(context)
         if not missing:
@@ -70,10 +70,7 @@ class Loop:
         for lap in (k for k in missing if k > 0):  # earlier laps than finished ones are missing if they were damaged
             if lap - 1 not in missing:
                 self.prior = None
-            # without a time limit the processes need not wait for each other here
-            left, final = context.interruption.seconds_left(), lap > recipe.laps
-            if left < math.inf and not final and processes.share(seconds > left):
-                raise Preempted(f"lap {lap} would end later")
+            self._require_time(lap, seconds)
             began = time.monotonic()
             self.lap(lap)
             seconds = time.monotonic() - began
@@ -93,6 +90,13 @@ class Loop:
                 "processes": context.processes.count,
             },
         )
+
+    def _require_time(self, lap: int, seconds: float) -> None:
+        """Stop the run before a lap that would exceed its time limit; seconds: the duration of the previous lap."""
+        left, final = self.context.interruption.seconds_left(), lap > self.context.recipe.laps
+        # without a time limit the processes need not wait for each other here
+        if left < math.inf and not final and self.context.processes.share(seconds > left):
+            raise Preempted(f"lap {lap} would end later")
 
     def _set_status(self, status: str) -> None:
         if self.context.processes.is_first:

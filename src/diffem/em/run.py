@@ -18,6 +18,7 @@ from ..observations import Observations
 from ..observations.precision import cast_note, in_float32
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
+from ..runs.changes import placed
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
@@ -114,45 +115,22 @@ def run_recipe(
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
 ) -> Run:
-    """Run a recipe on observations, or resume the run in `out`; `diffem.fit` describes the arguments."""
+    """Run a recipe on observations, or resume the run in `out`; `diffem.fit` describes the arguments.
+
+    Raises:
+        InputError: If the recipe does not fit the observations, or the folder contains another run.
+    """
     device = torch.device(device) if device is not None else processes.device()
     with processes.announcing():
-        run, recipe, used = open_run(recipe, obs, out, start, processes)
+        note, used = cast_note(obs), in_float32(obs)
+        recipe, run = placed(resolve_steps(recipe, len(obs)), Path(out)), RunDir(out)
+        validate(recipe, used, start)
+        fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
+        # the observations as they were given identify the run; the first process locks the folder
+        processes.first(partial(run.open, recipe, obs, fingerprint))
         try:
-            note = cast_note(obs)
             context = RunContext(run, recipe, used, device, progress, say, processes, interruption)
             Loop(context, [note] if note else []).run_all(start)
         finally:
             run.unlock()
     return Run(run.path)
-
-
-def open_run(
-    recipe: Recipe,
-    obs: Observations,
-    out: str | os.PathLike[str],
-    start: Prior | None = None,
-    processes: Processes = ALONE,
-) -> tuple[RunDir, Recipe, Observations]:
-    """Open and lock the folder of a new run, or of the run with the same recipe, observations and start.
-
-    Args:
-        recipe: The recipe.
-        obs: The observations as they were given; their fingerprint identifies the run.
-        out: The run folder.
-        start: A prior passed from Python to start from.
-        processes: This process; the first one opens the folder.
-
-    Returns:
-        The folder, the recipe with its numbers of steps, and the observations in float32.
-
-    Raises:
-        InputError: If the recipe does not fit the observations, or the folder contains another run.
-    """
-    recipe = resolve_steps(recipe, len(obs))
-    used = in_float32(obs)
-    validate(recipe, used, start)
-    run = RunDir(out)
-    fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
-    processes.first(partial(run.open, recipe, obs, fingerprint))
-    return run, recipe, used

@@ -107,11 +107,11 @@ class Observations:
         if seen.shape[1:] != y.shape[1:]:
             raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
         self.y = clean.detach()
-        self.A = A.resolve_axes(x)
         if isinstance(A, Channel):
             self.cov: Covariance = simulated_noise(sigma, cov, groups)
         else:
             self.cov = noise_covariance(sigma, cov, groups, self.y)
+        self.A = A.resolve_axes(x)
 
     @classmethod
     def clean(cls, x: Any, sigma: float | None = None) -> Observations:

@@ -48,7 +48,7 @@ def smallest_noise(obs: Observations) -> float:
     for part in _spread(obs):
         variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())
         lowest = min(lowest, float(variances.min()))
-        gain, count = gain + _energies(part)[2], count + int(part.counts().sum())
+        gain, count = gain + _total(part, mean_gain(part.A, part.y)), count + int(part.counts().sum())
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
 
 
@@ -71,11 +71,12 @@ def _spread(obs: Observations) -> Iterator[Observations]:
 
 def _energies(obs: Observations) -> tuple[float, float, float]:
     """Σ‖y‖², Σ tr Σ_y and Σ tr AAᵀ over the measured values."""
-    variances = obs.cov.diagonal(tuple(obs.y.shape[1:]))
-    gains, measured = mean_gain(obs.A, obs.y), obs.measured
+    squares, variances = obs.y.to(accumulate_dtype(obs.y.device)).square(), obs.cov.diagonal(tuple(obs.y.shape[1:]))
+    return _total(obs, squares), _total(obs, variances), _total(obs, mean_gain(obs.A, obs.y))
 
-    def total(values: Tensor) -> float:
-        values = values.expand_as(obs.y) if measured is None else torch.where(measured, values, 0).expand_as(obs.y)
-        return float(values.to(accumulate_dtype(values.device)).sum())
 
-    return total(obs.y.to(accumulate_dtype(obs.y.device)).square()), total(variances), total(gains)
+def _total(obs: Observations, values: Tensor) -> float:
+    """The sum over the measured values of all observations; values: broadcastable to y."""
+    measured = obs.measured
+    values = values.expand_as(obs.y) if measured is None else torch.where(measured, values, 0).expand_as(obs.y)
+    return float(values.to(accumulate_dtype(values.device)).sum())

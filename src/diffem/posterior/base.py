@@ -38,8 +38,8 @@ class Linearised:
 
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
         with torch.enable_grad():
-            self._x_t = differentiable(x_t).detach().requires_grad_()
-            self._x_hat = prior.denoise(self._x_t, differentiable(sigma))
+            self._x_t = x_t.detach().requires_grad_()
+            self._x_hat = prior.denoise(self._x_t, sigma)
         self._arithmetic = prior.arithmetic
         self.x_hat = self._x_hat.detach()
         self.vjps = 0
@@ -57,6 +57,7 @@ class Posterior:
 
     method: ClassVar[str]
     needs_linear: ClassVar[bool] = True  # whether the method needs y = A x + e with Gaussian noise
+    reduces: ClassVar[bool] = False  # whether equivalent observations replace them (`Observations.reduced`)
 
     prior: Prior
     obs: Observations
@@ -66,18 +67,10 @@ class Posterior:
     def __post_init__(self) -> None:
         if self.needs_linear:
             require_linear_gaussian(self.obs, f"method {self.method!r}", CHANNEL_ADVICE)
-        self.obs = in_precision_of(self.prior.mean, self.obs)
-        x = self.obs.y.new_empty(1, *self.obs.x_shape)
-        require_like(x, "y", self.prior.mean, type(self.prior).__name__)
-        cov = self.prior._cov
-        tensors = [*self.prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]
-        if any(t.is_inference() for t in tensors):
-            raise InputError(
-                f"the {type(self.prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot "
-                "be computed; make or load it outside"
-            )
-        self.observe(self.obs)
-        self.sigma_min = last_level(self.obs, self.prior.sigma_min)
+        obs = in_precision_of(self.prior.mean, self.obs)
+        require_prior(self.prior, obs)
+        self.sigma_min = last_level(obs, self.prior.sigma_min)
+        self.observe(obs.reduced() if self.reduces else obs)
 
     def sigmas(self, steps: int) -> Tensor:
         """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`last_level`)."""
@@ -93,7 +86,7 @@ class Posterior:
         x_t, sigma = require_state(x_t, sigma, self.prior.mean, type(self).__name__)
         if len(x_t) != len(self.obs):
             raise InputError(f"the posterior holds {len(self.obs)} observations, x_t has {len(x_t)} samples")
-        return self.evaluate(x_t, sigma).x_hat
+        return self.evaluate(differentiable(x_t), differentiable(sigma)).x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         """Make the last denoising of a draw, at σ_min. The draw returns its `x_hat` for the state x_t `(n, *event)`.
@@ -198,15 +191,16 @@ class Posterior:
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
         sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
         at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
-        stream, parts, statistics = Stream(seed, "posterior", lap), [], []
         total = sets * n * particles * steps
         with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
+            stream, probes = Stream(seed, "posterior", lap), Stream(seed, "posterior probe", lap)
+            parts, statistics = [], []
             for row in torch.arange(sets * n).split(at_once):
                 whole = sets == 1 and particles == 1 and len(row) == n
                 some = (self if whole else self[(row % n).repeat_interleave(particles)]).for_draw(method, steps)
                 address, number = index[row % n], first_set + row // n
                 counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
-                target = some.target(method, counted, address, number, Stream(seed, "posterior probe", lap))
+                target = some.target(method, counted, address, number, probes)
                 drawn = method.draw(
                     target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
                 )
@@ -255,6 +249,18 @@ class Posterior:
             self.evaluate, self.finish, counted, self.prior, self.obs, probe, self.likelihood_iterations
         )
         return weighted.target()
+
+
+def require_prior(prior: Prior, obs: Observations) -> None:
+    """Raise InputError unless the prior is one of samples like those observed, and its Jacobian can be computed."""
+    require_like(obs.y.new_empty(1, *obs.x_shape), "y", prior.mean, type(prior).__name__)
+    cov = prior._cov
+    tensors = [*prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]
+    if any(t.is_inference() for t in tensors):
+        raise InputError(
+            f"the {type(prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot be computed; "
+            "make or load it outside"
+        )
 
 
 def require_positive(value: float, name: str) -> None:

@@ -113,9 +113,9 @@ class GaussianPosterior(Posterior):
                 draws, steps, sampler, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
                 return_stats=return_stats, captured=captured, progress=progress, **options,
             )  # fmt: skip
+        n, k, index = self._addresses(draws, index, batch_size)
         require_count(steps, "steps")
         require_no_options(options)
-        n, k, index = self._addresses(draws, index, batch_size)
         prior = self.prior
         assert isinstance(prior, GaussianPrior)
         rows = torch.arange(n).split(batch_size or prior.batch_for(n))

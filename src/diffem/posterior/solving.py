@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -35,6 +36,8 @@ class SolvingPosterior(Posterior):
         guard: Whether the curvature guard is on.
     """
 
+    reduces: ClassVar[bool] = True
+
     solver: str = "cg"
     iterations: int = 3
     tolerance: float | None = None
@@ -43,7 +46,6 @@ class SolvingPosterior(Posterior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.observe(self.obs.reduced())
         if self.solver not in SOLVERS:
             raise InputError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")
         if not isinstance(self.iterations, int) or self.iterations < 1:

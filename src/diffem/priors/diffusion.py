@@ -20,8 +20,8 @@ from ..core.shapes import per_sample, require_precision
 from ..linalg import Covariance
 from ..nn.networks import make_network
 from ..observations import Observations
-from ..observations.features import Features
 from ..observations.information import information_of
+from ..operators import Channel
 from ..operators.spectrum import Information
 from .base import Prior
 from .batching import choose_batch
@@ -124,14 +124,13 @@ class DiffusionPrior(Prior):
         return self.family is not None and self.family.impossible(information_of(obs)) is None
 
     def choose_method(self, obs: Observations) -> tuple[str, str]:
-        information = information_of(obs)
-        if isinstance(information, Features):
+        if isinstance(obs.A, Channel):
             return "conditional", "the observations are known by simulation only"
-        if information.isotropic() is not None:
+        if (known := obs.information()) is not None and known.isotropic() is not None:
             return "exact", "every entry is measured equally well, so one denoising is exact"
         if self.family is None:
             return "mmps", "the prior has no conditional network"
-        if (why := self.family.outside(information.scaled(self.scale))) is not None:
+        if (why := self.family.outside(information_of(obs).scaled(self.scale))) is not None:
             return "mmps", why
         return "conditional", f"the prior was trained for such operators ({self.family.operator})"
 

@@ -138,9 +138,10 @@ class GaussianPrior(Prior):
         stream = Stream(seed, "gaussian posterior", lap)
         number = torch.full_like(index, draw)
         z = stream.normal(index, self.event_shape, draw=number, dtype=self.mean.dtype).double()
-        e = stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number, dtype=self.mean.dtype).double()
         x = self.mean + self._cov.to(torch.float64).sqrt(z)
-        return (x + self._gain(obs, obs.residual(x) - obs.noise.sqrt(e))).to(self.mean.dtype)
+        z = stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number, dtype=self.mean.dtype).double()
+        e = obs.noise.sqrt(z)
+        return (x + self._gain(obs, obs.residual(x) - e)).to(self.mean.dtype)
 
     @in_own_modes
     def posterior_mean(self, obs: Observations) -> Tensor:

@@ -6,11 +6,14 @@ The package `posterior` adds its methods when diffem is imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, overload
 
-from torch import Tensor
+from ..core.lazy import Registry
 
-from ..observations import Observations
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..observations import Observations
 
 
 class Conditioned(Protocol):
@@ -57,4 +60,4 @@ class Conditioned(Protocol):
         ...
 
 
-METHODS: dict[str, Callable[..., Conditioned]] = {}  # (prior, obs, **options), by name
+METHODS: Registry[Callable[..., Conditioned]] = Registry()  # (prior, obs, **options), by name
