@@ -16,7 +16,7 @@ TIMES = [
     ("tables", "fit_seconds_20000x16", 1, "a table, 20,000 × 16", "`DiffusionImputer`"),
     ("channel", "minutes_poisson-5_channel", 60, "5,000 images of 16×16, photon counts", "a recipe with `Channel`"),
     ("mri-conditional", "gpu_minutes", 60, "5,622 MRI slices of 128×128, R = 6", "recipe `mri-conditional`"),
-    ("cifar10-conditional", "gpu_minutes", 60, "50,000 images of 3×32×32, 75 % missing", "recipe `cifar10-conditional`"),
+    ("cifar10-conditional", "gpu_minutes", 60, "50,000 images of 32×32, 75 % missing", "recipe `cifar10-conditional`"),
 ]
 
 
