@@ -82,7 +82,8 @@ def fit_gaussian(
             GPU).
         start: A Gaussian with full covariance to start from, for instance of a fit to some of the observations.
         seed: Seed of the random numbers.
-        sigma_min, sigma_max: Noise levels of draws with a sampler. Default: 1e-3 and 1e2 times the scale of x.
+        sigma_min: Lowest noise level of draws with a sampler. Default: 1e-3 times the scale of x.
+        sigma_max: Highest noise level of such draws. Default: 1e2 times the scale of x.
         history: Receives the log-likelihood of every round.
         progress: Whether to show a progress bar. Default: on a terminal.
         checkpoint: Function that is called with the state of the fit before every extrapolated step (three rounds).
