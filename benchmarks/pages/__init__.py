@@ -1,7 +1,8 @@
 """Fill the result tables of README, CONTRIBUTING and docs: `python -m benchmarks.pages` (`--check` only compares).
 
 A page marks a block with `<!-- results: NAME -->` … `<!-- end -->`. The content of the block is generated from
-`benchmarks/results/NAME.json`, so every number on a page comes with its command, commit and machine.
+`benchmarks/results/NAME.json`, so every number on a page comes with its command, commit and machine. The blocks of
+`COMBINED` are generated from several results.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..record import ROOT, load
-from . import channel, cifar10, curve, imputing, learning, noise, running, sampling
+from . import channel, cifar10, curve, imputing, learning, noise, running, sampling, summary
 
 BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -61,11 +62,16 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "tables": imputing.tables,
     "series": imputing.series,
 }
+COMBINED = {"times": summary.times}
 
 
 def filled(text: str) -> str:
     """Replace the content of every block of a page by its current results."""
-    return BLOCK.sub(lambda m: f"{m[1]}{RENDER[m[2]](load(m[2]))}\n{m[3]}", text)
+
+    def block(name: str) -> str:
+        return COMBINED[name](load) if name in COMBINED else RENDER[name](load(name))
+
+    return BLOCK.sub(lambda m: f"{m[1]}{block(m[2])}\n{m[3]}", text)
 
 
 def main(check: bool) -> int:

@@ -54,6 +54,13 @@ def fit(
     the last lap there is a warning if it is worse than an earlier lap. Ctrl-C and SIGTERM save the run before they take
     their usual effect.
 
+    Example:
+        ```python
+        obs = diffem.Observations(y, sigma=0.1)  # y: (n, height, width), NaN where not measured
+        run = diffem.fit(obs, recipe="small-images", out="runs/mine")
+        draws = run.load("best").posterior(obs[:8]).sample(draws=16)  # (16, 8, height, width)
+        ```
+
     Args:
         obs: The observations; or y alone, with `A` and `sigma`, in any form that `Observations` accepts (arrays, data
             frames, lists, data sets; NaN for values that were not measured). None uses the recipe's data source.
@@ -80,10 +87,11 @@ def fit(
             begin in any case.
 
     Returns:
-        The run.
+        The run: `run.prior`, `run.load(lap)`, `run.laps`, `run.verdict`, `run.path`.
 
     Raises:
         InputError: If observations, recipe and folder do not fit together.
+        StorageError: If a file cannot be written. The same call resumes.
     """
     table = LapTable() if progress is not False and processes.is_first else None
     logger_names = _required(loggers)

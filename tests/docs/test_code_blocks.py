@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from diffem.cli.commands import app
 from diffem.datasets.digits import images
+from diffem.nn import networks
 from diffem.runs.recipe import load_recipe, names, parse_change
 
 from ..metrics.extractors import write_extractor
@@ -82,6 +83,7 @@ def commands(text: str) -> list[list[str]]:
 def test_blocks_run(page, digits_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(networks, "NETWORKS", dict(networks.NETWORKS))  # a page registers a network of its own
     shutil.copytree(digits_run, "runs/digits")
     write_extractor(tmp_path / "inception.pt")
     write_images(tmp_path / "images.npy")

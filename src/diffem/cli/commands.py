@@ -77,11 +77,15 @@ def recipes(
 
 @app.command()
 def fit(
-    recipe: Annotated[str, typer.Argument(help="a built-in recipe or a YAML file")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="the run folder. Default: runs/RECIPE")] = None,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="a built-in recipe (diffem recipes) or a YAML file")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="the run folder to write. Default: runs/RECIPE")
+    ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="change a recipe key: train.lr=1e-4; may be repeated"),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="change a key of the recipe, such as train.lr=1e-4; may be repeated"
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="seed of all random numbers. Default: the seed of the recipe")
@@ -100,11 +104,13 @@ def fit(
         ),
     ] = None,
 ) -> None:
-    """Run a recipe, or resume it if the folder contains an unfinished run of the same recipe.
+    """Learn a prior, or resume the unfinished run in the folder.
 
-    Several processes, started by `torchrun -m diffem fit …`, share the work. After SIGTERM,
-    SIGUSR1 or Ctrl-C the run saves its state and exits within seconds, with code 75 (130 after Ctrl-C). The same
-    command resumes.
+    Your own data: --set data='{source: file, path: images.npy, sigma: 0.1}'
+
+    Ctrl-C, SIGTERM and SIGUSR1 save the run; the same command resumes it.
+
+    `torchrun -m diffem fit …` shares the work between processes.
     """
     from ..api import fit as learn
     from ..core.interruption import EXIT_CTRL_C, Interruption, Preempted
@@ -155,14 +161,18 @@ def evaluate(
             "'images', or a CIFAR-10 folder",
         ),
     ] = None,
-    draws: Annotated[int, typer.Option("--draws", min=0, help="posterior draws per observation; 0 for none")] = 16,
+    draws: Annotated[
+        int, typer.Option("--draws", min=0, help="posterior draws per observation, for errors and coverage; 0 for none")
+    ] = 16,
     observations: Annotated[
-        int, typer.Option("--observations", min=1, help="number of observations with posterior draws")
+        int, typer.Option("--observations", min=1, help="draw for at most this many observations")
     ] = 2048,
     samples: Annotated[int, typer.Option("--samples", min=2, help="number of prior samples")] = 1024,
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="prior samples per batch")] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, help="samples per batch. Default: chosen for the device")
+    ] = None,
     extractor: Annotated[
         str | None,
         typer.Option(
@@ -172,12 +182,14 @@ def evaluate(
     ] = None,
     pixel_range: Annotated[
         tuple[float, float] | None,
-        typer.Option("--range", metavar="LOW HIGH", help="the values of x that are pixel 0 and pixel 255"),
+        typer.Option(
+            "--range", metavar="LOW HIGH", help="the values of x that correspond to pixels 0 and 255, for FID and KID"
+        ),
     ] = None,
     lap: LapOption = None,
     source: SourceOption = None,
 ) -> None:
-    """Evaluate a run without clean data, and against clean data if a reference is given."""
+    """Measure how good a run is, without clean data or against a reference."""
     from ..em.evaluation import evaluate as measure
 
     results = measure(
@@ -218,7 +230,7 @@ def export(
     source: SourceOption = None,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="round weights in the files to bfloat16 or float16; as they are when absent"),
+        typer.Option("--dtype", help="round the weights to bfloat16 or float16. Default: not rounded"),
     ] = None,
     piece: Annotated[
         str | None,
@@ -229,10 +241,13 @@ def export(
         typer.Option("--unfinished", help="export the interrupted training of a final prior, to continue it elsewhere"),
     ] = False,
 ) -> None:
-    """Export a prior in the layout of the Hugging Face hub: weights, and a model card about its training data.
+    """Export a prior as a folder: weights and a model card.
 
-    Another run can start from the folder: `--set start=DIR`. With --unfinished it continues the interrupted training:
-    `--set final.start=DIR`.
+    The folder has the layout of the Hugging Face hub.
+
+    Another run can start from it: `diffem fit … --set start=DIR`.
+
+    After --unfinished: `diffem fit … --set final.start=DIR`.
     """
     from ..core.errors import InputError
     from ..em import exports as hub
@@ -280,15 +295,15 @@ def look(
     ] = None,
     browser: Annotated[bool, typer.Option("--browser", help="open the page in a browser")] = False,
 ) -> None:
-    """Display a run, finished or in progress, or an exported prior on a local web page; needs the extra 'app'."""
+    """Show a run or an exported prior on a local web page; needs the extra 'app'."""
     from ..app.server import serve
 
     serve(run, observations, host, port, browser, name or [])
 
 
 @app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """List the resources of this machine, missing packages, and the recipes that run on it."""
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print the list as JSON")] = False) -> None:
+    """List the resources of this machine and the recipes that run on it."""
     from .doctor import describe, diagnose
 
     diagnosis = diagnose()

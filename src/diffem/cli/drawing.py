@@ -36,14 +36,17 @@ ITERATIONS = 3  # smallest default of --iterations; E-steps may use fewer to sav
 def sample(
     run: PriorArgument,
     n: Annotated[int, typer.Option("-n", min=1, help="number of samples")] = 64,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=".npy file of the samples, or .png picture")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="the file to write: .npy (array) or .png (picture). Default: RUN/samples.png"),
+    ] = None,
     steps: StepsOption = 128,
     sampler: SamplerOption = "ddpm2",
     seed: SeedOption = 0,
     batch: BatchOption = None,
     lap: LapOption = None,
 ) -> None:
-    """Draw samples from the learned prior."""
+    """Draw new samples from the learned prior."""
     from ..em.exports import is_export
     from ..em.run import load
 
@@ -67,7 +70,8 @@ def posterior(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help=".npz file with draws, mean and std; .nii.gz volumes; or .png picture")
+        Path,
+        typer.Option("--out", "-o", help="the file to write: .npz (draws, mean, std, chi2), .nii.gz or .png (picture)"),
     ],
     draws: Annotated[int, typer.Option("--draws", min=1, help="draws per observation; std needs at least 2")] = 16,
     steps: StepsOption = 128,
@@ -75,17 +79,22 @@ def posterior(
     method: MethodOption = None,
     iterations: Annotated[
         int | None,
-        typer.Option("--iterations", min=1, help="solver iterations. Default for mmps: those of the run, at least 3"),
+        typer.Option(
+            "--iterations",
+            min=1,
+            help="iterations of the linear solver, for mmps and similar methods. Default: those of the run, at least 3",
+        ),
     ] = None,
     seed: SeedOption = 0,
     batch: BatchOption = None,
     lap: LapOption = None,
     sigma: Annotated[
-        float | None, typer.Option("--sigma", min=0, help="noise level of a .npy array, whose NaN were not measured")
+        float | None,
+        typer.Option("--sigma", min=0, help="noise level of a .npy array; NaN are values that were not measured"),
     ] = None,
-    n: Annotated[int | None, typer.Option("-n", min=1, help="use the first n observations only")] = None,
+    n: Annotated[int | None, typer.Option("-n", min=1, help="draw for the first n observations only")] = None,
 ) -> None:
-    """Draw from the posterior of every observation in a file, or of those that a function of yours returns."""
+    """Draw reconstructions of observations: posterior draws, mean, standard deviation."""
     from ..em.expectation import default_sampler_options, posterior_from_recipe
     from ..em.run import load
     from ..em.screening import largest_plausible

@@ -13,42 +13,54 @@ from .options import SeedOption, require_file
 
 
 def impute(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="a .csv, .tsv or .parquet with gaps")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="the completed table: .csv, .tsv or .parquet")],
-    draws: Annotated[int, typer.Option("--draws", min=2, help="draws per missing value, whose mean is filled in")] = 20,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="the table with gaps: .csv, .tsv or .parquet")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="the completed table to write: .csv, .tsv or .parquet")],
+    draws: Annotated[
+        int, typer.Option("--draws", min=2, help="random draws per missing value; their mean is filled in")
+    ] = 20,
     imputations: Annotated[
         int,
-        typer.Option("--imputations", min=0, help="write this many tables completed at random, too: NAME-1.csv, …"),
+        typer.Option("--imputations", min=0, help="also write this many tables completed at random: OUT-1.csv, …"),
     ] = 0,
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            "--kind", metavar="COLUMN=KIND", help="what a column holds: numeric, integer, boolean or categorical"
+            "--kind",
+            metavar="COLUMN=KIND",
+            help="kind of a column: numeric, integer, boolean or categorical; may be repeated",
         ),
     ] = None,
     skip: Annotated[
         list[str] | None,
-        typer.Option("--skip", metavar="COLUMN", help="copy a column as it is, such as an identifier, a date or text"),
+        typer.Option(
+            "--skip",
+            metavar="COLUMN",
+            help="copy this column unchanged, such as an identifier, a date or text; may be repeated",
+        ),
     ] = None,
     laps: Annotated[
-        int | None, typer.Option("--laps", min=1, help="laps of EM; by the number of rows when absent")
+        int | None, typer.Option("--laps", min=1, help="laps of EM. Default: depends on the number of rows")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="training steps per lap; by the number of rows when absent")
+        int | None,
+        typer.Option("--steps", min=1, help="training steps per lap. Default: depends on the number of rows"),
     ] = None,
     folds: Annotated[
         int | None,
-        typer.Option("--folds", min=1, help="runs, each without another part of the rows; by their number when absent"),
+        typer.Option(
+            "--folds",
+            min=1,
+            help="models, each fitted without another part of the rows. Default: 4 for 40 to 999 rows, otherwise 1",
+        ),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", help="the report, .html; beside the completed table when absent")
-    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="the HTML report to write. Default: OUT.html")] = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Fill the gaps of a table, and report how well that can be done.
+    """Fill the gaps of a table, and report how accurate that is.
 
-    A few observed values are left out of the fit and predicted, for the report; the values in the table are never
-    changed.
+    Observed values are never changed.
+
+    For the report, a few observed values are hidden from the fit and predicted.
     """
     try:
         tables, command, files = (import_module(f"diffem.tables{name}") for name in ("", ".command", ".files"))

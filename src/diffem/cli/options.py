@@ -27,8 +27,7 @@ SourceOption = Annotated[
     typer.Option(
         "--source",
         metavar="MODULE:FUNCTION",
-        help="function that makes the observations, if the recipe of the run names one; it is imported from the "
-        "current folder or sys.path and executed",
+        help="the function of yours that returns the observations, if the run was fitted with one; it is executed",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="seed of the random numbers")]
@@ -45,22 +44,24 @@ LapOption = Annotated[
         "--lap",
         parser=_lap,
         metavar="K|best",
-        help="use this lap, or the one with the best held-out prediction. Default: the last",
+        help="the prior of lap K, or of the lap that predicts held-out values best. Default: the last lap",
     ),
 ]
-StepsOption = Annotated[int, typer.Option("--steps", min=1, max=1_000_000, help="sampling steps")]
+StepsOption = Annotated[
+    int, typer.Option("--steps", min=1, max=1_000_000, help="sampling steps; more are slower and more accurate")
+]
 # Samplers that weight particles by the likelihood of an observation do not apply to a prior.
 PRIOR_SAMPLERS = [name for name in SAMPLERS if not get_sampler(name).needs_likelihood]
-SamplerOption = Annotated[str, typer.Option("--sampler", help=", ".join(PRIOR_SAMPLERS))]
+SamplerOption = Annotated[str, typer.Option("--sampler", help=f"one of {', '.join(PRIOR_SAMPLERS)}")]
 PosteriorSamplerOption = Annotated[
     str | None,
     typer.Option(
         "--sampler",
-        help=f"{', '.join(SAMPLERS)} (tds: weighted particles). Default: ddpm2, or tds if the run used it",
+        help=f"one of {', '.join(SAMPLERS)}. Default: ddpm2, or tds if the run used it",
     ),
 ]
 MethodOption = Annotated[
-    str | None, typer.Option("--method", help=f"{', '.join(METHODS)}. Default: the method of the run")
+    str | None, typer.Option("--method", help=f"posterior method: {', '.join(METHODS)}. Default: that of the run")
 ]
 BatchOption = Annotated[
     int | None,

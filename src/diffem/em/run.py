@@ -33,7 +33,7 @@ from .verdict import Lap, Verdict, choose_lap, verdict
 
 @dataclass
 class Run:
-    """A run folder and its priors.
+    """A run folder and its priors. `diffem.fit` returns it; `Run(Path("runs/mine"))` opens a folder.
 
     Attributes:
         path: The run folder.
@@ -52,7 +52,13 @@ class Run:
         return self.load()
 
     def load(self, lap: Lap = None, device: torch.device | str = "cpu", precision: str = "float32") -> Prior:
-        """Load the prior of a lap: a number, `"best"`, or None for the last; see `diffem.load`."""
+        """Load the prior of a lap.
+
+        Args:
+            lap: A number, 0 being the Gaussian start; `"best"`; or None for the last lap.
+            device: The device of the prior.
+            precision: The precision of its network, as in `diffem.load`.
+        """
         return load(self.path, lap, device, precision)
 
     @property
@@ -72,6 +78,12 @@ def load(
 ) -> Prior:
     """Load the prior of a run, of an export, or of a single file. Loading executes no code from these files.
 
+    Example:
+        ```python
+        prior = diffem.load("runs/mine", lap="best", device="cuda", precision="bf16")
+        x = prior.sample(64)  # (64, *event)
+        ```
+
     Args:
         path: A run folder, the folder of an exported prior (`diffem export`), or the file of a prior.
         lap: The number of a lap, `"best"` for the best lap by held-out prediction, None for the last. Without a lap, a
@@ -79,6 +91,9 @@ def load(
         device: The device of the prior.
         precision: The precision of its network: 'float32', 'tf32', 'bf16' or 'fp16'. 'recipe' is the precision of the
             run's E-step on a GPU.
+
+    Returns:
+        The prior: a `GaussianPrior` for lap 0 of most runs, a `DiffusionPrior` for the other laps.
 
     Raises:
         InputError: If there is no such prior or lap, or a file is damaged.

@@ -49,15 +49,19 @@ class Covariance(Batched):
                 raise InputError(f"cov.{name} must be positive")
 
     def matvec(self, v: Tensor) -> Tensor:
+        """Σv, `(n, *event)`."""
         raise NotImplementedError
 
     def solve(self, v: Tensor) -> Tensor:
+        """Σ⁻¹v, `(n, *event)`."""
         raise NotImplementedError
 
     def sqrt(self, z: Tensor) -> Tensor:
+        """Lz with LLᵀ = Σ, `(n, *event)`: white noise z becomes noise of covariance Σ."""
         raise NotImplementedError
 
     def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
+        """log|Σ|, `(1 or n,)`."""
         raise NotImplementedError
 
     def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
@@ -65,6 +69,7 @@ class Covariance(Batched):
         raise NotImplementedError
 
     def plus(self, variance: Tensor | float) -> Covariance:
+        """Σ + variance·I; the variance is a scalar or `(n,)`."""
         raise NotImplementedError
 
     def scaled(self, factor: float) -> Self:
@@ -76,6 +81,7 @@ class Covariance(Batched):
         return new
 
     def restrict(self, measured: Tensor) -> Covariance:
+        """The covariance of the measured entries: their block of Σ, zero elsewhere."""
         raise NotImplementedError
 
     def conditional_mean(self, shown: Tensor, v: Tensor) -> Tensor:

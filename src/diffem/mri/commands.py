@@ -13,19 +13,19 @@ from ..core.errors import InputError
 ChangeOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="change a setting of the data source: data.accel=8; may be repeated"
+        "--set", metavar="KEY=VALUE", help="change a setting of the data source, such as data.accel=8; may be repeated"
     ),
 ]
 
 
 def prepare(
-    path: Annotated[Path, typer.Argument(help="a folder or tar archive of JPEG or PNG images")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="a folder or tar archive of JPEG or PNG images")],
     out: Annotated[Path, typer.Option("--out", "-o", help="the .npz file to write")],
     size: Annotated[
         int | None, typer.Option("--size", min=1, max=8192, help="shrink and pad the images to size×size")
     ] = None,
 ) -> None:
-    """Decode images into an .npz file for the data source mri_images."""
+    """Convert a folder of images into one file for the MRI recipes."""
     from .images import prepare
 
     require_file("--out", out, ".npz")
@@ -34,14 +34,16 @@ def prepare(
 
 def observe(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE|RUN", help="a recipe, or a run folder")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="the .safetensors file to write, for diffem posterior")],
-    n: Annotated[int | None, typer.Option("-n", min=1, help="largest number of observations, spread evenly")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="the .safetensors file to write")],
+    n: Annotated[
+        int | None, typer.Option("-n", min=1, help="save at most n observations, spread evenly over the data")
+    ] = None,
     change: ChangeOption = None,
     truth: Annotated[
         Path | None, typer.Option("--truth", help="also write the true x, if known, to a .npy file")
     ] = None,
 ) -> None:
-    """Write the observations of a recipe's data source to a file."""
+    """Save the observations of a recipe or run as a file for diffem posterior."""
     from ..files.writing import write_array
     from ..observations import Problem
     from ..runs.rundir import RunDir
@@ -75,7 +77,9 @@ def mri(
     crop: Annotated[
         int | None,
         typer.Option(
-            "--crop", min=0, help="side of the window of the crop posterior, 0 for none. Default: half the image"
+            "--crop",
+            min=0,
+            help="also reconstruct from the central window of this size alone; 0 for no. Default: half the image",
         ),
     ] = None,
     steps: Annotated[
@@ -87,7 +91,7 @@ def mri(
     change: ChangeOption = None,
     lap: LapOption = None,
 ) -> None:
-    """Reconstruct held-out slices at several accelerations and write figures, arrays and measures into a folder."""
+    """Reconstruct MRI slices at several accelerations: figures, arrays, measures."""
     from ..runs.rundir import RunDir
     from .study import write_study
 

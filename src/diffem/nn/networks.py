@@ -76,6 +76,16 @@ LEVELS = 256
 
 
 def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:
+    """Make a network h(x, log σ) for samples `(*event)`.
+
+    Args:
+        kind: A name of `NETWORKS`: "mlp", "residual", "conv1d" or "unet".
+        event_shape: The shape of a sample.
+        options: The other keys of the section `network` of a recipe, such as `{"hidden": [256, 256]}`.
+
+    Raises:
+        InputError: If the kind is unknown, an option is out of range, or the network does not fit into memory.
+    """
     if kind not in NETWORKS:
         raise InputError(f"unknown network {kind!r}; known: {', '.join(NETWORKS)}")
     _check(options)

@@ -37,7 +37,7 @@ FORMAT = "diffem-observations-1"
 
 
 class Observations:
-    """n observations.
+    """n observations y = A x + e. Indexing and slicing select observations: `obs[:8]`, `obs[mask]`.
 
     Args:
         y: (n, *measurement). A tensor, an array, a data frame, a list of arrays or a data set (`arrays.py`). Unmeasured
@@ -54,6 +54,9 @@ class Observations:
         adaptive: Whether operators depend on the object, for instance if later measurements were chosen by earlier
             results. Posteriors and EM remain valid, but the loss on measured values (`train.measured`) does not, so it
             is not used.
+
+    Raises:
+        InputError: If y, A and the noise do not fit together, if a measured value is not finite, or if A is not linear.
     """
 
     adaptive: bool = False
@@ -128,7 +131,12 @@ class Observations:
 
     @staticmethod
     def concatenate(sets: Sequence[Observations], weights: Sequence[int] | None = None) -> Observations:
-        """Join observations of different kinds, for example clean samples, masks and blurs; see `combined.py`."""
+        """Join observations of different kinds, for example clean samples, masks and blurs; see `combined.py`.
+
+        Args:
+            sets: Observations of samples of one shape.
+            weights: How often an epoch of training uses the draws of each set. Default: once.
+        """
         return COMBINERS[-1](sets, weights)
 
     def __len__(self) -> int:
@@ -143,6 +151,7 @@ class Observations:
         return new
 
     def to(self, *args: Any, **kwargs: Any) -> Observations:
+        """Move to a device or floating-point dtype, as `torch.Tensor.to`; returns new observations."""
         new = copy.copy(self)
         new.y, new.A, new.cov = self.y.to(*args, **kwargs), self.A.to(*args, **kwargs), self.cov.to(*args, **kwargs)
         if new.y.dtype != self.y.dtype:
@@ -253,7 +262,7 @@ class Observations:
         return f"Observations({len(self)} of {tuple(self.y.shape[1:])}, x {self.x_shape}, A={self.A}, cov={self.cov})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file: the tensors, and the operator's structure as JSON in its header."""
+        """Write one safetensors file, which `load` and the command line read. Raises InputError for `Function`s."""
         tensors = {"y": self.y}
         operator = describe_operator(self.A, "A", tensors)
         cov, parts = describe_covariance(self.cov)

@@ -27,17 +27,25 @@ from .spectrum import Spectrum
 
 
 class Operator(Batched):
+    """Base of the operators: an immutable linear map from samples `(n, *event)` to measurements `(n, *measurement)`.
+
+    `A(x)` applies it, `A.adjoint(y)` its transpose, `A[i:j]` selects the parameters of some observations, `A.to(...)`
+    moves it, and `A2 @ A1` is A1 followed by A2. A subclass implements `_forward` and `_adjoint`.
+    """
+
     composition: ClassVar[Callable[[Operator, Operator], Operator]]  # the class of `A2 @ A1`; set by `compose.py`
     any_dtype: frozenset[str] = frozenset()  # tensors that are converted to the dtype of the data when they are used
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
     @in_own_modes
     def __call__(self, x: Tensor) -> Tensor:
+        """Compute Ax, `(n, *measurement)`, for x `(n, *event)`. Values that are not measured are 0."""
         self._check_batch(require_batch(x, "x"), "x")
         return self._forward(x)
 
     @in_own_modes
     def adjoint(self, y: Tensor) -> Tensor:
+        """Compute Aᵀy, `(n, *event)`, for y `(n, *measurement)`. Values that are not measured are ignored."""
         self._check_batch(require_batch(y, "y"), "y")
         return self._adjoint(y)
 

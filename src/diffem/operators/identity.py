@@ -8,6 +8,8 @@ from .spectrum import Spectrum
 
 
 class Identity(Operator):
+    """y = x: every entry of x `(n, *event)` is measured."""
+
     def _forward(self, x: Tensor) -> Tensor:
         return x
 

@@ -71,6 +71,7 @@ class Prior(nn.Module):
 
     @property
     def event_shape(self) -> tuple[int, ...]:
+        """The shape of a sample."""
         return tuple(self.mean.shape)
 
     def covariance(self) -> Covariance | None:
@@ -101,6 +102,7 @@ class Prior(nn.Module):
 
     @in_own_modes
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
+        """E[x | x_t], `(n, *event)`; sigma is a scalar or `(n,)`. `prior(x_t, sigma)` calls it."""
         return self.denoise(*require_state(x_t, sigma, self.mean, type(self).__name__))
 
     def sigmas(self, steps: int, sigma_min: float | None = None) -> Tensor:
@@ -127,7 +129,7 @@ class Prior(nn.Module):
         progress: bool | None = None,
         **options: Any,
     ) -> Tensor:
-        """Draw n samples of the prior, `(n, *event)`.
+        """Draw n samples of the prior, `(n, *event)`. The same seed gives the same samples.
 
         Args:
             n: Number of samples.
@@ -162,6 +164,13 @@ class Prior(nn.Module):
                 options are given. The attribute `method` of the result names it, and the logger "diffem" records the
                 reason.
             options: Options of the method (`solver`, `iterations`, `tolerance`, `guard`, ...).
+
+        Returns:
+            The posterior. `prior.posterior(obs).sample(draws=16)` draws from it, `(16, n, *event)`.
+
+        Raises:
+            InputError: If samples of the prior and of the observations differ in shape, or the method is unknown or
+                does not apply.
         """
         if not isinstance(obs, Observations):
             raise InputError(

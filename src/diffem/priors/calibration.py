@@ -80,6 +80,10 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
     Args:
         obs: Observations with independent noise of known level. Every group must observe the same kind of samples.
         groups: `(n,)`. Whole numbers, the group of each observation. The smallest is the reference.
+        seed: Seed of the random numbers.
+
+    Returns:
+        Gains and offsets with their standard errors; `.apply(obs, groups)` corrects observations.
 
     Raises:
         InputError: If the labels do not fit or are all the same, the noise is correlated or unknown, or the samples are

@@ -81,11 +81,19 @@ def fit_gaussian(
         batch_size: Observations per batch. Default: as many as need at most 256 MiB of temporary tensors (8 GiB on a
             GPU).
         start: A Gaussian with full covariance to start from, for instance of a fit to some of the observations.
+        seed: Seed of the random numbers.
+        sigma_min: Lowest noise level of draws with a sampler. Default: 1e-3 times the scale of x.
+        sigma_max: Highest noise level of such draws. Default: 1e2 times the scale of x.
         history: Receives the log-likelihood of every round.
+        progress: Whether to show a progress bar. Default: on a terminal.
         checkpoint: Function that is called with the state of the fit before every extrapolated step (three rounds).
         resume: Such a state of a fit with the same arguments. The result is bit-identical to that of the uninterrupted
             fit.
         device: Device of the computation. Default: that of the observations.
+
+    Raises:
+        InputError: If no observation measures anything, y comes from a `Channel`, the rank is not below the size of x,
+            or x is too large for a full covariance.
     """
     require_linear_gaussian(obs, "fit_gaussian", "Use priors.fit_channel_gaussian, which fits to estimates of x")
     _check_rank(rank, math.prod(obs.x_shape))

@@ -34,6 +34,13 @@ CALIBRATION = (1.0, -0.32, 0.24)  # coefficients of 1, h, h²: within 0.004 of t
 
 
 class DDIM(Sampler):
+    """DDIM and DDPM: the samplers `ddim`, `ddpm`, `ddim2` and `ddpm2`.
+
+    Args:
+        eta: Stochasticity, from 0 (deterministic, DDIM) to 1 (DDPM).
+        order: 1, or 2 for the calibrated second-order step, which takes no further evaluations.
+    """
+
     name: ClassVar[str] = "ddim"
     evaluations_per_step = 1
 

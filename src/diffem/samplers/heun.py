@@ -15,6 +15,8 @@ from .base import Denoise, Noise, Sampler
 
 
 class Heun(Sampler):
+    """Heun's method for the probability-flow ODE: deterministic, two evaluations per step."""
+
     name: ClassVar[str] = "heun"
     evaluations_per_step = 2
     noises_per_step = 0

@@ -23,6 +23,14 @@ from .ddim import DDIM
 
 
 class PredictorCorrector(Sampler):
+    """A DDIM step, then Langevin corrections.
+
+    Args:
+        corrections: Corrections per step; each is one evaluation.
+        tau: Size of a correction in units of the variance σ², in (0, 1).
+        down_to: Noise level below which no corrections are made.
+    """
+
     name: ClassVar[str] = "pc"
 
     def __init__(self, corrections: int = 1, tau: float = 0.1, down_to: float = 0.0) -> None:

@@ -30,7 +30,15 @@ DEFAULT_SAMPLER, DEFAULT_STEPS = "ddpm2", 128
 
 
 def get_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
-    """Make a sampler from its name and options. A sampler object is returned as it is, and takes no options."""
+    """Make a sampler, for example `get_sampler("tds", particles=16)`.
+
+    Args:
+        sampler: A name of `SAMPLERS`, or a sampler object, which is returned as it is.
+        options: Options of the named sampler.
+
+    Raises:
+        InputError: If the name is unknown, or the sampler does not take these options.
+    """
     if isinstance(sampler, Sampler):
         if options:
             raise InputError(f"a sampler object has its options already, got {options} besides; name the sampler")

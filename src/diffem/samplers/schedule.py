@@ -16,7 +16,7 @@ SIGMA_MIN, SIGMA_MAX = 1e-3, 1e2
 
 
 def schedule(steps: int, sigma_min: float = SIGMA_MIN, sigma_max: float = SIGMA_MAX) -> Tensor:
-    """`(steps + 1,)` decreasing noise levels in float64, both ends included."""
+    """Compute log-linear noise levels from `sigma_max` down to `sigma_min`, `(steps + 1,)` in float64."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise InputError(f"steps must be a positive integer, got {steps!r}")
     if not 0 < sigma_min < sigma_max < math.inf:
