@@ -5,7 +5,9 @@ import torch
 
 import diffem
 from diffem import priors
+from diffem.em.start import gaussian_start
 from diffem.priors.files import load_prior, save_prior
+from diffem.runs.recipe import load_recipe
 
 from .small import RECIPE, observations
 
@@ -32,6 +34,14 @@ def test_start_from_a_run_on_disk(tmp_path):
     again = diffem.fit(observations(), {**QUICK, "start": str(run.path)}, tmp_path / "second", progress=False)
     x = torch.ones(1, 4)
     assert torch.equal(diffem.load(again.path, 0)(x, 1.0), run.prior(x, 1.0))
+
+
+def test_a_rank_that_small_samples_do_not_have_is_a_full_covariance():
+    full, high = (
+        gaussian_start(load_recipe({**RECIPE, "gaussian": {"rounds": 4, **rank}}), observations(), torch.device("cpu"))
+        for rank in ({}, {"rank": 64})  # samples have 4 values
+    )
+    assert torch.equal(full[0].sample(8, seed=0), high[0].sample(8, seed=0))
 
 
 def test_a_start_of_another_shape_is_rejected(tmp_path):

@@ -54,6 +54,8 @@ def gaussian_start(
         The prior, and metrics of the fit.
     """
     options, history = recipe.gaussian, FitHistory()
+    if options.rank is not None and options.rank >= math.prod(obs.x_shape):
+        options = options.model_copy(update={"rank": None})  # that is a full covariance
     if is_simulated(obs):
         channel = fit_channel_gaussian(obs, options.rank, seed=recipe.seed)
         set_noise_range(channel, recipe, obs)

@@ -28,7 +28,12 @@ class Data(Open):
 class Gaussian(Section):
     """The Gaussian start."""
 
-    rank: int | None = Field(None, ge=1, le=MANY, description="rank of the covariance. Default: full covariance")
+    rank: int | None = Field(
+        None,
+        ge=1,
+        le=MANY,
+        description="rank of the covariance, below the number of values of x. Default: full covariance",
+    )
     rounds: int | None = Field(
         None,
         ge=1,
