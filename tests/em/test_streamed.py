@@ -12,8 +12,7 @@ from diffem.files import memory
 from diffem.files.arrays import array_rows
 from diffem.nn import MLP
 from diffem.observations.lazy import LazyObservations
-from diffem.runs.draws import DrawStore
-from diffem.runs.lap_draws import StoredDraws, lap_draws
+from diffem.runs.draws import DrawStore, StoredDraws, lap_draws
 from diffem.runs.recipe import Train
 from diffem.runs.rundir import RunDir
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from ..core.processes import ALONE, Processes
 from ..core.randomness import Stream
 from ..observations.lazy import LazyObservations
-from ..runs.draws import DrawStore
-from ..runs.lap_draws import StoredDraws
+from ..runs.draws import DrawStore, StoredDraws
 from .augment import Augment
 from .noise_law import NoiseLaw
 

@@ -17,7 +17,7 @@ from ..linalg import Covariance
 from ..observations.lazy import LazyNoise, LazyOperators
 from ..operators import Operator
 from ..priors import DiffusionPrior
-from ..runs.lap_draws import StoredDraws
+from ..runs.draws import StoredDraws
 from ..runs.recipe import Train
 from ..runs.schedule import largest
 from .augment import Augment

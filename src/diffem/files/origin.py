@@ -21,7 +21,7 @@ class Origin:
     Attributes:
         kind: The content of the file: "start" (unfinished Gaussian start), "prior", "training" (unfinished training),
             "optimizer", "draws", "losses" or "metrics".
-        run: The name of the run, see `runs/naming.py`.
+        run: The name of the run, see `runs/rundir.py`.
         seed: The run's seed.
         lap: The lap of this run, counted from its own start.
         observations: The range [first, end) of training observations that draws belong to; None for the other kinds.

@@ -20,19 +20,20 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.version import __version__
 from ..files.origin import Origin
-from ..files.reading import JSON_BYTES, parse_json, read_text, require_inside
+from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, require_inside
 from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, located, moved
 from .lap_metrics import wrong_number
-from .naming import run_name
 from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
 from .sources import SOURCES
 
 FORMAT = 3  # format of the folder: 2 added checksums to text files, 3 added the name of the run to every file
+# Keys that do not change the contents of a run's files: laps may be added, and observations have their own fingerprint.
+NOT_IN_NAME = {"name", "about", "laps", "data"}
 BEGUN = {".lock", "run.json"}  # files of a run that was stopped before it wrote its recipe
 
 
@@ -311,3 +312,15 @@ def _begun(name: str) -> bool:
 def _fingerprint(obs: Observations, info: dict[str, Any]) -> str:
     """Return the fingerprint of observations in the format of the run: up to format 2, of the tensors alone."""
     return data_fingerprint(obs) if info.get("format", 1) >= 3 else tensors_fingerprint(obs)
+
+
+def run_name(recipe: Recipe, observations: str, start: str | None) -> str:
+    """Return the name of a run: a hash of everything that determines its results.
+
+    Args:
+        recipe: The recipe, without the keys in `NOT_IN_NAME`.
+        observations: The fingerprint of the observations.
+        start: The fingerprint of a prior that was passed from Python to start from; None if there is none.
+    """
+    settings = {name: value for name, value in recipe.model_dump(mode="json").items() if name not in NOT_IN_NAME}
+    return json_checksum({"recipe": settings, "observations": observations, "start": start})[:32]
