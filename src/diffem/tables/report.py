@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..report.pictures import ACCENT, MUTED, new_figure, to_png
+from ..report.pictures import ACCENT, MUTED, data_url, new_figure, to_png
 from .assessment import ColumnAssessment
 from .columns import Column
 
@@ -110,7 +109,7 @@ def _picture(frame: pd.DataFrame, drawn: pd.DataFrame, column: Column) -> str:
     axis.set_yticks([])
     axis.spines[["top", "left", "right"]].set_visible(False)
     axis.tick_params(labelsize=7)
-    return "data:image/png;base64," + base64.b64encode(to_png(figure)).decode()
+    return data_url(to_png(figure))
 
 
 def _bars(axis: Any, observed: np.ndarray, imputed: np.ndarray, values: np.ndarray, labels: list[str]) -> None:
