@@ -124,7 +124,6 @@ def reconstruct(
     truth: Tensor | None = None,
     steps: int | None = None,
     batch: int | None = None,
-    captured: bool = False,
 ) -> Reconstruction:
     """Draw from the posterior of slices with the method and sampler of a recipe.
 
@@ -137,7 +136,6 @@ def reconstruct(
         truth: `(n, *event)`. The true images, if known.
         steps: Sampling steps. Default: those of the recipe.
         batch: Samples per batch. Default: that of the recipe, or chosen for the device.
-        captured: Replay the sampling steps as CUDA graphs.
 
     Returns:
         The reconstruction, on the CPU.
@@ -151,7 +149,6 @@ def reconstruct(
         seed=recipe.seed,
         lap=RECONSTRUCTION_LAP,
         batch_size=batch,
-        captured=captured,
         **recipe_sampling(prior, options),
     )
     x = x.cpu()
