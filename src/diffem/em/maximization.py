@@ -21,12 +21,11 @@ from ..runs.draws import StoredDraws
 from ..runs.recipe import Train
 from ..runs.schedule import largest
 from .augment import Augment
-from .conditioning import Instruments
+from .conditioning import Conditioning
 from .determined import determined
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
-from .simulating import Simulations
 from .trainer import Trainer
 from .training_blocks import BlockTraining, Checkpoint, TrainingRecord
 
@@ -56,7 +55,7 @@ def maximization(
     progress: bool | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
-    instruments: Instruments | Simulations | None = None,
+    instruments: Conditioning | None = None,
     begin: dict[str, Tensor] | None = None,
     keep: Callable[[dict[str, Tensor]], None] | None = None,
     first_step: int = 0,

@@ -22,9 +22,8 @@ from ..core.processes import ALONE, Processes
 from ..priors import DiffusionPrior
 from ..priors.preconditioning import preconditioning
 from ..runs.recipe import Train
-from .conditioning import Instruments
+from .conditioning import Conditioning
 from .measured_loss import MeasuredLoss
-from .simulating import Simulations
 
 
 def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
@@ -76,7 +75,7 @@ class Trainer:
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
         interruption: Interruption | None = None,
-        instruments: Instruments | Simulations | None = None,
+        instruments: Conditioning | None = None,
         lap: int = 0,
         first_step: int = 0,
     ) -> None:
