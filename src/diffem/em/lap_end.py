@@ -15,9 +15,8 @@ from .context import RunContext
 from .denoising import denoising_measures
 from .diagnosis import notes, warnings
 from .model_check import check_model
-from .shown import restore_pictures
 from .totals import totals
-from .watch import PICTURED, watch
+from .watch import PICTURED, restore_pictures, watch
 
 
 def conclude(

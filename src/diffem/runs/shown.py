@@ -6,14 +6,13 @@ training, `losses.json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import InputError
 from ..files.writing import array_bytes, digest, read_array, read_json, write_bytes, write_json
-from .repair import set_aside
 from .rundir import RunDir
 
 # smallest number of axes of (samples, *event) and (draws, observations, *event)
@@ -40,27 +39,6 @@ def read_shown(run: RunDir, lap: int, name: str, metrics: dict[str, Any] | None 
     if array.dtype.kind != "f" or array.ndim < AXES[name] or 0 in array.shape:
         raise InputError(f"{file} holds {array.dtype} {array.shape}; needed: numbers with {AXES[name]} axes or more")
     return array
-
-
-def restore_shown(run: RunDir, lap: int, make: dict[str, Callable[[], np.ndarray]]) -> None:
-    """Recompute the arrays of a finished lap that are missing or damaged.
-
-    Args:
-        run: The run.
-        lap: A finished lap.
-        make: For each file name, a function that returns the array.
-    """
-    metrics = run.lap_metrics(lap)
-    for name, array in make.items():
-        try:
-            read_shown(run, lap, name, metrics)
-        except InputError as error:
-            made = array()
-            if (file := run.file(lap, name)).exists():
-                set_aside(error, file)
-            files = metrics.get("files", {})
-            metrics["files"] = {**(files if isinstance(files, dict) else {}), **write_shown(run, lap, {name: made})}
-            run.finish_lap(lap, metrics)
 
 
 def write_losses(run: RunDir, lap: int, losses: list[tuple[int, float]]) -> None:
