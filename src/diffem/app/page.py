@@ -47,7 +47,6 @@ def build(viewer: Viewer, folder: Path) -> Any:
     """Build the page of a run.
 
     Args:
-        viewer: The run.
         folder: The folder in which Gradio stores uploads.
 
     Returns:

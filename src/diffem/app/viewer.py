@@ -28,7 +28,6 @@ class Viewer:
     """The finished laps of a run, their priors, and the run's observations.
 
     Args:
-        path: The run folder.
         observations: A file written by `Observations.save`, for runs that got their observations from Python; such a
             run does not contain them.
         device: Device of the priors. Default: CUDA if it is available.
@@ -114,7 +113,6 @@ class Viewer:
         """Read an array that the run saved after a lap.
 
         Args:
-            lap: A finished lap.
             name: `samples`, `(n, *event)`, or `posterior`, `(draws, observations, *event)`.
         """
         if name not in ("samples", "posterior"):

@@ -24,10 +24,7 @@ def write_checkpoint(
     """Write the state of a training.
 
     Args:
-        path: The file.
         done: The steps that are done.
-        state: The state of the trainer.
-        record: The record of the training.
         origin: The run and lap of the file; None for run folders of format 2 and earlier.
     """
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
@@ -41,7 +38,6 @@ def read_checkpoint(
     """Read the state of an interrupted training.
 
     Args:
-        path: The file.
         origin: The run and lap that the file must belong to; None does not check them.
 
     Returns:

@@ -96,10 +96,7 @@ class Simulations:
     """The channel of all observations, and the features of measurements that are simulated from draws.
 
     Args:
-        obs: The training observations.
         scale: The prior's scale, in which the trainer gives its samples.
-        seed: The seed of the run.
-        device: The device.
 
     Attributes:
         family: The features that the network depends on.

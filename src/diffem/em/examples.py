@@ -108,7 +108,6 @@ def draw_repeats(obs: LazyObservations, store: DrawStore, draws: int) -> Tensor 
     """How often an epoch uses each of `draws` draws, `(draws,)`; None if the observations have no weights.
 
     Args:
-        obs: The training observations.
         store: Their draws.
     """
     if obs[:1].read().repeats is None:

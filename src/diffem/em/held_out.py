@@ -34,7 +34,6 @@ def measure_held_out(
     """Return the metrics of a prior on observations that it was not trained on.
 
     Args:
-        prior: The prior.
         obs: Observations with at least one measured value each.
         draw: Returns posterior draws `(k, n, *event)` for observations.
         hidden_share: The fraction of the measured values that is hidden and predicted.
@@ -75,8 +74,6 @@ def measure_held_out_channel(
     """Return the metrics of a prior on observations of a channel that it was not trained on.
 
     Args:
-        prior: The prior.
-        obs: The observations.
         draw: Returns posterior draws `(k, n, *event)` for observations.
         samples: (m, *event). Samples of the prior.
         seed: The seed of the simulations.

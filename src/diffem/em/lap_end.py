@@ -25,9 +25,6 @@ def conclude(
     """Evaluate the prior of a lap and write the files that complete the lap.
 
     Args:
-        context: The run.
-        lap: The lap.
-        prior: The prior of the lap.
         metrics: The metrics of the E-step and M-step, which are added to.
         began: The time at which the lap began.
         unseen: Draws for held-out observations, `(n, *event)`; see `e_step.unseen_draws`.

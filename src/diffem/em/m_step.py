@@ -26,10 +26,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
     """Train the prior of a lap and save it; if it is saved already, load it.
 
     Args:
-        context: The run.
-        lap: The lap.
         before: The prior of the previous lap. Its network is trained in place.
-        store: The draws of the lap.
         metrics: The metrics of the lap, which are added to.
     """
     file, origin = context.run.prior_file(lap), context.run.origin("prior", lap)

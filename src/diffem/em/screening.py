@@ -85,8 +85,6 @@ def screen(x: Tensor, obs: Observations, threshold: float, bound: float) -> Scre
     """Screen draws x `(n, *event)`, one per observation.
 
     Args:
-        x: The draws.
-        obs: Their observations.
         threshold: The largest accepted χ² per measured value (`e_step.chi2`).
         bound: The largest accepted |x|.
     """

@@ -30,7 +30,6 @@ def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
     """Return the learning rate of every step, `(steps,)`.
 
     Args:
-        options: The M-step options of the recipe.
         steps: The number of optimizer steps.
         first: The step at which the optimizer is new, and the learning rate rises from 0.
     """
@@ -107,7 +106,6 @@ class Trainer:
         """Take one optimizer step and return the loss, `()`. Nothing is read back from the device.
 
         Args:
-            i: The number of the step.
             x: (n, *event). The augmented draws.
             log_sigma: (n,). Their noise levels relative to the scale.
             z: (n, *event). Their noise.

@@ -88,7 +88,6 @@ def trainer_state(piece: Piece, prior: DiffusionPrior) -> dict[str, Tensor]:
     """Return the weights of a piece as the state of a trainer without optimizer moments.
 
     Args:
-        piece: The piece.
         prior: The prior to train, whose network must have weights of the same shapes.
     """
     exported = load_export(piece.folder, prior.mean.device)

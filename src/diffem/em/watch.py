@@ -56,10 +56,8 @@ def watch(
     """Evaluate a prior and make the samples and draws that the report shows.
 
     Args:
-        prior: The prior.
         held_out: The held-out observations; None if there are none.
         shown: The observations in the pictures.
-        recipe: The recipe.
         batch: The number of samples per batch.
     """
     seed = recipe.seed
@@ -84,7 +82,6 @@ def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, floa
 
     Args:
         x: (n, *event). Prior samples.
-        obs: The real observations.
         seed: The seed of the simulated noise.
     """
     measured = None if obs.measured is None else obs.measured.expand_as(obs.y)

@@ -121,7 +121,6 @@ def survey_volume(volume: Volume, window: tuple[int, int] | None, estimate: bool
     """Determine the measured columns, the noise and the maximum of the selected slices, `chunk` of them at a time.
 
     Args:
-        volume: The volume.
         window: Height and width of the image; None for those of the file's reconstruction.
         estimate: Whether to estimate the noise covariance; otherwise the data are not whitened.
         chunk: Number of slices in memory at a time.

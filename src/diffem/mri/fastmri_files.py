@@ -77,7 +77,6 @@ class Volume:
     """One file, and the range of its slices that is used.
 
     Args:
-        path: The file.
         slices: Range [first, last) of slices; it is limited to those of the file.
 
     Raises:

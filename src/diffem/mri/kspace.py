@@ -73,7 +73,6 @@ def column_noise(index: Tensor, masks: Tensor, shape: tuple[int, ...], seed: int
         index: `(n,)`. Addresses of the slices.
         masks: `(n, W)`.
         shape: Shape of one column.
-        seed: Seed of the noise.
 
     Returns:
         `(columns, *shape)`, in the order of `take_columns`.

@@ -142,7 +142,6 @@ def cache_kspace(
     """Cache measured columns: in memory up to 1.5 GiB of k-space; on disk beyond that, or if `cache` is given.
 
     Args:
-        parts: The measurements.
         complex: Whether images are complex.
         size: Bytes of the k-space with all columns.
         cache: The cache folder. Default: `cache_folder()`.
@@ -218,7 +217,6 @@ def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> Kspac
     """Open the cache in a folder.
 
     Args:
-        folder: The cache folder.
         made_from: Must equal the key of the cache.
         fresh: Skip the verification of checksums, for a cache that was just built.
     """

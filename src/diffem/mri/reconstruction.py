@@ -194,7 +194,6 @@ def centre_window(truth: Tensor, size: int, sigma: float, seed: int) -> Observat
         truth: `(n, *event)`. The images.
         size: Side of the window.
         sigma: Noise level.
-        seed: Seed of the noise.
     """
     height, width = truth.shape[-2:]
     A = Crop((min(size, height), min(size, width)), (height, width))

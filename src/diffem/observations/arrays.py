@@ -138,7 +138,6 @@ def aligned(sigma: Any, y: Any) -> Any:
     Args:
         sigma: A pandas series whose labels are the columns or the rows of y, or a frame with the columns of y. Other
             values, and a series with the labels 0, 1, 2 …, are returned as they are.
-        y: The observations.
     """
     columns = list(getattr(y, "columns", ()))
     if not columns or not hasattr(sigma, "to_numpy"):

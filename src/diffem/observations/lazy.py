@@ -75,7 +75,6 @@ class ChangedSource:
     """The observations of a source, changed when they are read.
 
     Args:
-        source: The source.
         change: The change of observations, row by row.
         operators: What it does to their operators.
         name: The change in words, part of the hash of the observations.

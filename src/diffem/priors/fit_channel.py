@@ -66,8 +66,6 @@ def linearise(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Lineari
 
     Args:
         obs: The observations. Their parameters are used in turn.
-        prior: The prior.
-        seed: The seed of the simulation.
     """
     pairs = max(64, min(PAIRS, NUMBERS // math.prod(obs.x_shape)))
     index = torch.arange(pairs)

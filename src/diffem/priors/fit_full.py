@@ -139,7 +139,6 @@ class Selected(Full):
         """Prepare the model.
 
         Args:
-            batches: The observations.
             largest: Largest number of entries that an observation measures.
             amplified: Whether the noise of some values may be far above the signal.
         """

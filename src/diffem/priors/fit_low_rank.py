@@ -38,7 +38,6 @@ class LowRankModel:
         """Prepare the model.
 
         Args:
-            batches: The observations.
             rank: r.
             amplified: Whether the observations measure single entries, some of them with noise far above the signal.
         """

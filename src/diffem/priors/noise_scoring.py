@@ -49,7 +49,6 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
     """Estimate the noise levels of observations made with `sigma="learn"`.
 
     Args:
-        obs: The observations.
         fit: Fits a Gaussian with full covariance to observations with known noise, from a given one, in at most so many
             rounds.
         share: The number of observations over that of `obs`, if these are a part.

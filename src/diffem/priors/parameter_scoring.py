@@ -100,7 +100,6 @@ def score_parameters(obs: Observations, progress: bool | None = None) -> tuple[O
     """Estimate the parameters to learn of the operators of observations, from their first values.
 
     Args:
-        obs: The observations.
         progress: Whether to show a progress bar.
 
     Returns:

@@ -135,7 +135,6 @@ class Logging:
     """Log the laps of a run.
 
     Args:
-        folder: The run folder.
         names: Names of loggers, validated by `require_loggers`.
     """
 

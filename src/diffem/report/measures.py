@@ -12,7 +12,6 @@ def columns(metrics: list[dict[str, Any]], clean: bool = False) -> list[Metric]:
     """Return the metrics that the table shows: those that have a heading and values.
 
     Args:
-        metrics: The metrics of all laps.
         clean: Whether the run was trained on clean samples of x.
     """
     laps = [with_parameters(lap) for lap in metrics]

@@ -163,7 +163,6 @@ class StoredDraws:
     The constructor verifies the checksum of every shard. Indexing returns a tensor on `device`.
 
     Args:
-        store: The shards.
         device: Device of the returned tensors.
 
     Raises:

@@ -119,7 +119,6 @@ def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
     """The folder to search for the module of a data source that a recipe names.
 
     Args:
-        source: The source, `module:function`.
         recipe: The recipe as the user passed it to `fit`: the path of a file, or a mapping.
         changes: The recipe keys that the user set.
 

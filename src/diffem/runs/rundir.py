@@ -167,7 +167,6 @@ class RunDir:
         The recipe may have more laps than that of the folder, and other paths of the same data.
 
         Args:
-            recipe: The recipe.
             obs: The observations of the run.
             start: The fingerprint of a prior passed from Python to start from.
 

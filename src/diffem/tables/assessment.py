@@ -78,7 +78,6 @@ def assess(
     """Assess an imputer that was fitted to a table without its hidden values.
 
     Args:
-        imputer: The imputer.
         frame: The table, `(n, columns)`.
         hidden: Which of its values were hidden, `(n, columns)`.
         draws: Per hidden value.

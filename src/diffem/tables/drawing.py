@@ -58,11 +58,8 @@ def draw(
     The random numbers of a row follow from its values: a row is imputed in the same way in any table and at any place.
 
     Args:
-        priors: The priors.
-        z: The rows.
         draws: Per row.
         steps: Of a draw.
-        seed: Of the random numbers.
         numeric: `(size,)`, which coordinates of rows `(size, ...)` hold numbers; all if None.
     """
     x = np.zeros((draws, *z.shape), dtype=np.float32)
@@ -100,7 +97,6 @@ def expectation(
         posterior: Of the observations.
         drawn: Draws from it.
         numeric: `(size,)`, which coordinates of samples `(size, ...)` hold numbers; all if None.
-        seed: Of the random numbers.
         index: Addresses of the observations, `(n,)`.
     """
     if isinstance(posterior.prior, GaussianPrior):

@@ -43,8 +43,6 @@ def predict(encoding: Encoding, k: int, drawn: Draws, rows: np.ndarray, exponent
     """The predictions of gaps in column k.
 
     Args:
-        encoding: Of the table.
-        k: The column.
         drawn: Draws of the rows with a gap there.
         rows: Their places in the table, `(gaps,)`.
         exponent: Of probabilities (`calibration.py`).

@@ -48,8 +48,6 @@ def check_model(
         prior: The prior of lap 0; the check needs a Gaussian one.
         train: The observations that it was fitted to, of which at most `CHECKED` are read.
         held_out: The held-out observations, for the check of the pairing with low-rank Gaussians; None for none.
-        recipe: The recipe.
-        device: The device.
     """
     check = ModelCheck()
     if not isinstance(prior, GaussianPrior):

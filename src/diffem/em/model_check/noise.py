@@ -87,9 +87,7 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
     """Compare noise levels on some observations; return a reason if that is not possible.
 
     Args:
-        obs: The observations.
         options: The options of the Gaussian start.
-        seed: The seed of the fits.
     """
     if options.rank is not None:  # with a low-rank covariance the correct noise level need not fit best
         return "that takes a Gaussian start with a full covariance, without gaussian.rank"
