@@ -17,7 +17,7 @@ from ..core.randomness import Stream
 from ..em.expectation import posterior_from_recipe, recipe_sampling
 from ..em.screening import acceptable, largest_plausible
 from ..metrics import coverage, psnr
-from ..metrics.ssim import ssim
+from ..metrics.images import ssim
 from ..observations import Observations, Problem
 from ..operators import Crop
 from ..priors import GaussianPrior, Prior
