@@ -23,8 +23,8 @@ from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .batches import MicroBatches
 from .conditioning import Conditioning, Instruments, Simulations
-from .learners import unknowns_of
 from .screening import largest_plausible
+from .unknowns import unknowns_of
 from .watch import split
 
 Say = Callable[[str, dict[str, Any]], None]  # receives the name and the data of an event
