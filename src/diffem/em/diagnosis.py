@@ -170,8 +170,6 @@ def rejections(history: History, recipe: Recipe, advise: bool = True) -> list[st
     if lap["lap"] < 2 or rejected <= recipe.watch.rejected or beyond_bound(history, recipe):
         return []
     train = "raise train.first_steps or train.steps"
-    if "misfit" not in lap:  # earlier versions did not record causes
-        return [f"{rejected:.1%} of the draws were rejected: {train}, or e_step.redraws"]
     shares = {name: lap.get(name, 0.0) for name in ("not_finite", "misfit", "outside")}
     shares["implausible"] = rejected - sum(shares.values())
     cause = max(shares, key=lambda name: shares[name])

@@ -56,11 +56,11 @@ def read_losses(run: RunDir, laps: Iterable[int]) -> tuple[list[float], list[flo
         if not (file := run.file(lap, "losses.json")).is_file():
             continue
         held, origin = read_json(file), run.origin("losses", lap)
-        entries = held.get("losses") if isinstance(held, dict) else held  # a list until format 2
+        entries = held.get("losses") if isinstance(held, dict) else None
         if not isinstance(entries, list) or not entries or not all(map(_is_point, entries)):
             raise InputError(f"{file} does not hold losses: pairs of step and loss")
         if origin is not None:
-            origin.require(held.get("origin") if isinstance(held, dict) else None, file)
+            origin.require(held.get("origin"), file)
         steps += [done + step for step, _ in entries]
         losses += [loss for _, loss in entries]
         done = steps[-1]

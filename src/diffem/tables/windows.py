@@ -15,7 +15,6 @@ import pandas as pd
 
 from ..core.errors import InputError
 
-REGULAR = 1e-6  # differences of times that agree to this relative accuracy are equal
 LARGEST = 1 << 26  # points of a grid
 
 
