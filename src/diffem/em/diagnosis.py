@@ -134,7 +134,7 @@ def other_scale(lap: Lap, level: float) -> list[str]:
 def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     """Draws exceed the bound in every attempt: the bound excludes data.
 
-    A bad network can also be the cause. The first lap, whose draws from the Gaussian start are exact, tells them apart.
+    A bad network can also be the cause, but not in the first lap, whose draws from the Gaussian start are exact.
     """
     lap = history[-1]
     stuck, outside, bound = float(lap.get("stuck", 0)), float(lap.get("outside", 0)), lap.get("bound")

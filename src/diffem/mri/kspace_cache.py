@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from ..operators import Fourier
 from .kspace import operator, put_columns
 
 FORMAT = "diffem-kspace-1"
+MEMORY = 3 << 29  # bytes; more k-space is cached on disk
 DTYPES = {"columns": "<f4", "masks": "|b1", "sigma": "<f8", "coils": "<f4", "reference": "<f4"}
 
 
@@ -126,14 +128,9 @@ class KspaceCache:
 
 
 def _as_tensor(array: np.ndarray) -> Tensor:
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)  # mapped read-only, and never written to
-
-
-MEMORY = 3 << 29  # bytes; more k-space is cached on disk
 
 
 def cache_kspace(

@@ -1,7 +1,7 @@
 """Conversion of NumPy arrays, pandas frames, lists of arrays and indexable data sets to tensors.
 
-Nothing is rounded here: integers become the smallest floating-point type that holds them exactly, float64 stays
-    float64.
+Nothing is rounded here: integers become the smallest floating-point type that represents them exactly, and float64
+stays float64.
 """
 
 from __future__ import annotations

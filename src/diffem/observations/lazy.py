@@ -114,7 +114,7 @@ class LazyObservations(Observations):
 
     @property
     def digest(self) -> str | None:
-        """See `Observations.adaptive`."""
+        """See `Source.digest`."""
         return self._source.digest
 
     def read(self) -> Observations:
