@@ -62,11 +62,6 @@ class Gain:
         """Whether this level fits significantly worse."""
         return self.fitted < -self.settled
 
-    @property
-    def significance(self) -> float:
-        """The gain on unseen observations in standard errors."""
-        return float(self.unseen) / self.unseen.standard_error if self.unseen.standard_error > 0 else 0.0
-
 
 @dataclass(frozen=True)
 class NoiseEvidence:
