@@ -15,9 +15,14 @@ from torch import Tensor
 from ..core.randomness import Stream
 from ..linalg import dot
 from ..metrics.estimate import clustered_mean
-from ..metrics.evidence import exact_hidden_log_densities, hidden_coverage, hidden_log_densities, hide
+from ..metrics.evidence import (
+    exact_hidden_log_densities,
+    hidden_coverage,
+    hidden_log_densities,
+    hidden_spread,
+    hide,
+)
 from ..metrics.simulated import simulated_distance, simulated_fit, simulation_scores
-from ..metrics.spread import hidden_spread
 from ..observations import Observations
 from ..observations.scale import last_level
 from ..operators import Channel
