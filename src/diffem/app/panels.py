@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from html import escape
 from typing import Any
@@ -49,13 +48,8 @@ def _image(x: np.ndarray) -> np.ndarray:
 
 def encode(rgb: np.ndarray) -> str:
     """Encode a picture as a PNG data URL; small pictures are enlarged without interpolation."""
-    from PIL import Image
-
-    image = Image.fromarray((255 * np.clip(rgb, 0, 1)).round().astype(np.uint8))
-    factor = max(1, -(-SIDE // max(image.size)))
-    buffer = io.BytesIO()
-    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
-    return pictures.data_url(buffer.getvalue())
+    pixels = (255 * np.clip(rgb, 0, 1)).round().astype(np.uint8)
+    return pictures.data_url(pictures.pixels_png(pixels, max(1, -(-SIDE // max(rgb.shape[:2])))))
 
 
 def figure(source: str, caption: str, kind: str = "") -> str:

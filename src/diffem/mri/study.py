@@ -183,12 +183,8 @@ def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero
             panels += [np.abs(mean - truth), truth]
         for axis, panel, name in zip(row, panels, titles, strict=True):
             warm = name in ("std", "|mean − truth|")
-            axis.imshow(
-                panel, cmap="magma" if warm else "gray", vmin=0, vmax=top if warm else 1, interpolation="nearest"
-            )
-            axis.set(xticks=[], yticks=[])
-            for spine in axis.spines.values():
-                spine.set_visible(False)
+            colours = {"cmap": "magma", "vmax": top} if warm else {"cmap": "gray", "vmax": 1}
+            pictures.show_image(axis, panel, vmin=0, interpolation="nearest", **colours)
             if r == 0:
                 axis.set_title(name, fontsize=9)
         row[0].set_ylabel(part.name, fontsize=9)

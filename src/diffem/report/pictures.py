@@ -31,6 +31,23 @@ def to_png(figure: Any) -> bytes:
     return buffer.getvalue()
 
 
+def show_image(axis: Any, image: np.ndarray, **options: Any) -> None:
+    """Draw an image without ticks and frame; options: those of `imshow`."""
+    axis.imshow(image, **options)
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def pixels_png(pixels: np.ndarray, factor: int) -> bytes:
+    """Encode pixels, uint8 `(H, W)` or `(H, W, 3)`, enlarged by a whole factor without interpolation."""
+    from PIL import Image
+
+    image, buffer = Image.fromarray(pixels), io.BytesIO()
+    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def data_url(png: bytes) -> str:
     """The address of a PNG that is embedded in a page."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
@@ -85,15 +102,9 @@ def grid(x: np.ndarray, columns: int = 16, levels: tuple[float, float] | None = 
 
 def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> bytes:
     """Draw pixels without axes and without interpolation; NaN is white."""
-    from PIL import Image
-
     bright = between(canvas, low, high)
     shown = np.where(np.isnan(bright), 1.0, bright)
-    image = Image.fromarray((255 * shown).astype(np.uint8))
-    factor = max(1, round(scale))
-    buffer = io.BytesIO()
-    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
-    return buffer.getvalue()
+    return pixels_png((255 * shown).astype(np.uint8), max(1, round(scale)))
 
 
 def _box(values: np.ndarray) -> tuple[float, float]:
@@ -180,10 +191,7 @@ def posterior(
             if image.ndim == 3 or not is_std:
                 axis.set_facecolor("#dfe4ea")
             bright = between(image, 0 if is_std else low, top if is_std else high)
-            axis.imshow(bright, cmap="magma" if is_std else "gray", vmin=0, vmax=1)
-            axis.set(xticks=[], yticks=[])
-            for spine in axis.spines.values():
-                spine.set_visible(False)
+            show_image(axis, bright, cmap="magma" if is_std else "gray", vmin=0, vmax=1)
             if r == 0:
                 axis.set_title(titles[c], fontsize=9)
     return to_png(figure)

@@ -63,9 +63,8 @@ def python_problem(source: str, seed: int, options: dict[str, Any], folder: Path
 
 
 def _module(name: str, folder: Path) -> Any:
-    top, found = name.split(".")[0], None
-    with _first_in_path(folder):
-        found = PathFinder.find_spec(top, [str(folder)])
+    top = name.split(".")[0]
+    found = PathFinder.find_spec(top, [str(folder)])
     loaded = getattr(sys.modules.get(top), "__file__", None)
     if found is not None and loaded and found.origin and not os.path.samefile(loaded, found.origin):
         raise InputError(
