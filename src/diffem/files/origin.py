@@ -53,6 +53,17 @@ class Origin:
                 raise ForeignFileError(f"{path} belongs elsewhere: it names {given}, this place needs {needed}")
 
 
+def stamped(values: dict[str, Any], origin: Origin | None) -> dict[str, Any]:
+    """Add the origin to the values of a file; None leaves them unchanged (run folders of format 2 and earlier)."""
+    return values if origin is None else {**values, "origin": origin.note()}
+
+
+def require_origin(values: dict[str, Any], origin: Origin | None, path: StrPath) -> None:
+    """Raise a `ForeignFileError` if the values of a file name another origin; None skips the comparison."""
+    if origin is not None:
+        origin.require(values.get("origin"), path)
+
+
 def _words(name: str, value: Any) -> str:
     if name == "observations" and isinstance(value, list) and len(value) == 2:
         return f"observations {str(value[0])[:20]} to {str(value[1])[:20]} (exclusive)"

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.errors import ForeignFileError, InputError
 from ..files import memory
 from ..files.arrays import array_rows
-from ..files.origin import Origin
+from ..files.origin import Origin, require_origin, stamped
 from ..files.reading import require_inside
 from ..files.rows import RowsInFile
 from ..files.writing import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
@@ -87,9 +87,8 @@ class DrawStore:
             report: Statistics of the shard.
         """
         array_file, report_file = self._files(k)
-        data, origin = array_bytes(x.detach().cpu().numpy()), self.origin(k)
-        named = {} if origin is None else {"origin": origin.note()}
-        write_json(report_file, {**report, "sha256": digest(data), **named})
+        data = array_bytes(x.detach().cpu().numpy())
+        write_json(report_file, stamped({**report, "sha256": digest(data)}, self.origin(k)))
         write_bytes(array_file, data)
 
     def read(self, k: int) -> Tensor:
@@ -119,8 +118,7 @@ class DrawStore:
         wrong = [name for name, value in report.items() if name not in OTHERS and not isinstance(value, int | float)]
         if wrong:
             raise InputError(f"{file} is not the report of a shard: {', '.join(wrong)} must be numbers")
-        if (origin := self.origin(k)) is not None:
-            origin.require(report.get("origin"), file)
+        require_origin(report, self.origin(k), file)
         return report
 
     def reports(self) -> Iterator[dict[str, Any]]:

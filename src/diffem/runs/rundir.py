@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.version import __version__
-from ..files.origin import Origin
+from ..files.origin import Origin, require_origin, stamped
 from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, require_inside
 from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
@@ -266,8 +266,7 @@ class RunDir:
 
     def finish_lap(self, k: int, metrics: dict[str, Any]) -> None:
         """Write the metrics of lap k, as the last of its files: the lap is then finished."""
-        origin = self.origin("metrics", k)
-        metrics = metrics if origin is None else {**metrics, "origin": origin.note()}
+        metrics = stamped(metrics, self.origin("metrics", k))
         others = [self.lap_metrics(j) for j in range(self.recipe().last_lap + 1) if j != k and self.done(j)]
         log = sorted([*others, metrics], key=lambda m: m["lap"])
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(m) + "\n" for m in log))
@@ -279,12 +278,11 @@ class RunDir:
 
     def lap_metrics(self, k: int) -> dict[str, Any]:
         """Read and validate the metrics of lap k."""
-        file, origin = self.metrics_file(k), self.origin("metrics", k)
+        file = self.metrics_file(k)
         metrics = read_json(file)
         if not isinstance(metrics, dict) or metrics.get("lap") != k or isinstance(metrics["lap"], bool):
             raise InputError(f"{file} does not contain the metrics of lap {k}")
-        if origin is not None:
-            origin.require(metrics.get("origin"), file)
+        require_origin(metrics, self.origin("metrics", k), file)
         if (key := wrong_number(metrics)) is not None:
             raise InputError(f"{file}: {key} should be a number, got {type(metrics[key]).__name__}")
         for name in ("predictive_each", "simulation_each"):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InputError
+from ..files.origin import require_origin
 from ..files.writing import array_bytes, digest, read_array, read_json, write_bytes, write_json
 from .rundir import RunDir
 
@@ -55,12 +56,11 @@ def read_losses(run: RunDir, laps: Iterable[int]) -> tuple[list[float], list[flo
     for lap in laps:
         if not (file := run.file(lap, "losses.json")).is_file():
             continue
-        held, origin = read_json(file), run.origin("losses", lap)
+        held = read_json(file)
         entries = held.get("losses") if isinstance(held, dict) else None
         if not isinstance(entries, list) or not entries or not all(map(_is_point, entries)):
             raise InputError(f"{file} does not hold losses: pairs of step and loss")
-        if origin is not None:
-            origin.require(held.get("origin"), file)
+        require_origin(held, run.origin("losses", lap), file)
         steps += [done + step for step, _ in entries]
         losses += [loss for _, loss in entries]
         done = steps[-1]
