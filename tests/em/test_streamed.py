@@ -52,7 +52,7 @@ def trained(draws, **options):
     torch.manual_seed(0)
     prior = priors.DiffusionPrior(MLP((4,), (16,), 8, dropout=0.1), sigma_min=0.02, sigma_max=20.0)
     record = maximization(prior, draws, Train(steps=20, batch=24), steps=20, seed=0, lap=1, progress=False, **options)
-    return [record.last_loss, *(p.detach() for p in prior.network.parameters())]
+    return [record.losses[-1][1], *(p.detach() for p in prior.network.parameters())]
 
 
 def same(a, b):

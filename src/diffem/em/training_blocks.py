@@ -38,11 +38,6 @@ class TrainingRecord:
     losses: list[tuple[int, float]] = field(default_factory=list)
     rollbacks: int = 0
 
-    @property
-    def last_loss(self) -> float:
-        """The last entry of `losses`; NaN if there is none."""
-        return self.losses[-1][1] if self.losses else math.nan
-
 
 Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]  # (steps done, trainer state, record)
 
