@@ -33,7 +33,6 @@ from diffem import Observations, operators, priors
 from diffem.datasets.digits import images
 from diffem.em.evaluation import posterior_draws
 from diffem.em.screening import largest_plausible
-from diffem.observations import Problem
 from diffem.priors.parameter_scoring import score_parameters
 from diffem.runs.rundir import RunDir
 
@@ -106,7 +105,7 @@ def run_width(first: float | None, seed: int, folder: Path) -> dict[str, Any]:
     name = "given" if first is None else f"{first:g}"
     run = diffem.fit(obs, "digits", folder / f"width-{name}", seed, changes=SHORTER, progress=False, report=False)
     recipe, bound = RunDir(run.path).recipe(), largest_plausible(run.load(0), None)
-    drawn = posterior_draws(run.prior, Problem(obs), recipe, DRAWS, bound)
+    drawn = posterior_draws(run.prior, obs, recipe, DRAWS, bound)
     row = {"case": f"width-{name}", "seed": seed, "mse_draw": float((drawn - x).square().mean())}
     row |= {"mse_mean": float((drawn.mean(0) - x).square().mean()), "seconds": sum(lap["seconds"] for lap in run.laps)}
     if first is None:

@@ -32,7 +32,6 @@ from diffem.core.randomness import Stream
 from diffem.em.evaluation import posterior_draws
 from diffem.em.screening import largest_plausible
 from diffem.metrics.distances import sliced_wasserstein
-from diffem.observations import Problem
 from diffem.runs.rundir import RunDir
 
 from .record import RESULTS, merge, record
@@ -131,10 +130,10 @@ def measure(
     part, truth = obs[rows], x[rows]
     bound = largest_plausible(run.load(0), recipe.e_step.bound)
     for lap in range(1, recipe.last_lap):  # the course, from a single draw
-        drawn = posterior_draws(run.load(lap), Problem(part), recipe, 1, bound)
+        drawn = posterior_draws(run.load(lap), part, recipe, 1, bound)
         row[f"mse_draw_lap{lap}"] = float((drawn[0] - truth).square().mean())
     for lap, name in ((0, "_start"), (recipe.last_lap, "")):
-        drawn = posterior_draws(run.load(lap), Problem(part), recipe, DRAWS, bound)
+        drawn = posterior_draws(run.load(lap), part, recipe, DRAWS, bound)
         row[f"mse_draw{name}"] = float((drawn - truth).square().mean())
         row[f"mse_mean{name}"] = float((drawn.mean(0) - truth).square().mean())
     seen = channel[rows]

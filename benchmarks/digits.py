@@ -32,8 +32,8 @@ def measure(seed: int, folder: Path, changes: dict[str, Any] | None = None) -> d
     truth, obs = problem.reference, problem.obs
     bound = largest_plausible(diffem.load(folder, 0), recipe.e_step.bound)
     gaussian = diffem.load(folder, 0)
-    final = posterior_draws(run.prior, problem, recipe, 16, bound)
-    start_draws = posterior_draws(gaussian, problem, recipe, 1, 1e9)
+    final = posterior_draws(run.prior, problem.obs, recipe, 16, bound)
+    start_draws = posterior_draws(gaussian, problem.obs, recipe, 1, 1e9)
     index, _ = split(len(obs), recipe.watch.held_out)
     laps = []
     for k in range(1, recipe.laps + 1):

@@ -22,7 +22,6 @@ from diffem import Observations, operators
 from diffem.em.evaluation import posterior_draws
 from diffem.em.screening import largest_plausible
 from diffem.metrics import mse_unmeasured
-from diffem.observations import Problem
 from diffem.runs.rundir import RunDir
 
 from .blurs import images
@@ -63,7 +62,7 @@ def measure(arguments: argparse.Namespace, missing: float, case: str) -> dict[st
     row: dict[str, Any] = {"missing": missing, "case": case, "seed": arguments.seed}
     some, truth = corrupted[:EVALUATED], truth[:EVALUATED]
     for lap, kind in ((0, "gaussian"), (None, "learned")):
-        drawn = posterior_draws(run.load(lap), Problem(some), recipe, DRAWS, bound)
+        drawn = posterior_draws(run.load(lap), some, recipe, DRAWS, bound)
         row[f"mse_draw_{kind}"] = sum(mse_unmeasured(x, truth, some) for x in drawn) / DRAWS
         row[f"mse_mean_{kind}"] = mse_unmeasured(drawn.mean(0), truth, some)
     return row | {"seconds": sum(lap["seconds"] for lap in run.laps), "corrupted": len(corrupted), "clean": CLEAN}

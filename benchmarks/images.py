@@ -33,7 +33,7 @@ from diffem.datasets import cifar10
 from diffem.em.run import Run
 from diffem.metrics import LPIPS, crps, load_lpips, psnr
 from diffem.metrics.calibration import predictive_coverage
-from diffem.metrics.ssim import ssim
+from diffem.metrics.images import ssim
 from diffem.priors import DiffusionPrior
 
 from .record import RESULTS, ROOT, earlier, record

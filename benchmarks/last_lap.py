@@ -52,7 +52,12 @@ def trained_again(share: float, stream: int, arguments: argparse.Namespace) -> d
         progress=False,
     )
     x = prior.sample(arguments.samples, steps=arguments.steps, seed=1, progress=False)
-    row = {"measured": share, "stream": stream, "loss": training.last_loss, "prior_along": along_truth(x, recipe.seed)}
+    row = {
+        "measured": share,
+        "stream": stream,
+        "loss": training.losses[-1][1],
+        "prior_along": along_truth(x, recipe.seed),
+    }
     print(row, f"({time.monotonic() - started:.0f} s)", flush=True)
     return row
 

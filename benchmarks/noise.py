@@ -20,7 +20,6 @@ from diffem.datasets.digits import digits, images
 from diffem.em.evaluation import posterior_draws
 from diffem.em.screening import largest_plausible
 from diffem.metrics import mse_unmeasured
-from diffem.observations import Problem
 from diffem.runs.rundir import RunDir
 
 from .record import record
@@ -34,7 +33,7 @@ def draw_error(folder: Path, obs: Observations, truth: torch.Tensor) -> float:
     """Mean squared error of one posterior draw on missing pixels."""
     prior, recipe = diffem.load(folder), RunDir(folder).recipe()
     bound = largest_plausible(diffem.load(folder, 0), recipe.e_step.bound)
-    drawn = posterior_draws(prior, Problem(obs), recipe, DRAWS, bound)
+    drawn = posterior_draws(prior, obs, recipe, DRAWS, bound)
     return sum(mse_unmeasured(x, truth, obs) for x in drawn) / DRAWS
 
 

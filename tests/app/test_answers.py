@@ -10,26 +10,27 @@ import torch
 
 import diffem
 from diffem import InputError, operators
-from diffem.app import drawing, observing, panels, status, upload
+from diffem.app import drawing, observing, panels, status
 from diffem.app.viewer import Viewer
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 
 from .conftest import png
+from .test_decoding import sample
 
 
 class TestUploads:
     def test_a_picture_of_a_digit_is_that_digit(self, digit, picture):
         """Enlarged four times and averaged back: only the rounding to 256 grey levels of a range of width 4 is lost."""
-        x = upload.read_upload(picture, (8, 8), (-2.0, 2.0))
+        x = sample(picture, (8, 8), (-2.0, 2.0))
         assert torch.allclose(x, torch.from_numpy(digit), atol=4 / 255 / 2 + 1e-6)
-        inverted = upload.read_upload(picture, (8, 8), (-2.0, 2.0), invert=True)
+        inverted = sample(picture, (8, 8), (-2.0, 2.0), invert=True)
         assert torch.allclose(inverted, -x, atol=1e-5)
 
     @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (2, 8, 8), (3, 8, 8)])
     @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1"])
     def test_any_picture_takes_the_shape_of_a_sample(self, digit, shape, mode):
-        x = upload.read_upload(png(digit, mode), shape, (-2.0, 2.0))
+        x = sample(png(digit, mode), shape, (-2.0, 2.0))
         assert x.shape == shape
         assert x.abs().max() <= 2
         if shape == (2, 8, 8):  # complex samples: black is zero, and the phase is zero
@@ -38,13 +39,13 @@ class TestUploads:
 
     def test_an_oblong_picture_is_cut_about_its_centre(self, digit):
         wide = np.concatenate([np.full((8, 4), -2.0), digit, np.full((8, 4), 2.0)], 1)
-        x = upload.read_upload(png(wide), (8, 8), (-2.0, 2.0))
+        x = sample(png(wide), (8, 8), (-2.0, 2.0))
         assert torch.allclose(x, torch.from_numpy(digit), atol=4 / 255 / 2 + 1e-6)
 
     def test_an_array_is_not_converted(self, digit):
         file = io.BytesIO()
         np.save(file, digit.astype(np.float64))
-        assert torch.equal(upload.read_upload(file.getvalue(), (8, 8), (0.0, 1.0)), torch.from_numpy(digit))
+        assert torch.equal(sample(file.getvalue(), (8, 8), (0.0, 1.0)), torch.from_numpy(digit))
 
     def test_bad_files_are_rejected_with_a_message(self, picture, digit):
         def array(value):
@@ -68,9 +69,9 @@ class TestUploads:
             (huge.getvalue(), "35184372088832 bytes"),  # rejected before memory is allocated
         ]:
             with pytest.raises(InputError, match=words):
-                upload.read_upload(data, (8, 8), levels)
+                sample(data, (8, 8), levels)
         with pytest.raises(InputError, match="not an image"):
-            upload.read_upload(picture, (5,), levels)
+            sample(picture, (5,), levels)
 
     def test_too_large_a_picture_is_rejected_before_it_is_decoded(self):
         """A few hundred bytes of PNG can claim any number of pixels."""
@@ -83,7 +84,7 @@ class TestUploads:
         header = struct.pack(">IIBBBBB", 12_000, 12_000, 8, 0, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
         with pytest.raises(InputError, match="12000×12000 pixels, the limit is 64 million"):
-            upload.read_upload(bomb, (8, 8), (-2.0, 2.0))
+            sample(bomb, (8, 8), (-2.0, 2.0))
 
 
 class TestOperators:
@@ -144,7 +145,7 @@ class TestDraws:
 
     @pytest.mark.parametrize("kind", observing.OPERATORS)
     def test_an_uploaded_picture_through_every_operator(self, viewer, picture, kind):
-        x = upload.read_upload(picture, viewer.event_shape, viewer.range)
+        x = sample(picture, viewer.event_shape, viewer.range)
         observed = observing.corrupt(x, observing.make_operator(kind, (8, 8)), sigma=0.2)
         c = drawing.condition(viewer, 2, observed, draws=3, steps=8)
         assert torch.isfinite(c.draws).all()

@@ -10,13 +10,18 @@ import torch
 from PIL import Image, ImageFile
 
 from diffem import InputError
-from diffem.app.upload import decode, read_upload
+from diffem.app.upload import decode
 from diffem.files.decoding import opened_picture, picture_format
 from diffem.mri.image_files import read_images
 
 LEVELS = (-2.0, 2.0)
 COLOURS = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
 PICTURE = Image.fromarray(COLOURS)
+
+
+def sample(data, event_shape, levels, **options):
+    """The sample in the content of an uploaded file."""
+    return decode(data, event_shape).sample(event_shape, levels, **options)
 
 
 def saved(image, kind, **options):
@@ -32,7 +37,7 @@ def grey(value, mode="L"):
 class TestFormats:
     @pytest.mark.parametrize(("kind", "options"), [("PNG", {}), ("WEBP", {"lossless": True})])
     def test_lossless_pictures_are_what_was_saved(self, kind, options):
-        x = read_upload(saved(PICTURE, kind, **options), (3, 8, 8), (0.0, 255.0))
+        x = sample(saved(PICTURE, kind, **options), (3, 8, 8), (0.0, 255.0))
         assert torch.equal(x, torch.from_numpy(COLOURS).movedim(-1, 0).float())
 
     def test_jpeg_and_lossy_webp(self):
@@ -40,7 +45,7 @@ class TestFormats:
             data = saved(grey((77, 77, 77), "RGB"), kind)
             assert picture_format(data) == kind
             # conversion to YCbCr and back rounds: two of 256 levels
-            assert (read_upload(data, (8, 8), (0.0, 255.0)) - 77).abs().max() <= 2
+            assert (sample(data, (8, 8), (0.0, 255.0)) - 77).abs().max() <= 2
 
     @pytest.mark.parametrize(
         "kind",
@@ -83,16 +88,16 @@ class TestFormats:
 class TestValues:
     def test_sixteen_bits_are_scaled_not_clipped(self):
         values = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
-        x = read_upload(saved(Image.fromarray(values), "PNG"), (8, 8), (0.0, 1.0))
+        x = sample(saved(Image.fromarray(values), "PNG"), (8, 8), (0.0, 1.0))
         assert torch.allclose(x, torch.from_numpy(values.astype(np.float32) / 65535), atol=1e-6)
-        colour = read_upload(saved(Image.fromarray(values), "PNG"), (3, 8, 8), (0.0, 1.0))
+        colour = sample(saved(Image.fromarray(values), "PNG"), (3, 8, 8), (0.0, 1.0))
         assert torch.equal(colour, x.expand(3, 8, 8))
 
     @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
     def test_transparent_pixels_are_white(self, kind):
         ink = np.zeros((8, 8, 4), np.uint8)
         ink[2:4, 2:4, 3] = 255  # black, and opaque only here
-        x = read_upload(
+        x = sample(
             saved(Image.fromarray(ink), kind, **({"lossless": True} if kind == "WEBP" else {})), (8, 8), (0.0, 1.0)
         )
         expected = torch.ones(8, 8)
@@ -102,7 +107,7 @@ class TestValues:
     def test_the_orientation_is_applied(self):
         exif = Image.Exif()
         exif[0x0112] = 6  # to be rotated by 90° clockwise for display
-        x = read_upload(saved(PICTURE, "PNG", exif=exif), (3, 8, 8), (0.0, 255.0))
+        x = sample(saved(PICTURE, "PNG", exif=exif), (3, 8, 8), (0.0, 255.0))
         assert torch.equal(x, torch.from_numpy(np.rot90(COLOURS, -1).copy()).movedim(-1, 0).float())
 
     @pytest.mark.parametrize(
@@ -116,12 +121,12 @@ class TestValues:
     )
     @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
     def test_damaged_exif_and_colour_profiles_do_no_harm(self, exif):
-        plain = read_upload(saved(PICTURE, "JPEG", quality=95), (3, 8, 8), LEVELS)
+        plain = sample(saved(PICTURE, "JPEG", quality=95), (3, 8, 8), LEVELS)
         odd = saved(PICTURE, "JPEG", quality=95, exif=exif, icc_profile=b"\x00" * 200)
-        assert torch.equal(read_upload(odd, (3, 8, 8), LEVELS), plain)
+        assert torch.equal(sample(odd, (3, 8, 8), LEVELS), plain)
 
     def test_cmyk(self):
-        x = read_upload(saved(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), "JPEG"), (8, 8), (0.0, 1.0))
+        x = sample(saved(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), "JPEG"), (8, 8), (0.0, 1.0))
         assert x.max() <= 2 / 255  # all inks together are black
 
     def test_an_array_keeps_its_values(self):
@@ -140,7 +145,7 @@ class TestRefusals:
 
     def test_the_first_picture_of_a_stereo_jpeg_is_a_jpeg(self):
         data = saved(grey(77), "MPO", save_all=True, append_images=[grey(200)])
-        assert (read_upload(data, (8, 8), (0.0, 255.0)) - 77).abs().max() <= 1
+        assert (sample(data, (8, 8), (0.0, 255.0)) - 77).abs().max() <= 1
 
     @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
     def test_cut_off_anywhere(self, kind):

@@ -9,7 +9,7 @@ import torch
 from benchmarks.undrawn import undrawn
 from diffem import Observations
 from diffem.metrics import mse
-from diffem.metrics.ssim import ssim
+from diffem.metrics.images import ssim
 
 from ..command import diffem
 from ..mri.volumes import write_volume

@@ -13,7 +13,7 @@ from torch import Tensor
 import diffem
 from diffem import InputError, Observations, operators, priors
 from diffem.core.randomness import Stream
-from diffem.em.simulating import Simulations
+from diffem.em.conditioning import Simulations
 from diffem.em.trainer import Trainer
 from diffem.observations.features import features_of
 from diffem.observations.lazy import as_lazy

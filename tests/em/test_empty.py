@@ -141,8 +141,8 @@ def test_evaluation_leaves_out_empty_observations(run, monkeypatch):
     drawn = torch.randn(3, len(rest), 4, generator=torch.Generator().manual_seed(4))
     seen = []
 
-    def draws(prior, problem, *arguments):
-        seen.append(problem.obs)
+    def draws(prior, some, *arguments):
+        seen.append(some)
         return drawn
 
     monkeypatch.setitem(SOURCES, "file", lambda seed, **options: Problem(obs, truth))

@@ -12,8 +12,7 @@ from diffem.files import memory
 from diffem.files.arrays import array_rows
 from diffem.nn import MLP
 from diffem.observations.lazy import LazyObservations
-from diffem.runs.draws import DrawStore
-from diffem.runs.lap_draws import StoredDraws, lap_draws
+from diffem.runs.draws import DrawStore, StoredDraws, lap_draws
 from diffem.runs.recipe import Train
 from diffem.runs.rundir import RunDir
 
@@ -53,7 +52,7 @@ def trained(draws, **options):
     torch.manual_seed(0)
     prior = priors.DiffusionPrior(MLP((4,), (16,), 8, dropout=0.1), sigma_min=0.02, sigma_max=20.0)
     record = maximization(prior, draws, Train(steps=20, batch=24), steps=20, seed=0, lap=1, progress=False, **options)
-    return [record.last_loss, *(p.detach() for p in prior.network.parameters())]
+    return [record.losses[-1][1], *(p.detach() for p in prior.network.parameters())]
 
 
 def same(a, b):

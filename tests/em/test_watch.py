@@ -8,8 +8,7 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.em.diagnosis import warnings
 from diffem.em.held_out import chi2_median, expected_chi2, explained, measure_held_out
-from diffem.metrics.evidence import hide
-from diffem.metrics.spread import hidden_spread
+from diffem.metrics.evidence import hidden_spread, hide
 from diffem.runs.recipe import load_recipe
 
 from ..exact import random_covariance

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diffem.app.guard import Guard, own_names
-from diffem.app.incoming import Incoming
-from diffem.app.upload import decode
+from diffem.app.upload import Incoming, decode
 from diffem.core.errors import InputError
 
 SHAPE = (8, 8)  # shape of a sample

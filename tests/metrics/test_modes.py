@@ -5,8 +5,8 @@ import torch
 
 from diffem import Observations, metrics, operators, priors
 from diffem.linalg import LowRank
+from diffem.metrics.images import ssim
 from diffem.metrics.inception import load_extractor
-from diffem.metrics.ssim import ssim
 
 from .extractors import FeaturesAndLogits, write_extractor
 from .weights import write_lpips

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffem.metrics.ssim import ssim
+from diffem.metrics.images import ssim
 
 
 @pytest.mark.parametrize("channels", [1, 3])

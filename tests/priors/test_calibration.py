@@ -65,7 +65,7 @@ def test_what_cannot_be_calibrated_is_rejected():
         calibrate(obs, torch.zeros(30, dtype=torch.int64))
     with pytest.raises(InputError, match="known level, got UnknownNoise"):
         calibrate(Observations(obs.y, obs.A, sigma="learn"), labels)
-    with pytest.raises(InputError, match=r"knows the groups \[0, 1, 2\], not \[7\]"):
+    with pytest.raises(InputError, match=r"has the groups \[0, 1, 2\], not \[7\]"):
         calibrate(obs, labels).apply(obs, torch.full((30,), 7))
     empty = Observations(obs.y, operators.Mask((labels != 2)[:, None].expand(obs.y.shape)), sigma=0.1)
     with pytest.raises(InputError, match=r"too few in the groups \[3\]"):

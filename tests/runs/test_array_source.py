@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import diffem
 from diffem import InputError, Observations
 from diffem.cli.commands import app
-from diffem.observations.array_file import read_observations
+from diffem.observations.observations_file import read_observations
 from diffem.runs.recipe import load_recipe
 from diffem.runs.sources import make_problem
 

@@ -12,30 +12,24 @@ LIMITS = {"samples": 256, "draws": 64, "steps": 1024, "seed": (1 << 31) - 1}
 
 
 def whole(value: Any, name: str, low: int, high: int) -> int:
-    """Convert a value to an integer.
-
-    Raises:
-        InputError: If the value is not a whole number from `low` to `high`.
-    """
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if number != number or number != int(number) or not low <= number <= high:
+    """Convert a value to an integer; raises `InputError` if it is not a whole number from `low` to `high`."""
+    number = _number(value)
+    if not low <= number <= high or number != int(number):
         raise InputError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
     return int(number)
 
 
 def real(value: Any, name: str, low: float, high: float) -> float:
-    """Convert a value to a float.
-
-    Raises:
-        InputError: If the value is not a number from `low` to `high`.
-    """
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    """Convert a value to a float; raises `InputError` if it is not a number from `low` to `high`."""
+    number = _number(value)
     if not low <= number <= high:
         raise InputError(f"{name} must be a number from {low:g} to {high:g}, got {value!r}")
     return number
+
+
+def _number(value: Any) -> float:
+    """The value as a float; NaN, which lies in no range, if it is not a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

@@ -95,9 +95,7 @@ def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0, unit: float
 
     Args:
         x: `(*event)`. The sample.
-        A: The operator.
         sigma: Noise level σ_y, from 10⁻⁴ to 10 times `unit`.
-        seed: Seed of the noise.
         unit: Typical size of samples.
     """
     sigma = real(sigma, "the noise level", 1e-4 * unit, 10 * unit)

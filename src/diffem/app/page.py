@@ -17,9 +17,8 @@ from ..core.version import __version__
 from ..report.page import is_own, lead
 from . import observing, panels
 from .actions import Actions, is_images, noise_unit
-from .incoming import Incoming
 from .limits import LIMITS
-from .upload import decode, image_shape
+from .upload import Incoming, decode, image_shape
 from .viewer import Viewer
 
 SMALL = 2_000_000  # parameters; smaller networks draw within seconds, so the page draws with them when it opens
@@ -48,7 +47,6 @@ def build(viewer: Viewer, folder: Path) -> Any:
     """Build the page of a run.
 
     Args:
-        viewer: The run.
         folder: The folder in which Gradio stores uploads.
 
     Returns:

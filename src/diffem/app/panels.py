@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from html import escape
 from typing import Any
@@ -11,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..report import pictures
-from ..report.measures import cell, columns, lap_curves
-from ..report.vectors import intervals
+from ..report.measures import columns, lap_curves
 from .drawing import Conditioned
 from .status import Progress
 
@@ -51,18 +48,8 @@ def _image(x: np.ndarray) -> np.ndarray:
 
 def encode(rgb: np.ndarray) -> str:
     """Encode a picture as a PNG data URL; small pictures are enlarged without interpolation."""
-    from PIL import Image
-
-    image = Image.fromarray((255 * np.clip(rgb, 0, 1)).round().astype(np.uint8))
-    factor = max(1, -(-SIDE // max(image.size)))
-    buffer = io.BytesIO()
-    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
-    return address(buffer.getvalue())
-
-
-def address(png: bytes) -> str:
-    """Data URL of a PNG."""
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+    pixels = (255 * np.clip(rgb, 0, 1)).round().astype(np.uint8)
+    return pictures.data_url(pictures.pixels_png(pixels, max(1, -(-SIDE // max(rgb.shape[:2])))))
 
 
 def figure(source: str, caption: str, kind: str = "") -> str:
@@ -112,12 +99,14 @@ def samples(x: np.ndarray, levels: tuple[float, float], caption: str, explained:
         tiles = "".join(f'<img src="{encode(shade(s, levels))}" alt="sample {i}">' for i, s in enumerate(x))
         below = legend(grey_bar(levels)) if explained else ""
         return (note(caption) if caption else "") + f'<div class="tiles">{tiles}</div>{below}'
-    return note(caption) + figure(address(pictures.marginals({"samples": x})), "neighbouring entries of x", "wide")
+    return note(caption) + figure(
+        pictures.data_url(pictures.marginals({"samples": x})), "neighbouring entries of x", "wide"
+    )
 
 
 def vectors(draws: np.ndarray) -> str:
     """Posterior draws of vectors, `(draws, observations, *event)`."""
-    return figure(address(intervals(draws)), "the draws, entry by entry", "wide")
+    return figure(pictures.data_url(pictures.intervals(draws)), "the draws, entry by entry", "wide")
 
 
 def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
@@ -132,8 +121,12 @@ def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
         )
         table = f"<table><tr><th>entry of x</th><th>mean</th><th>std</th></tr>{rows}</table>"
         measured, truth = (None if t is None else t.numpy()[None] for t in (c.entries, c.truth))
-        spread = figure(address(intervals(draws[:, None], measured, truth)), "the draws, entry by entry", "wide")
-        pairs = figure(address(pictures.marginals({"draws": draws})), "the draws, neighbouring entries of x", "wide")
+        spread = figure(
+            pictures.data_url(pictures.intervals(draws[:, None], measured, truth)), "the draws, entry by entry", "wide"
+        )
+        pairs = figure(
+            pictures.data_url(pictures.marginals({"draws": draws})), "the draws, neighbouring entries of x", "wide"
+        )
         return lead + facts + spread + pairs + table
     std, residual = c.std.numpy(), c.residual.numpy()
     top = float(np.percentile(std, 99)) or 1.0
@@ -187,12 +180,11 @@ def status(p: Progress) -> str:
 def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
     """The table of measures, one row per lap, and the meaning of its columns."""
     shown = columns(metrics, clean)
-    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for _, name, _, meaning in shown)
+    head = "".join(f'<th title="{escape(m.meaning)}">{escape(m.heading)}</th>' for m in shown)
     rows = "".join(
-        f"<tr><td>{m['lap']}</td>" + "".join(f"<td>{cell(m, key, form)}</td>" for key, _, form, _ in shown) + "</tr>"
-        for m in metrics
+        f"<tr><td>{lap['lap']}</td>" + "".join(f"<td>{m.text(lap)}</td>" for m in shown) + "</tr>" for lap in metrics
     )
-    meanings = "".join(f"<dt>{escape(name)}</dt><dd>{escape(meaning)}</dd>" for _, name, _, meaning in shown)
+    meanings = "".join(f"<dt>{escape(m.heading)}</dt><dd>{escape(m.meaning)}</dd>" for m in shown)
     table = f"<table><tr><th>lap</th>{head}</tr>{rows}</table>"
     return f'<div class="scroll">{table}</div><dl class="meanings">{meanings}</dl>'
 
@@ -200,10 +192,14 @@ def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
 def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]], clean: bool = False) -> str:
     """Curves of the measures that need no clean data, one point per lap, and of the training loss."""
     series = lap_curves(metrics, clean)
-    out = figure(address(pictures.curves(series)), "measures per lap, on held-out data", "wide") if series else ""
+    out = (
+        figure(pictures.data_url(pictures.curves(series)), "measures per lap, on held-out data", "wide")
+        if series
+        else ""
+    )
     if loss[0]:
         trained = {"denoising loss": pictures.Curve(*loss)}
-        out += figure(address(pictures.curves(trained, "optimizer step")), "training, all laps", "wide")
+        out += figure(pictures.data_url(pictures.curves(trained, "optimizer step")), "training, all laps", "wide")
     return out
 
 

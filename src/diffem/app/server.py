@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
@@ -68,7 +69,7 @@ def serve(
                 if host not in LOCAL:
                     print(f"warning: everybody who can connect to {host} can use this page", flush=True)
                 if browser:
-                    _open_browser(address)
+                    webbrowser.open(address)
                 while True:
                     time.sleep(SWEEP)
                     sweep(folder, ABANDONED)
@@ -186,12 +187,6 @@ def _signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _open_browser(address: str) -> None:
-    import webbrowser
-
-    webbrowser.open(address)
 
 
 def _leave(code: int) -> NoReturn:

@@ -28,7 +28,6 @@ class Viewer:
     """The finished laps of a run, their priors, and the run's observations.
 
     Args:
-        path: The run folder.
         observations: A file written by `Observations.save`, for runs that got their observations from Python; such a
             run does not contain them.
         device: Device of the priors. Default: CUDA if it is available.
@@ -79,19 +78,22 @@ class Viewer:
             self._problem = replace(problem, obs=in_float32(problem.obs))
         return self._problem
 
+    def _split(self) -> tuple[list[int], list[int]]:
+        """Indices of the training observations and of the held-out ones; both empty without observations."""
+        if self.problem is None:
+            return [], []
+        count = len(self.problem.obs)
+        train, held = split(count, min(self.recipe.watch.held_out, count - 1))
+        return train.tolist(), held.tolist()
+
     def observation_choices(self) -> list[int]:
         """Indices of the observations that a visitor can choose: the held-out ones first, at most 256."""
-        if self.problem is None:
-            return []
-        train, held = split(len(self.problem.obs), min(self.recipe.watch.held_out, len(self.problem.obs) - 1))
-        return [*held.tolist(), *train[: 256 - len(held)].tolist()]
+        train, held = self._split()
+        return [*held, *train[: 256 - len(held)]]
 
     def is_held_out(self, index: int) -> bool:
         """Whether an observation is held out from training."""
-        if self.problem is None:
-            return False
-        _, held = split(len(self.problem.obs), min(self.recipe.watch.held_out, len(self.problem.obs) - 1))
-        return index in held.tolist()
+        return index in self._split()[1]
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -111,7 +113,6 @@ class Viewer:
         """Read an array that the run saved after a lap.
 
         Args:
-            lap: A finished lap.
             name: `samples`, `(n, *event)`, or `posterior`, `(draws, observations, *event)`.
         """
         if name not in ("samples", "posterior"):

@@ -19,6 +19,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def diagnose(folder: Path = Path()) -> Diagnosis:
         },
         devices=found,
         disk_free_gib=shutil.disk_usage(folder).free / GIB,
-        compiler=torch.cuda.is_available() and _has("triton") and shutil.which("cc") is not None,
+        compiler=torch.cuda.is_available() and find_spec("triton") is not None and shutil.which("cc") is not None,
         extras=missing_extras(),
         recipes=[fit_of(load_recipe(name), best) for name in names()],
     )
@@ -197,12 +198,6 @@ def _installed(package: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _has(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
 
 
 def network_cost(recipe: Recipe, shape: tuple[int, ...]) -> tuple[int, float, float]:

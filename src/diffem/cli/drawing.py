@@ -166,7 +166,7 @@ def _observations(named: Path, sigma: float | None, run: Path) -> Observations:
 
     The function receives the settings in the recipe of the run if the recipe names it too.
     """
-    from ..observations.array_file import read_observations
+    from ..observations.observations_file import read_observations
     from ..runs.changes import located
     from ..runs.python_source import NAME, python_problem
     from ..runs.rundir import RunDir

@@ -21,7 +21,6 @@ class MicroBatches:
     """The batch size of a run's draws.
 
     Args:
-        recipe: The recipe of the run.
         observations: The number of training observations.
         device: The device that draws are computed on.
         say: Called with `("memory", {...})` after each out-of-memory error.

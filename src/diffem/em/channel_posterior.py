@@ -22,8 +22,6 @@ def channel_posterior(prior: Prior, obs: Observations, *, own: bool) -> Posterio
     """Condition a prior on observations of a channel.
 
     Args:
-        prior: The prior.
-        obs: The observations.
         own: Whether these are observations of the run. Others need a network that was trained for them.
     """
     conditioned: Any

@@ -11,7 +11,7 @@ from typing import Self
 import torch
 
 from ..core.errors import InputError
-from ..files.origin import Origin
+from ..files.origin import Origin, require_origin, stamped
 from ..files.tensors import read_tensors
 from ..files.writing import notice, write_tensors
 from ..priors import FitState
@@ -24,15 +24,12 @@ def write_checkpoint(
     """Write the state of a training.
 
     Args:
-        path: The file.
         done: The steps that are done.
-        state: The state of the trainer.
-        record: The record of the training.
         origin: The run and lap of the file; None for run folders of format 2 and earlier.
     """
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     notes = {"done": done, "seconds": record.seconds, "losses": record.losses, "rollbacks": record.rollbacks}
-    write_tensors(path, tensors, notes if origin is None else {**notes, "origin": origin.note()})
+    write_tensors(path, tensors, stamped(notes, origin))
 
 
 def read_checkpoint(
@@ -41,7 +38,6 @@ def read_checkpoint(
     """Read the state of an interrupted training.
 
     Args:
-        path: The file.
         origin: The run and lap that the file must belong to; None does not check them.
 
     Returns:
@@ -51,8 +47,7 @@ def read_checkpoint(
         return None
     try:
         tensors, description = read_tensors(path, "a checkpoint of a training")
-        if origin is not None:
-            origin.require(description.get("origin"), path)
+        require_origin(description, origin, path)
         losses = [(int(step), float(loss)) for step, loss in description["losses"]]
         done, seconds, rollbacks = description["done"], description["seconds"], description["rollbacks"]
         record = TrainingRecord(int(done), float(seconds), losses, int(rollbacks))
@@ -91,8 +86,7 @@ class StartCheckpoint:
             return 0, None
         try:
             tensors, description = read_tensors(self.path, "the state of a Gaussian start")
-            if self.origin is not None:
-                self.origin.require(description.get("origin"), self.path)
+            require_origin(description, self.origin, self.path)
             scores = [tensors.pop(name).tolist() for name in ("log_likelihood", "held_out")]
             return int(description["stage"]), FitState(tensors, *scores)
         except (InputError, KeyError, TypeError, ValueError) as error:
@@ -111,8 +105,7 @@ class StartCheckpoint:
         tensors = {name: t.detach().cpu().contiguous() for name, t in self.state.tensors.items()}
         tensors["log_likelihood"] = torch.tensor(self.state.log_likelihood, dtype=torch.float64)
         tensors["held_out"] = torch.tensor(self.state.held_out, dtype=torch.float64)
-        named = {} if self.origin is None else {"origin": self.origin.note()}
-        write_tensors(self.path, tensors, {"stage": self.stage, **named})
+        write_tensors(self.path, tensors, stamped({"stage": self.stage}, self.origin))
         self._written = time.monotonic()
 
     def __enter__(self) -> Self:

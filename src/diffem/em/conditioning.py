@@ -1,9 +1,12 @@
-r"""Training examples of a conditional network: the draw of one observation with the operator of another.
+r"""Training examples of a conditional network: a draw of x, and what the network receives about a measurement of it.
 
 A conditional network denoises the pivot m = x + C^½ z, C = (I/σ² + G)⁻¹ (`priors/preconditioning.py`). A fraction of
 the examples receives the information G = AᵀΣ_y⁻¹A of a random observation. The others have G = 0, which trains the
 prior. The operator must be that of *another* observation: a draw was made from its own y and agrees with it better than
 with an independent measurement.
+
+For a channel the network receives features of a y that is simulated from the draw, with the parameters of a random
+observation.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ..core.randomness import Stream
 from ..files import memory
 from ..observations import Observations
 from ..observations.batches import scanned_together
+from ..observations.features import Features, features_of
 from ..observations.information import information_of
 from ..observations.krylov import Krylov
+from ..observations.lazy import LazyObservations
+from ..operators import Channel
 from ..operators.spectrum import Diagonalised, Information
 from ..priors.family import Family
 
@@ -62,9 +69,7 @@ class Instruments:
         return self[others]
 
     def _parts(self) -> Iterator[Information]:
-        together = min(scanned_together(self._obs), 1024)
-        for start in range(0, len(self._obs), together):
-            yield self._information(self._obs[start : start + together])
+        return (self._information(part) for part in _parts(self._obs))
 
     def _information(self, obs: Observations) -> Information:
         return information_of(obs).scaled(self._scale)
@@ -85,3 +90,49 @@ class Instruments:
         shared = all(len(t) == 1 for t in parts[0].values()) and len(self._obs) > 1
         tensors = parts[0] if shared else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return first.with_tensors(tensors)
+
+
+class Simulations:
+    """The channel of all observations, and the features of measurements that are simulated from draws.
+
+    Args:
+        scale: The prior's scale, in which the trainer gives its samples.
+
+    Attributes:
+        family: The features that the network depends on.
+        resident: False: functions of the user cannot be captured in a CUDA graph.
+    """
+
+    resident = False
+
+    def __init__(self, obs: LazyObservations, scale: float, seed: int, device: torch.device) -> None:
+        self._obs, self._scale, self._seed = obs, scale, seed
+        # with parameters of their own, on the device if memory allows; otherwise one channel for all
+        self._channels = obs.operators().to(device) if obs[:1].A.per_observation() else None
+        self._shared = obs[:1].A.to(device)
+        self.family = Family.of_channel(Channel.__name__, map(features_of, _parts(obs)))
+
+    def __len__(self) -> int:
+        return len(self._obs)
+
+    def information(self, x: Tensor, others: Tensor, position: Tensor, lap: int) -> Features:
+        """Simulate measurements of samples and return their features.
+
+        Args:
+            x: (n, *event). Samples in units of the scale.
+            others: (n,). The observations whose parameters are used; −1 for examples without a measurement.
+            position: (n,). The addresses of the examples in the training.
+            lap: The lap in the addresses.
+        """
+        A = self._shared if self._channels is None else self._channels[others.clamp(min=0)]
+        assert isinstance(A, Channel)
+        y = A.simulate(x * self._scale, Stream(self._seed, "simulated examples", lap), position)
+        return Features(A.features(y), others >= 0)
+
+
+def _parts(obs: Observations) -> Iterator[Observations]:
+    together = min(scanned_together(obs), 1024)
+    return (obs[start : start + together] for start in range(0, len(obs), together))
+
+
+Conditioning = Instruments | Simulations  # what a conditional network is trained with

@@ -22,10 +22,9 @@ from ..runs.draws import DrawStore
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .batches import MicroBatches
-from .conditioning import Instruments
-from .learners import unknowns_of
+from .conditioning import Conditioning, Instruments, Simulations
 from .screening import largest_plausible
-from .simulating import Simulations
+from .unknowns import unknowns_of
 from .watch import split
 
 Say = Callable[[str, dict[str, Any]], None]  # receives the name and the data of an event
@@ -140,7 +139,7 @@ class RunContext:
         return largest_plausible(self.saved_prior(0), self.recipe.e_step.bound)
 
     @cached_property
-    def instruments(self) -> Instruments | Simulations | None:
+    def instruments(self) -> Conditioning | None:
         """The operators for the training of a conditional network; None if the network is not conditional."""
         if not self.recipe.conditional:
             return None

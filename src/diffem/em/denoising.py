@@ -41,8 +41,6 @@ def denoising_measures(
     """Return the losses after the training of a lap.
 
     Args:
-        prior: The trained prior.
-        store: The training draws.
         unseen: Draws for held-out observations, `(n, *event)`; None if there are none.
         noise: The distribution of the noise levels in training.
         losses: The losses during the training.

@@ -10,7 +10,7 @@ which is how rᵀDr is computed, depending on the operator:
 
 - `Rows`: AAᵀ and Σ_y are diagonal (masks, windows, complex k-space, block means). A weight for every value of Ar.
 - `Spectral`: G is diagonal in Fourier space (circular blurs, k-space of real images). A weight for every frequency of
-r.
+  r.
 - `Explicit`: the matrices s (Σ_y + s²AAᵀ)^-½ A, if those of all observations fit in memory (small operators).
 - `Polynomial`: all other operators (coils, resampling, user-defined functions of images). A fixed number of Chebyshev
   iterations for (Σ_y + s²AAᵀ)⁻¹, each with one product with A and one with Aᵀ, gives a polynomial of G that converges

@@ -134,7 +134,7 @@ def other_scale(lap: Lap, level: float) -> list[str]:
 def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     """Draws exceed the bound in every attempt: the bound excludes data.
 
-    A bad network can also be the cause. The first lap, whose draws from the Gaussian start are exact, tells them apart.
+    A bad network can also be the cause, but not in the first lap, whose draws from the Gaussian start are exact.
     """
     lap = history[-1]
     stuck, outside, bound = float(lap.get("stuck", 0)), float(lap.get("outside", 0)), lap.get("bound")
@@ -170,8 +170,6 @@ def rejections(history: History, recipe: Recipe, advise: bool = True) -> list[st
     if lap["lap"] < 2 or rejected <= recipe.watch.rejected or beyond_bound(history, recipe):
         return []
     train = "raise train.first_steps or train.steps"
-    if "misfit" not in lap:  # earlier versions did not record causes
-        return [f"{rejected:.1%} of the draws were rejected: {train}, or e_step.redraws"]
     shares = {name: lap.get(name, 0.0) for name in ("not_finite", "misfit", "outside")}
     shares["implausible"] = rejected - sum(shares.values())
     cause = max(shares, key=lambda name: shares[name])

@@ -56,10 +56,10 @@ REPORTED = (
 )
 
 
-def posterior_draws(prior: Prior, problem: Problem, recipe: Recipe, draws: int, bound: float) -> Tensor:
+def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, draws: int, bound: float) -> Tensor:
     """Draw from the posterior of every observation like the E-step of the run, `(draws, n, *event)`."""
     options = recipe.drawing.independent(draws)
-    obs = known_observations(prior, problem.obs).to(prior.mean.device)
+    obs = known_observations(prior, obs).to(prior.mean.device)
     index = torch.arange(len(obs))
     batch = options.batch or prior.batch_for(len(obs))
     prior.prepare(batch, evaluations=math.ceil(len(obs) * draws / batch) * options.steps)
@@ -146,8 +146,8 @@ def evaluate(
         rows = (~problem.obs[:observations].empty()).nonzero().flatten().cpu()
         if len(rows) > 0:
             bound = largest_plausible(load(path, 0), recipe.e_step.bound)
-            part = Problem(problem.obs[rows])
-            results |= _errors(posterior_draws(prior, part, recipe, draws, bound), truth.x[rows], part.obs)
+            obs = problem.obs[rows]
+            results |= _errors(posterior_draws(prior, obs, recipe, draws, bound), truth.x[rows], obs)
     return results
 
 

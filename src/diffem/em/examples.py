@@ -10,8 +10,7 @@ from torch import Tensor
 from ..core.processes import ALONE, Processes
 from ..core.randomness import Stream
 from ..observations.lazy import LazyObservations
-from ..runs.draws import DrawStore
-from ..runs.lap_draws import StoredDraws
+from ..runs.draws import DrawStore, StoredDraws
 from .augment import Augment
 from .noise_law import NoiseLaw
 
@@ -109,7 +108,6 @@ def draw_repeats(obs: LazyObservations, store: DrawStore, draws: int) -> Tensor 
     """How often an epoch uses each of `draws` draws, `(draws,)`; None if the observations have no weights.
 
     Args:
-        obs: The training observations.
         store: Their draws.
     """
     if obs[:1].read().repeats is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -42,11 +42,7 @@ WEIGHTS, CONFIG = "model", "config.json"
 MAX_CARD_BYTES = 1 << 22
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # tensors that may be kept in 16 bits; means and variances stay as they are
-LARGE = (
-    "network.",
-    "cov.vectors",
-    "cov.factor",
-)
+LARGE = ("network.", "cov.vectors", "cov.factor")
 
 
 def describe_operator(A: Operator, n: int) -> dict[str, Any]:
@@ -161,16 +157,18 @@ def _restored(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.to(mean.dtype) if t.dtype in half else t for name, t in tensors.items()}
 
 
+class ExportOptions(TypedDict, total=False):
+    """The arguments of `export` that `export_run` and `export_unfinished` pass on."""
+
+    obs: Observations | None
+    range: tuple[float, float] | None
+    notes: str
+    dtype: str | None
+    piece: int | None
+
+
 def export_run(
-    run: str | os.PathLike[str],
-    folder: str | os.PathLike[str],
-    *,
-    lap: Lap = None,
-    obs: Observations | None = None,
-    range: tuple[float, float] | None = None,
-    notes: str = "",
-    dtype: str | None = None,
-    piece: int | None = None,
+    run: str | os.PathLike[str], folder: str | os.PathLike[str], *, lap: Lap = None, **options: Unpack[ExportOptions]
 ) -> Path:
     """Export the prior of a lap of a run.
 
@@ -181,11 +179,7 @@ def export_run(
         run: The run folder.
         folder: The folder to write.
         lap: Number of the lap, "best", or None for the last.
-        obs: See `export`.
-        range: See `export`.
-        notes: See `export`.
-        dtype: See `export`.
-        piece: See `export`.
+        options: Arguments of `export`: obs, range, notes, dtype and piece.
 
     Returns:
         The folder.
@@ -205,9 +199,7 @@ def export_run(
         "verdict": found.text,
     }
     total = description.get("lap", lap)  # with the laps of the runs before
-    return export(
-        prior, folder, obs=obs, range=range, lap=total, training=training, notes=notes, dtype=dtype, piece=piece
-    )
+    return export(prior, folder, lap=total, training=training, **options)
 
 
 def describe_run(run: RunDir) -> dict[str, Any]:

@@ -117,7 +117,6 @@ def suspicions(obs: Observations, images: bool) -> list[str]:
     """Return warnings about properties of the observations that are probably mistakes.
 
     Args:
-        obs: The observations.
         images: Whether the network treats samples as images, (channels, height, width).
     """
     found = [] if (text := lossy(obs)) is None else [text]

@@ -1,10 +1,13 @@
-"""The held-out evaluation: do draws fit held-out observations, and do they predict hidden values?"""
+"""The held-out evaluation: do draws fit held-out observations, and do they predict hidden values?
+
+For a channel: do measurements that are simulated from draws and from prior samples agree with the real ones?
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,12 +15,21 @@ from torch import Tensor
 from ..core.randomness import Stream
 from ..linalg import dot
 from ..metrics.estimate import clustered_mean
-from ..metrics.evidence import exact_hidden_log_densities, hidden_coverage, hidden_log_densities, hide
-from ..metrics.spread import hidden_spread
+from ..metrics.evidence import (
+    exact_hidden_log_densities,
+    hidden_coverage,
+    hidden_log_densities,
+    hidden_spread,
+    hide,
+)
+from ..metrics.simulated import simulated_distance, simulated_fit, simulation_scores
 from ..observations import Observations
 from ..observations.scale import last_level
+from ..operators import Channel
 from ..priors import GaussianPrior, Prior
+from .channel_posterior import draws_conditionally
 
+LEAST = 16  # observations that a comparison of distributions needs
 EXACT_VALUES = 1024  # measured values per observation up to which a Gaussian's predictions are computed in closed form
 
 
@@ -27,7 +39,6 @@ def measure_held_out(
     """Return the metrics of a prior on observations that it was not trained on.
 
     Args:
-        prior: The prior.
         obs: Observations with at least one measured value each.
         draw: Returns posterior draws `(k, n, *event)` for observations.
         hidden_share: The fraction of the measured values that is hidden and predicted.
@@ -58,6 +69,32 @@ def measure_held_out(
     if len(obs) > 1:
         metrics["predictive_error"] = predicted.standard_error
         metrics["hidden_coverage90_error"] = max(metrics["hidden_coverage90_error"], inside.standard_error)
+    return metrics
+
+
+@torch.no_grad()
+def measure_held_out_channel(
+    prior: Prior, obs: Observations, draw: Callable[[Observations], Tensor], samples: Tensor, seed: int
+) -> dict[str, Any]:
+    """Return the metrics of a prior on observations of a channel that it was not trained on.
+
+    Args:
+        draw: Returns posterior draws `(k, n, *event)` for observations.
+        samples: (m, *event). Samples of the prior.
+        seed: The seed of the simulations.
+    """
+    each = simulation_scores(samples, obs, seed)
+    metrics: dict[str, Any] = {"simulation_score": float(each.mean()), "simulation_each": each.tolist()}
+    if len(each) > 1:
+        metrics["simulation_error"] = float(each.std()) / len(each) ** 0.5
+    if not draws_conditionally(prior, obs):
+        return metrics
+    x = draw(obs)
+    if cast(Channel, obs.A).random:
+        fit = simulated_fit(x, obs, seed)
+        metrics |= {"heldout_chi2": fit.ratio, "expected_chi2": 1.0, "heldout_chi2_z": fit.z}
+    if len(obs) >= LEAST:
+        metrics["simulated_distance"], metrics["halves_distance"] = simulated_distance(x, obs, seed)
     return metrics
 
 

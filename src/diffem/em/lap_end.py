@@ -15,9 +15,8 @@ from .context import RunContext
 from .denoising import denoising_measures
 from .diagnosis import notes, warnings
 from .model_check import check_model
-from .shown import restore_pictures
 from .totals import totals
-from .watch import PICTURED, watch
+from .watch import PICTURED, restore_pictures, watch
 
 
 def conclude(
@@ -26,9 +25,6 @@ def conclude(
     """Evaluate the prior of a lap and write the files that complete the lap.
 
     Args:
-        context: The run.
-        lap: The lap.
-        prior: The prior of the lap.
         metrics: The metrics of the E-step and M-step, which are added to.
         began: The time at which the lap began.
         unseen: Draws for held-out observations, `(n, *event)`; see `e_step.unseen_draws`.

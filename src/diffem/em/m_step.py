@@ -9,16 +9,14 @@ import torch
 
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_with_description, save_prior
-from ..runs.draws import DrawStore
-from ..runs.lap_draws import lap_draws
+from ..runs.draws import DrawStore, lap_draws
 from ..runs.shown import write_losses
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
-from .conditioning import Instruments
+from .conditioning import Conditioning
 from .context import RunContext
 from .examples import draw_repeats
 from .maximization import MeasuredWith, maximization
 from .measured_loss import usable_share
-from .simulating import Simulations
 from .start import denoiser_to_train, is_conditional, is_other_network
 from .training_blocks import TrainingRecord
 from .unfinished import CHECKPOINT, earlier_piece, trainer_state
@@ -28,10 +26,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
     """Train the prior of a lap and save it; if it is saved already, load it.
 
     Args:
-        context: The run.
-        lap: The lap.
         before: The prior of the previous lap. Its network is trained in place.
-        store: The draws of the lap.
         metrics: The metrics of the lap, which are added to.
     """
     file, origin = context.run.prior_file(lap), context.run.origin("prior", lap)
@@ -71,7 +66,7 @@ class _Training:
         if self.renewed:
             context.batches.compiled_batch = None  # it was chosen for the previous network
         conditional = is_conditional(before, context.recipe, lap)
-        self.instruments: Instruments | Simulations | None = context.instruments if conditional else None
+        self.instruments: Conditioning | None = context.instruments if conditional else None
         family = None if self.instruments is None else self.instruments.family
         self.prior = denoiser_to_train(before, context.start, context.recipe, family, network)
         first = lap == 1 <= context.recipe.laps and not isinstance(before, DiffusionPrior)

@@ -17,16 +17,15 @@ from ..linalg import Covariance
 from ..observations.lazy import LazyNoise, LazyOperators
 from ..operators import Operator
 from ..priors import DiffusionPrior
-from ..runs.lap_draws import StoredDraws
+from ..runs.draws import StoredDraws
 from ..runs.recipe import Train
 from ..runs.schedule import largest
 from .augment import Augment
-from .conditioning import Instruments
+from .conditioning import Conditioning
 from .determined import determined
 from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
-from .simulating import Simulations
 from .trainer import Trainer
 from .training_blocks import BlockTraining, Checkpoint, TrainingRecord
 
@@ -56,7 +55,7 @@ def maximization(
     progress: bool | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
-    instruments: Instruments | Simulations | None = None,
+    instruments: Conditioning | None = None,
     begin: dict[str, Tensor] | None = None,
     keep: Callable[[dict[str, Tensor]], None] | None = None,
     first_step: int = 0,
@@ -91,7 +90,7 @@ def maximization(
     """
     if draws.ndim < 2 or tuple(draws.shape[1:]) != prior.event_shape:
         raise InputError(f"draws of shape {tuple(draws.shape)} do not fit a prior over {prior.event_shape}")
-    stream, interruption = Stream(seed, "training", lap), interruption or Interruption()
+    stream = Stream(seed, "training", lap)
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
     weight = largest(options.measured) if measured is None else measured
@@ -108,7 +107,7 @@ def maximization(
         trainer.restore(state)
         trainer.rates *= 0.5**record.rollbacks
     block = _block_steps(options.batch, prior, draws)
-    training = BlockTraining(trainer, examples, stream, steps, block, done, record, interruption, checkpoint)
+    training = BlockTraining(trainer, examples, stream, block, done, record, checkpoint)
     devices = [prior.mean.device] if prior.mean.device.type == "cuda" else []
     # dropout uses torch's global generator, which is seeded per block; its state is restored afterwards
     with torch.random.fork_rng(devices), Progress(f"lap {lap} M", steps * options.batch, "examples", progress) as bar:

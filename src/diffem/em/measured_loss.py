@@ -40,7 +40,7 @@ from ..observations import Observations
 from ..observations.batches import scanned_together
 from ..observations.features import is_simulated
 from ..operators import Operator
-from ..runs.lap_draws import StoredDraws
+from ..runs.draws import StoredDraws
 from .augment import Augment
 from .determined import Determined
 

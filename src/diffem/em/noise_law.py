@@ -3,9 +3,9 @@ r"""The distribution of the diffusion noise levels in training.
 Capacity and training of a network are limited, and this distribution decides which noise levels they serve. Both laws
 are distributions of log σ ∈ [log σ_min, log σ_max]:
 
-    beta         log σ = log σ_min + t log(σ_max/σ_min),  t ~ Beta(3, 3), the median of five uniform numbers: the
-    paper's; lognormal    log σ ~ N(mean, std²) restricted to the range, by inverting its distribution function: Karras
-    et al. 2022.
+    beta         log σ = log σ_min + t log(σ_max/σ_min),  t ~ Beta(3, 3), the median of five uniform numbers (the paper)
+    lognormal    log σ ~ N(mean, std²) restricted to the range, by inverting its distribution function (Karras et al.
+                 2022)
 
 Over [10⁻³, 10²], Beta(3, 3) has 22 % of its mass below σ = 0.05, where images are nearly noise-free; N(−0.5, 1.2²) has
 2 %. (Karras et al. use N(−1.2, 1.2²) for data of standard deviation 0.5; for data of unit scale that is N(−0.5, 1.2²).)

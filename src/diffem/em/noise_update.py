@@ -84,7 +84,6 @@ def updated_levels(
     Args:
         levels: The levels that the draws were made with.
         obs: The training observations, with unknown levels.
-        draws: Their posterior draws.
         shares: w of `noise_shares`.
         denoised_at: σ_min of the sampler, whose last step returns a mean; None for exact draws.
     """

@@ -36,7 +36,6 @@ def draw_scores(parameters: OperatorParameters, obs: Observations, draws: DrawSt
     Args:
         parameters: The parameters that the draws were made with.
         obs: The training observations, with parameters to learn.
-        draws: Their posterior draws.
     """
     theta, count = parameters.vector(), 0
     total, squares = torch.zeros_like(theta), theta.new_zeros(len(theta), len(theta))

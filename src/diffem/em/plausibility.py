@@ -30,11 +30,8 @@ def denoising_error(
     """Return e(x) per draw, `(n,)`.
 
     Args:
-        prior: The prior.
         x: (n, *event). The draws.
         index: (n,). The addresses of their noise.
-        seed: The seed of the run.
-        lap: The lap.
         batch_size: The number of draws per batch.
     """
     stream, size = Stream(seed, "plausibility", lap), x[0].numel()

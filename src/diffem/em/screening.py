@@ -10,7 +10,7 @@ size. Draws for a channel have no residual either: their fit is measured over al
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,8 +46,7 @@ def largest_plausible(prior: Prior, bound: float | None) -> float:
     return float(prior.mean.abs().max()) + 8 * spread
 
 
-@dataclass(frozen=True)
-class Screening:
+class Screening(NamedTuple):
     """The results of the tests of every draw, `(n,)` each.
 
     Attributes:
@@ -78,20 +77,18 @@ class Screening:
     @classmethod
     def stack(cls, parts: list[Screening]) -> Screening:
         """Stack the results of several draws, `(parts, n)`."""
-        return cls(*(torch.stack([getattr(p, name) for p in parts]) for name in ("finite", "inside", "fits")))
+        return cls(*map(torch.stack, zip(*parts, strict=True)))
 
 
 def screen(x: Tensor, obs: Observations, threshold: float, bound: float) -> Screening:
     """Screen draws x `(n, *event)`, one per observation.
 
     Args:
-        x: The draws.
-        obs: Their observations.
         threshold: The largest accepted χ² per measured value (`e_step.chi2`).
         bound: The largest accepted |x|.
     """
     parts = [_screen(x[rows], obs[rows], threshold, bound) for rows in parts_of(x)]
-    return Screening(*(torch.cat([getattr(p, name) for p in parts]) for name in ("finite", "inside", "fits")))
+    return Screening(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def acceptable(x: Tensor, obs: Observations, threshold: float, bound: float) -> Tensor:

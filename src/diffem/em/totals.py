@@ -37,7 +37,6 @@ class Totals:
         """Read totals from untrusted JSON; missing entries are 0.
 
         Args:
-            values: The entries.
             where: The name of the file, for the message.
 
         Raises:
@@ -59,7 +58,6 @@ def totals(laps: list[dict[str, Any]], recipe: Recipe) -> Totals:
 
     Args:
         laps: The metrics of the laps, beginning with lap 0.
-        recipe: The recipe of the run.
     """
     start = laps[0]
     minutes = math.fsum(lap.get("seconds", 0.0) for lap in laps) / 60

@@ -22,16 +22,14 @@ from ..core.processes import ALONE, Processes
 from ..priors import DiffusionPrior
 from ..priors.preconditioning import preconditioning
 from ..runs.recipe import Train
-from .conditioning import Instruments
+from .conditioning import Conditioning
 from .measured_loss import MeasuredLoss
-from .simulating import Simulations
 
 
 def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
     """Return the learning rate of every step, `(steps,)`.
 
     Args:
-        options: The M-step options of the recipe.
         steps: The number of optimizer steps.
         first: The step at which the optimizer is new, and the learning rate rises from 0.
     """
@@ -76,7 +74,7 @@ class Trainer:
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
         interruption: Interruption | None = None,
-        instruments: Instruments | Simulations | None = None,
+        instruments: Conditioning | None = None,
         lap: int = 0,
         first_step: int = 0,
     ) -> None:
@@ -108,7 +106,6 @@ class Trainer:
         """Take one optimizer step and return the loss, `()`. Nothing is read back from the device.
 
         Args:
-            i: The number of the step.
             x: (n, *event). The augmented draws.
             log_sigma: (n,). Their noise levels relative to the scale.
             z: (n, *event). Their noise.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.cuda_graphs import capture
-from ..core.interruption import Interruption, Lost, Preempted
+from ..core.interruption import Lost, Preempted
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..files.memory import is_out_of_memory
@@ -38,11 +38,6 @@ class TrainingRecord:
     losses: list[tuple[int, float]] = field(default_factory=list)
     rollbacks: int = 0
 
-    @property
-    def last_loss(self) -> float:
-        """The last entry of `losses`; NaN if there is none."""
-        return self.losses[-1][1] if self.losses else math.nan
-
 
 Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]  # (steps done, trainer state, record)
 
@@ -51,19 +46,11 @@ class BlockTraining:
     """A training that runs in blocks of steps.
 
     Args:
-        trainer: The trainer.
-        examples: The training examples.
         stream: The random numbers of the training.
-        steps: The number of steps.
         block: The number of steps per block.
-        done: The steps that are done.
-        record: The record of these steps.
-        interruption: A request to stop.
+        done: The steps that are done; it is an attribute, too.
+        record: The record of these steps; it is an attribute, too.
         checkpoint: Saves the training; None saves nothing.
-
-    Attributes:
-        done: The steps that are done.
-        record: Their record.
     """
 
     def __init__(
@@ -71,16 +58,14 @@ class BlockTraining:
         trainer: Trainer,
         examples: Examples,
         stream: Stream,
-        steps: int,
         block: int,
         done: int,
         record: TrainingRecord,
-        interruption: Interruption,
         checkpoint: Checkpoint | None,
     ) -> None:
-        self.trainer, self.examples, self.stream, self.steps, self.block = trainer, examples, stream, steps, block
-        self.done, self.record, self.interruption, self.checkpoint = done, record, interruption, checkpoint
-        self.batch, self.processes = trainer.options.batch, trainer.processes
+        self.trainer, self.examples, self.stream, self.block = trainer, examples, stream, block
+        self.done, self.record, self.checkpoint = done, record, checkpoint
+        self.steps, self.batch, self.processes = len(trainer.rates), trainer.options.batch, trainer.processes
         self._runner: Callable[[int, int], Tensor] | None = None
         self._snapshot = (done, copy_state(trainer.state()))
         self._snapshot_steps = SNAPSHOT_STEPS if trainer.device.type == "cuda" else 1
@@ -158,7 +143,7 @@ class BlockTraining:
 
     def _save(self) -> None:
         """Write a checkpoint if it is due, and stop if that was requested in any process."""
-        stop = self.processes.any(self.interruption.should_stop)
+        stop = self.processes.any(self.trainer.interruption.should_stop)
         due = time.monotonic() - self._saved > self.trainer.options.checkpoint_seconds
         unfinished = self.done < self.steps
         if self.checkpoint is not None and unfinished and (stop or due) and self.trainer.is_finite():

@@ -13,19 +13,18 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..observations import Observations
 from ..priors import DiffusionPrior
 from ..priors.files import load_prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .checkpoint import read_checkpoint
-from .exports import describe_run, export, read_card
+from .exports import ExportOptions, describe_run, export, read_card
 from .exports import load as load_export
 from .start import denoiser_to_train, is_conditional
 from .totals import read_elapsed, totals
@@ -88,7 +87,6 @@ def trainer_state(piece: Piece, prior: DiffusionPrior) -> dict[str, Tensor]:
     """Return the weights of a piece as the state of a trainer without optimizer moments.
 
     Args:
-        piece: The piece.
         prior: The prior to train, whose network must have weights of the same shapes.
     """
     exported = load_export(piece.folder, prior.mean.device)
@@ -100,14 +98,7 @@ def trainer_state(piece: Piece, prior: DiffusionPrior) -> dict[str, Tensor]:
 
 
 def export_unfinished(
-    run: str | os.PathLike[str],
-    folder: str | os.PathLike[str],
-    *,
-    obs: Observations | None = None,
-    range: tuple[float, float] | None = None,
-    notes: str = "",
-    dtype: str | None = None,
-    piece: int | None = None,
+    run: str | os.PathLike[str], folder: str | os.PathLike[str], **options: Unpack[ExportOptions]
 ) -> Path:
     """Export the averaged weights of a final training that was interrupted; the arguments are those of `export_run`.
 
@@ -135,9 +126,7 @@ def export_unfinished(
         "unfinished": {"steps": steps, **seconds},
     }
     prior = _with_average(directory, recipe, lap, state)
-    return export(
-        prior, folder, obs=obs, range=range, lap=cost.laps, training=training, notes=notes, dtype=dtype, piece=piece
-    )
+    return export(prior, folder, lap=cost.laps, training=training, **options)
 
 
 def _with_average(run: RunDir, recipe: Recipe, lap: int, state: dict[str, Tensor]) -> DiffusionPrior:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,20 @@ from torch import Tensor
 from ..files.origin import Origin
 from ..observations import Observations
 from ..observations.lazy import as_lazy
-from ..priors import GaussianPrior, Prior
+from ..observations.levels import level_count
+from ..operators.learned import is_learned
+from ..priors import GaussianPrior, OperatorParameters, Prior
 from ..priors.base import known_observations
+from ..priors.parameter_scoring import score_parameters
+from ..priors.parameters import with_parameters
 from ..runs.draws import DrawStore
 from ..runs.recipe import Recipe
+from .noise_start import noise_start
+from .noise_update import combined, noise_shares, updated_levels
+from .parameter_update import draw_scores, updated_parameters
 from .start import gaussian_start
+
+Start = tuple[GaussianPrior, dict[str, Any]]  # the Gaussian start, and the measures of its fit
 
 
 class Unknowns:
@@ -40,7 +50,7 @@ class Unknowns:
 
     def start(
         self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
-    ) -> tuple[GaussianPrior, dict[str, Any]]:
+    ) -> Start:
         """The Gaussian start, which carries the first estimates, and the measures of the fit."""
         return gaussian_start(self.recipe, self._train(), device, progress, state_file, origin)
 
@@ -63,3 +73,118 @@ class Unknowns:
 
     def _train(self) -> Observations:
         return as_lazy(self.obs)[self.index]
+
+
+class NoiseLearner(Unknowns):
+    """Estimates the noise levels of observations made with `sigma="learn"`."""
+
+    is_active = True
+
+    def start(
+        self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
+    ) -> Start:
+        return noise_start(self.recipe, self._train(), device, progress, state_file, origin)
+
+    def complete(self, prior: Prior, device: torch.device, progress: bool | None) -> None:
+        if prior.noise is None:
+            prior.noise = self.start(device, progress)[0].noise
+
+    def update(self, prior: Prior, before: Prior, start: Prior, draws: DrawStore) -> None:
+        assert before.noise is not None
+        train = self._train()
+        if isinstance(start, GaussianPrior):
+            shares = noise_shares(start, train, self.recipe.seed)
+        else:  # every value counts the same, as in plain expectation–maximisation
+            shares = torch.ones(level_count(train), *train[:1].y.shape[1:], dtype=torch.float64)
+        denoised_at = None if isinstance(before, GaussianPrior) else before.sigma_min
+        prior.noise = combined(start.noise, updated_levels(before.noise, train, draws, shares, denoised_at))
+
+    def metrics(self, prior: Prior, lap: int) -> dict[str, Any]:
+        """The levels, their 95 % intervals, their geometric mean, and notes in words."""
+        if prior.noise is None:
+            return {}
+        levels = prior.noise
+        low, high = levels.interval()
+        mean = math.exp(sum(map(math.log, levels.sigma)) / len(levels.sigma))
+        name = "the noise level is" if len(levels.sigma) == 1 else "the noise levels are"
+        notes = [f"{name} {levels}, with a confidence of 95 %"]
+        if not levels.is_determined and lap == 0:
+            notes.append(UNDETERMINED_NOISE)
+        lists = {"noise_levels": list(levels.sigma), "noise_low": list(low), "noise_high": list(high)}
+        return {"noise_sigma": mean, **lists, "noise_determined": levels.is_determined, "notes": notes}
+
+
+UNDETERMINED_NOISE = (
+    "the observations cannot tell the noise level: every smaller level explains them as well, with the rest of the "
+    "variation as detail of x. The level used is the largest that they allow. Repeated measurements, values known to "
+    "be constant, or operators whose rows overlap would determine it; otherwise measure the noise without signal and "
+    "give sigma"
+)
+
+
+class ParameterLearner(Unknowns):
+    """Estimates the parameters of operators made with `Function(..., learn=...)`."""
+
+    is_active = True
+
+    def start(
+        self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
+    ) -> Start:
+        parameters = self._first(progress)
+        known = as_lazy(with_parameters(self._train(), parameters))
+        prior, notes = gaussian_start(self.recipe, known, device, progress, state_file, origin)
+        prior.operator_parameters = parameters
+        return prior, notes
+
+    def _first(self, progress: bool | None) -> OperatorParameters:
+        return score_parameters(self._train(), progress)[0]
+
+    def complete(self, prior: Prior, device: torch.device, progress: bool | None) -> None:
+        if prior.operator_parameters is None:
+            prior.operator_parameters = self._first(progress)
+
+    def update(self, prior: Prior, before: Prior, start: Prior, draws: DrawStore) -> None:
+        first, current = start.operator_parameters, before.operator_parameters
+        assert first is not None
+        assert current is not None
+        train = self._train()
+        score, square = draw_scores(current, train, draws)
+        prior.operator_parameters = updated_parameters(current, first, score, square, len(train))
+
+    def metrics(self, prior: Prior, lap: int) -> dict[str, Any]:
+        parameters = prior.operator_parameters
+        if parameters is None:
+            return {}
+        notes = [f"{parameters}, with a confidence of 95 %"]
+        unknown = [name for name, _, _, known in parameters.entries() if not known]
+        if unknown and lap == 0:
+            notes.append(UNDETERMINED_PARAMETERS.format(names=", ".join(unknown)))
+        if not parameters.is_settled and lap == 0:
+            notes.append(UNSETTLED)
+        values = {name: value for name, value, _, _ in parameters.entries()}
+        errors = {name: error for name, _, error, _ in parameters.entries()}
+        return {
+            "operator_parameters": values,
+            "operator_errors": errors,
+            "operator_determined": parameters.is_determined,
+            "notes": notes,
+        }
+
+
+UNDETERMINED_PARAMETERS = (
+    "the observations cannot tell {names}: other values explain them as well, with a prior that makes up for the "
+    "difference. The first value is used. Observations whose operators differ in a known way would determine it, for "
+    "example several widths in a known ratio, or some observations through a known operator"
+)
+
+UNSETTLED = (
+    "the estimates of the operator's parameters were still changing after the last step: their first values may be too "
+    "far from the truth. Start closer, or try several first values and compare the predictive measure of lap 0"
+)
+
+
+def unknowns_of(obs: Observations, index: Tensor, recipe: Recipe) -> Unknowns:
+    """Return the estimator for the unknowns of observations; `validate` rejects observations with both kinds."""
+    if level_count(obs):
+        return NoiseLearner(obs, index, recipe)
+    return ParameterLearner(obs, index, recipe) if is_learned(obs[:1].A) else Unknowns(obs, index, recipe)

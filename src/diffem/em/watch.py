@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.errors import InputError
 from ..metrics.estimate import clustered_mean
 from ..metrics.evidence import observation_distance, simulate
 from ..observations import Observations
@@ -18,9 +20,11 @@ from ..operators import Channel
 from ..priors import Prior
 from ..priors.base import known_observations
 from ..runs.recipe import Recipe
+from ..runs.repair import set_aside
+from ..runs.rundir import RunDir
+from ..runs.shown import AXES, read_shown, write_shown
 from .expectation import posterior_from_recipe
-from .held_out import measure_held_out
-from .held_out_channel import measure_held_out_channel
+from .held_out import measure_held_out, measure_held_out_channel
 
 # the same random numbers in every lap, so that differences between laps are due to the prior
 WATCH_LAP = 1 << 20
@@ -52,10 +56,8 @@ def watch(
     """Evaluate a prior and make the samples and draws that the report shows.
 
     Args:
-        prior: The prior.
         held_out: The held-out observations; None if there are none.
         shown: The observations in the pictures.
-        recipe: The recipe.
         batch: The number of samples per batch.
     """
     seed = recipe.seed
@@ -80,7 +82,6 @@ def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, floa
 
     Args:
         x: (n, *event). Prior samples.
-        obs: The real observations.
         seed: The seed of the simulated noise.
     """
     measured = None if obs.measured is None else obs.measured.expand_as(obs.y)
@@ -116,3 +117,36 @@ def in_pictures(n: int, held_out: int) -> Tensor:
     """Return the indices of the observations in the pictures, at most eight: held-out ones if there are any."""
     train, held = split(n, held_out)
     return (held if len(held) else train)[:PICTURED]
+
+
+def restore_pictures(
+    run: RunDir, lap: int, recipe: Recipe, load: Callable[[], tuple[Prior, int | None]], shown: Observations | None
+) -> None:
+    """Recompute `samples.npy` and `posterior.npy` of a finished lap if they are missing or damaged.
+
+    Args:
+        load: Returns the lap's prior and the batch size (None: chosen for the device); called only if it is needed.
+        shown: The observations `in_pictures`; None if they are not available.
+    """
+    recipe, metrics = recipe.at(lap + 1), run.lap_metrics(lap)  # a lap is evaluated with the options of the next lap
+    for name in AXES:
+        try:
+            read_shown(run, lap, name, metrics)
+            continue
+        except InputError as error:
+            damage, file = error, run.file(lap, name)
+        if name == "posterior.npy" and shown is None:
+            raise InputError(
+                f"{file} is missing or damaged; diffem.fit on this folder, with the observations, makes it again"
+            )
+        prior, batch = load()
+        if name == "posterior.npy" and shown is not None:
+            x = posterior_draws(prior, shown.to(prior.mean.device, prior.mean.dtype), recipe, batch)
+        else:
+            x = prior_samples(prior, recipe, batch)
+        if file.exists():
+            set_aside(damage, file)
+        files = metrics.get("files", {})
+        written = write_shown(run, lap, {name: x.cpu().numpy()})
+        metrics["files"] = {**(files if isinstance(files, dict) else {}), **written}
+        run.finish_lap(lap, metrics)

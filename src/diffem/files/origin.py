@@ -21,7 +21,7 @@ class Origin:
     Attributes:
         kind: The content of the file: "start" (unfinished Gaussian start), "prior", "training" (unfinished training),
             "optimizer", "draws", "losses" or "metrics".
-        run: The name of the run, see `runs/naming.py`.
+        run: The name of the run, see `runs/rundir.py`.
         seed: The run's seed.
         lap: The lap of this run, counted from its own start.
         observations: The range [first, end) of training observations that draws belong to; None for the other kinds.
@@ -51,6 +51,17 @@ class Origin:
             if (found := note.get(name)) != expected.get(name):
                 given, needed = _words(name, found), _words(name, expected.get(name))
                 raise ForeignFileError(f"{path} belongs elsewhere: it names {given}, this place needs {needed}")
+
+
+def stamped(values: dict[str, Any], origin: Origin | None) -> dict[str, Any]:
+    """Add the origin to the values of a file; None leaves them unchanged (run folders of format 2 and earlier)."""
+    return values if origin is None else {**values, "origin": origin.note()}
+
+
+def require_origin(values: dict[str, Any], origin: Origin | None, path: StrPath) -> None:
+    """Raise a `ForeignFileError` if the values of a file name another origin; None skips the comparison."""
+    if origin is not None:
+        origin.require(values.get("origin"), path)
 
 
 def _words(name: str, value: Any) -> str:

@@ -74,11 +74,11 @@ def student_quantile(probability: float, degrees: int) -> float:
 
 @in_own_modes
 def crps(draws: Tensor, truth: Tensor) -> Tensor:
-    r"""The continuous ranked probability score per observation, `(n,)`, averaged over entries.
+    r"""The continuous ranked probability score per observation, `(n,)`, averaged over entries, in the units of x:
 
-    It is small for draws that are accurate *and* calibrated.
+        E|x − truth| − ½ E|x − x'|,
 
-    E|x − truth| − ½ E|x − x'|, both means without bias for k ≥ 2 draws `(k, n, *event)`; in the units of x.
+    both means without bias for k ≥ 2 draws `(k, n, *event)`. It is small for draws that are accurate *and* calibrated.
     """
     require_draws(draws, truth)
     k = len(draws)

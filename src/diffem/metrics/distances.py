@@ -66,8 +66,15 @@ def frechet(x: Tensor, y: Tensor) -> float:
         cross = small @ large.T
         product = torch.linalg.eigvalsh(cross @ cross.T).clamp(min=0).sqrt().sum()
         return float(mean + x.square().sum() + y.square().sum() - 2 * product)
-    cov_x, cov_y = (s.T @ s / (len(s) - 1) for s in (x, y))
+    return gaussian_distance(mean, *(s.T @ s / (len(s) - 1) for s in (x, y)))
+
+
+def gaussian_distance(squared: Tensor, cov_x: Tensor, cov_y: Tensor) -> float:
+    """The same from ‖μ_x − μ_y‖² and the covariances.
+
+    With S = Σ_x^½, the symmetric SΣ_yS has the eigenvalues of Σ_xΣ_y; GPUs solve symmetric eigenproblems only.
+    """
     values, vectors = torch.linalg.eigh(cov_x)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     product = torch.linalg.eigvalsh(root @ cov_y @ root).clamp(min=0).sqrt().sum()
-    return float(mean + cov_x.trace() + cov_y.trace() - 2 * product)
+    return float(squared + cov_x.trace() + cov_y.trace() - 2 * product)

@@ -17,6 +17,10 @@ class Estimate(float):
         self.standard_error = standard_error
         return self
 
+    def z(self, expected: float = 0.0) -> float:
+        """The deviation from an expected value in standard errors; 0 if the standard error is 0 or unknown."""
+        return (float(self) - expected) / self.standard_error if self.standard_error > 0 else 0.0
+
     def __str__(self) -> str:
         return f"{float(self):.4g} ± {self.standard_error:.2g}"
 

@@ -7,7 +7,9 @@ r"""Evaluation of a prior by observations alone, without clean data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -90,6 +92,56 @@ def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: flo
     noise = [stream.normal(index, shape, draw=torch.full_like(index, d))[hidden] for d in range(len(draws))]
     predicted = means + variance.sqrt() * torch.stack(noise).to(means)
     return clustered_mean(_spread(covered(predicted, obs.y[hidden], level), hidden), hidden)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The spread of draws compared with their errors.
+
+    Attributes:
+        ratio: Variance of the errors divided by the variance of the draws; 1 for calibrated draws.
+        z: Deviation of the ratio from 1 in standard errors.
+    """
+
+    ratio: float
+    z: float
+
+
+def hidden_spread(draws: Tensor, obs: Observations, hidden: Tensor) -> Spread | None:
+    r"""Compare the spread of draws given the shown values with the errors on the hidden values.
+
+    A hidden value with noise variance σ² is predicted by k draws; s² is the sample variance of these predictions
+    without noise, and e the error of their mean. If the true x has the distribution of the draws, whatever that is,
+
+        E[e² − σ²] = (1 + 1/k) E[s²],
+
+    so the ratio of both sides, summed over values, is 1. Above 1 the draws vary too little, below 1 too much. Coverage
+    is less sensitive: it saturates at 100 % and does not react if the noise is larger than the spread.
+
+    The arguments are those of `predictive_log_likelihood`.
+
+    Returns:
+        None if nothing is hidden, for fewer than two observations, or if the draws do not vary.
+    """
+    hidden = require_hidden(draws, obs, hidden)
+    owner = hidden.flatten(1).nonzero()[:, 0]
+    means, noise = (t.double() for t in _predictions(draws, obs, hidden))
+    if len(owner) == 0 or len(obs) < 2:
+        return None
+    claimed = (1 + 1 / len(draws)) * means.var(0)
+    error = (obs.y[hidden].double() - means.mean(0)).square() - noise
+    # values are weighted by their information relative to the noise; the weight must not depend on the draws of the
+    # value itself
+    weight = 1 / (noise + claimed.mean()).square()
+    sums = torch.zeros(2, len(obs), dtype=torch.float64, device=obs.y.device)
+    sums[0].index_add_(0, owner, weight * error)
+    sums[1].index_add_(0, owner, weight * claimed)
+    total = float(sums[1].sum())
+    if not total > 0:
+        return None
+    difference = sums[0] - sums[1]  # the mean is 0 if the draws are right; observations are independent
+    spread = float(difference.std()) * math.sqrt(len(obs))
+    return Spread(float(sums[0].sum()) / total, float(difference.sum()) / spread if spread > 0 else 0.0)
 
 
 @in_own_modes

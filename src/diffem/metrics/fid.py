@@ -1,4 +1,4 @@
-r"""FID, KID and the Inception Score of generated images, computed by torchmetrics from features.
+r"""FID, KID and the Inception Score of generated images, from features; torchmetrics computes the last two.
 
 - FID (Heusel et al. 2017): ‖μ₁ − μ₂‖² + tr(Σ₁ + Σ₂ − 2(Σ₁Σ₂)^½) of the features' means and covariances. Biased upwards
   for few samples: compare only values from the same number of samples; with fewer samples than features it is
@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..files.tensors import explain, require_finite
 from ..files.writing import cache_folder, read_tensors, write_tensors
+from .distances import gaussian_distance
 from .inception import Extractor, as_images, outputs
 
 FORMAT = "diffem-reference-1"
@@ -62,17 +62,10 @@ class Reference:
         """
         if features.ndim != 2 or len(features) < 2:
             raise InputError(f"a reference needs features (n, d) of at least two images, got {tuple(features.shape)}")
-        metric = _frechet_metric(features.shape[1], features.device)
-        _update(metric, features, real=True)
         n = len(features)
         spread = torch.arange(min(n, KEPT), device=features.device) * n // min(n, KEPT)
-        return cls(
-            key,
-            n,
-            metric.real_features_sum.cpu(),
-            metric.real_features_cov_sum.cpu(),
-            features[spread].float().cpu(),
-        )
+        total, outer = _sums(features)
+        return cls(key, n, total.cpu(), outer.cpu(), features[spread].float().cpu())
 
     def save(self, path: Path) -> None:
         tensors = {"total": self.total, "outer": self.outer, "kept": self.kept}
@@ -165,33 +158,31 @@ def image_quality(
 def frechet_distance(features: Tensor, reference: Reference) -> float:
     """FID of features `(n, d)`."""
     _check(features, reference)
-    metric = _frechet_metric(features.shape[1], features.device)
-    _update(metric, features, real=False)
-    if features.is_cuda:
-        mine = Reference("", len(features), metric.fake_features_sum, metric.fake_features_cov_sum, features[:0])
-        return distance_of_moments(mine, reference)
-    metric.real_features_sum, metric.real_features_cov_sum = reference.total, reference.outer
-    metric.real_features_num_samples = torch.tensor(reference.count)
-    return float(metric.compute())
+    return distance_of_moments(Reference("", len(features), *_sums(features), features[:0]), reference)
 
 
 def distance_of_moments(one: Reference, other: Reference) -> float:
-    """FID from sums of features, by symmetric eigenproblems on the device of `one`.
+    """FID from sums of features, on the device of `one`."""
+    (mean, cov), (other_mean, other_cov) = (_moments(sums, one.total.device) for sums in (one, other))
+    return gaussian_distance((mean - other_mean).square().sum(), cov, other_cov)
 
-    torchmetrics computes the eigenvalues of Σ₁Σ₂, which is not symmetric. GPUs do not support that, and the host took
-    48 s (benchmarks/results, `fid-sanity`). With S = Σ₁^½, the symmetric SΣ₂S has the same eigenvalues.
-    """
 
-    def moments(sums: Reference) -> tuple[Tensor, Tensor]:
-        total, outer = sums.total.to(one.total.device), sums.outer.to(one.total.device)
-        mean = total / sums.count
-        return mean, (outer - sums.count * mean.outer(mean)) / (sums.count - 1)
+def _moments(sums: Reference, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of features."""
+    total, outer = sums.total.to(device), sums.outer.to(device)
+    mean = total / sums.count
+    return mean, (outer - sums.count * mean.outer(mean)) / (sums.count - 1)
 
-    (mean, cov), (other_mean, other_cov) = moments(one), moments(other)
-    values, vectors = torch.linalg.eigh(cov)
-    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
-    product = torch.linalg.eigvalsh(root @ other_cov @ root).clamp(min=0).sqrt().sum()
-    return float((mean - other_mean).square().sum() + cov.trace() + other_cov.trace() - 2 * product)
+
+def _sums(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ f and Σ f fᵀ of features `(n, d)`, in float64."""
+    total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
+    outer = total.outer(total)
+    for block in features.split(BLOCK):
+        f = block.double()
+        total += f.sum(0)
+        outer += f.T @ f
+    return total, outer
 
 
 @in_own_modes
@@ -260,7 +251,7 @@ def _addressed(seed: int, purpose: str) -> Iterator[None]:
 
 
 def _require_torchmetrics() -> None:
-    """Check the number of images before the features are computed."""
+    """Raise an `InputError` if torchmetrics is not installed, before the features are computed."""
     if find_spec("torchmetrics") is None:
         raise InputError("image metrics need the package torchmetrics: pip install 'diffem[metrics]'")
 
@@ -274,17 +265,6 @@ class _Given(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features
-
-
-def _frechet_metric(d: int, device: torch.device) -> Any:
-    from torchmetrics.image.fid import FrechetInceptionDistance
-
-    return FrechetInceptionDistance(_Given(d)).to(device)
-
-
-def _update(metric: Any, features: Tensor, real: bool) -> None:
-    for block in features.split(BLOCK):
-        metric.update(block.double(), real=real)
 
 
 def _check(features: Tensor, reference: Reference) -> None:

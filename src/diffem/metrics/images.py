@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..core.errors import InputError
+from ..core.modes import in_own_modes
 from ..observations import Observations
 from .inputs import require_alike
 
@@ -32,3 +34,36 @@ def mse_unmeasured(x: Tensor, truth: Tensor, obs: Observations) -> float:
     if measured is None or measured.expand_as(obs.y).shape != truth.shape:
         return float(mse(x, truth).mean())
     return float((x - truth).square()[~measured.expand_as(truth)].double().mean())
+
+
+@in_own_modes
+def ssim(x: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
+    r"""Structural similarity (Wang et al. 2004), `(n,)`, of images `(n, channels, H, W)`, averaged over channels.
+
+    With local means μ, variances s² and covariance c under a Gaussian window (σ = 1.5, 11×11), the mean over all pixels
+    (the image reflected at its border) of
+
+        (2μ_x μ_t + C₁)(2c + C₂) / ((μ_x² + μ_t² + C₁)(s_x² + s_t² + C₂)),   C₁ = (0.01 L)², C₂ = (0.03 L)²,
+
+    where the values span `data_range` = L.
+    """
+    if x.shape != truth.shape or x.ndim != 4 or min(x.shape[-2:]) < 11:
+        raise InputError(
+            f"ssim compares images (n, channels, H, W) of at least 11×11, got {tuple(x.shape)} and {tuple(truth.shape)}"
+        )
+    offsets = torch.arange(-5, 6, dtype=x.dtype, device=x.device)
+    window = torch.exp(-(offsets**2) / (2 * 1.5**2))
+    window = window / window.sum()
+    channels = x.shape[1]
+
+    def local(v: Tensor) -> Tensor:
+        v = functional.pad(v, (5, 5, 5, 5), mode="reflect")
+        rows = functional.conv2d(v, window.reshape(1, 1, -1, 1).expand(channels, 1, -1, 1), groups=channels)
+        return functional.conv2d(rows, window.reshape(1, 1, 1, -1).expand(channels, 1, 1, -1), groups=channels)
+
+    mean_x, mean_t = local(x), local(truth)
+    var_x, var_t = (local(v * v).sub(m**2).clamp(min=0) for v, m in ((x, mean_x), (truth, mean_t)))
+    cov = local(x * truth) - mean_x * mean_t
+    c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
+    value = (2 * mean_x * mean_t + c1) * (2 * cov + c2) / ((mean_x**2 + mean_t**2 + c1) * (var_x + var_t + c2))
+    return value.flatten(1).mean(1)

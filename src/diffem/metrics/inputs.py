@@ -35,7 +35,6 @@ def require_hidden(draws: Tensor | None, obs: Observations, hidden: Tensor) -> T
 
     Args:
         draws: `(k, n, *event)`; None if there are none.
-        obs: The n observations.
         hidden: Boolean, broadcastable to y `(n, *measurement)`.
 
     Returns:

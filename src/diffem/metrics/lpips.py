@@ -154,5 +154,5 @@ class _ArraysOnly(pickle.Unpickler):
             return _Array
         known = {"dtype": _Type, "ndarray": _Array}
         if module != "numpy" or name not in known:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array")
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not an array")
         return known[name]

@@ -129,9 +129,8 @@ def simulation_scores(samples: Tensor, obs: Observations, seed: int = 0) -> Tens
     scores, spread, fake = [], 0.0, real
     for i in range(len(obs)):
         if i == 0 or not shared:  # without parameters of its own, an observation has the predictions of the others
-            fake = _flat(
-                _repeated(A, i, m).features(_simulated(_repeated(A, i, m), x, seed, "simulation score")), weight
-            )
+            here = _repeated(A, i, m)
+            fake = _flat(here.features(_simulated(here, x, seed, "simulation score")), weight)
             spread = float(torch.pdist(fake).double().mean())
         distance = float((fake - _flat(real[i : i + 1], weight)).norm(dim=1).double().mean())
         scores.append(0.5 * spread - distance)

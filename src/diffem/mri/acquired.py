@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +30,7 @@ from .coils import (
     read_maps,
     whitening,
 )
-from .fastmri_files import RECONSTRUCTIONS, Volume
+from .fastmri_files import Volume
 from .kspace import central, column_masks, operator, take_columns
 from .kspace_cache import Slices
 
@@ -98,7 +97,7 @@ def acquired_slices(
     for first in range(volume.first, volume.last, chunk):
         last = min(first + chunk, volume.last)
         where = index[first - volume.first : last - volume.first]
-        kspace = torch.einsum("dc,nchw->ndhw", survey.whiten.to(torch.complex64), _kspace(volume, first, last))
+        kspace = torch.einsum("dc,nchw->ndhw", survey.whiten.to(torch.complex64), volume.kspace(first, last))
         kspace = crop_kspace(kspace, *survey.size)
         own = survey.columns if survey.size[1] == len(survey.columns) else torch.ones(survey.size[1], dtype=torch.bool)
         maps = None
@@ -122,7 +121,6 @@ def survey_volume(volume: Volume, window: tuple[int, int] | None, estimate: bool
     """Determine the measured columns, the noise and the maximum of the selected slices, `chunk` of them at a time.
 
     Args:
-        volume: The volume.
         window: Height and width of the image; None for those of the file's reconstruction.
         estimate: Whether to estimate the noise covariance; otherwise the data are not whitened.
         chunk: Number of slices in memory at a time.
@@ -131,7 +129,7 @@ def survey_volume(volume: Volume, window: tuple[int, int] | None, estimate: bool
     columns, corners, top = torch.zeros(full[1], dtype=torch.bool), [], 0.0
     stated = volume.mask()
     for first in range(volume.first, volume.last, chunk):
-        kspace = _kspace(volume, first, min(first + chunk, volume.last))
+        kspace = volume.kspace(first, min(first + chunk, volume.last))
         columns |= measured_columns(kspace, stated)
         if not columns.any():
             raise InputError(f"{volume.path}: k-space is zero everywhere")
@@ -149,8 +147,7 @@ def _size(volume: Volume, columns: Tensor, window: tuple[int, int] | None) -> tu
     height, width = volume.names["kspace"][-2:]
     whole = bool(columns.all())
     if window is None:
-        shapes = [volume.names[name] for name in RECONSTRUCTIONS if name in volume.names]
-        rows, wide = (shapes[0][-2], shapes[0][-1]) if shapes else (height, width)
+        rows, wide = volume.reconstructed or (height, width)
         return min(rows, height), min(wide, width) if whole else width
     if window[0] > height or window[1] > width:
         raise InputError(f"{volume.path}: a window of {window[0]}×{window[1]} does not fit k-space of {height}×{width}")
@@ -160,12 +157,6 @@ def _size(volume: Volume, columns: Tensor, window: tuple[int, int] | None) -> tu
             f"cropped in that direction; set data.size to [{window[0]}, {width}]"
         )
     return window
-
-
-def _kspace(volume: Volume, first: int, last: int) -> Tensor:
-    """k-space of slices first … last − 1, `(m, c, H, W)`."""
-    kspace = torch.from_numpy(volume.read("kspace", first, last).astype(np.complex64))
-    return kspace if volume.coils else kspace.unsqueeze(1)
 
 
 def _maps(
@@ -189,5 +180,5 @@ def _maps(
     if maps.shape[1] != kspace.shape[1]:
         raise InputError(f"{name}: maps of {maps.shape[1]} coils for k-space of {kspace.shape[1]}")
     height, width = volume.names["kspace"][-2:]
-    maps = crop_maps(maps, [(height, width)], survey.size, name)
+    maps = crop_maps(maps, (height, width), survey.size, name)
     return torch.einsum("dc,nchw->ndhw", survey.whiten.to(torch.complex64), maps).expand(len(kspace), -1, -1, -1)

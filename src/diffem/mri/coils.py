@@ -23,6 +23,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..files.arrays import read_array, read_arrays
 from ..operators.centred import centred_fft2, centred_ifft2
+from .kspace import centre_crop
 
 
 def measured_columns(kspace: Tensor, stated: np.ndarray | None) -> Tensor:
@@ -89,13 +90,12 @@ def crop_kspace(kspace: Tensor, height: int, width: int) -> Tensor:
     full_height, full_width = kspace.shape[-2:]
     if (height, width) == (full_height, full_width):
         return kspace
-    top, left = (full_height - height) // 2, (full_width - width) // 2
     if width == full_width:  # along the readout only
         axes = (-2,)
         image = torch.fft.fftshift(torch.fft.ifft(torch.fft.ifftshift(kspace, axes), dim=-2, norm="ortho"), axes)
-        part = torch.fft.ifftshift(image[..., top : top + height, :], axes)
+        part = torch.fft.ifftshift(centre_crop(image, height, width), axes)
         return torch.fft.fftshift(torch.fft.fft(part, dim=-2, norm="ortho"), axes)
-    return centred_fft2(centred_ifft2(kspace)[..., top : top + height, left : left + width])
+    return centred_fft2(centre_crop(centred_ifft2(kspace), height, width))
 
 
 def estimate_maps(kspace: Tensor, columns: Tensor, calibration: int, name: str) -> Tensor:
@@ -182,21 +182,20 @@ def as_maps(array: np.ndarray, name: str, first: int, last: int) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(maps, dtype=np.complex64))
 
 
-def crop_maps(maps: Tensor, shapes: list[tuple[int, int]], size: tuple[int, int], name: str) -> Tensor:
+def crop_maps(maps: Tensor, full: tuple[int, int], size: tuple[int, int], name: str) -> Tensor:
     """Crop coil maps to the image window.
 
     Args:
         maps: `(..., h, w)`, for the window or for the whole field of view.
-        shapes: Possible heights and widths of the field of view.
+        full: Height and width of the field of view.
         size: Height and width of the window.
         name: Name of the file in the error message.
     """
     given = (maps.shape[-2], maps.shape[-1])
     if given == size:
         return maps
-    if given not in shapes:
+    if given != full:
         raise InputError(
             f"{name}: coil maps of {given[0]}×{given[1]} fit neither images of {size[0]}×{size[1]} nor the k-space"
         )
-    top, left = (given[0] - size[0]) // 2, (given[1] - size[1]) // 2
-    return maps[..., top : top + size[0], left : left + size[1]]
+    return centre_crop(maps, *size)

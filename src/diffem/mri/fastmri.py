@@ -24,7 +24,7 @@ from ..operators.centred import centred_ifft2
 from .acquired import acquired_slices
 from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps
 from .fastmri_files import RECONSTRUCTIONS, Volume, pair, volumes
-from .kspace import Acquisition
+from .kspace import Acquisition, centre_crop
 from .kspace_cache import Slices, cache_kspace
 
 CHUNK = 8  # slices in memory at a time
@@ -84,15 +84,8 @@ def fastmri(
     if mode == "simulated":
         acquisition = Acquisition(accel, 0.01 if sigma is None else sigma, seed)
         maps = None if coils is None else read_maps(coils, "", 0, 1)
-        each = partial(
-            _simulated,
-            acquisition=acquisition,
-            complex=complex,
-            window=window,
-            image=image,
-            maps=maps,
-            calibration=calibration,
-        )
+        reader = partial(_complex_images, calibration=calibration) if complex else partial(_magnitudes, image=image)
+        each = partial(_simulated, acquisition=acquisition, reader=reader, window=window, maps=maps)
     else:
         Acquisition(accel, 1.0 if sigma is None else sigma, seed)  # validates the numbers
         for volume in found:
@@ -167,17 +160,14 @@ def _simulated(
     index: Tensor,
     *,
     acquisition: Acquisition,
-    complex: bool,
+    reader: Callable[..., Tensor],
     window: tuple[int, int] | None,
-    image: str,
     maps: Tensor | None,
-    calibration: int,
 ) -> Iterator[Slices]:
     """Measure the images of a volume, `CHUNK` slices at a time; `index` `(slices,)` are their addresses."""
-    read = _complex_images if complex else _magnitudes
     for first in range(volume.first, volume.last, CHUNK):
         last = min(first + CHUNK, volume.last)
-        x = read(volume, first, last, window, image, calibration)
+        x = reader(volume, first, last, window)
         where = index[first - volume.first : last - volume.first]
         coils = None
         if maps is not None:
@@ -190,9 +180,7 @@ def _simulated(
         yield Slices(columns, masks, torch.full((len(x),), acquisition.sigma, dtype=torch.float64), coils, x)
 
 
-def _magnitudes(
-    volume: Volume, first: int, last: int, window: tuple[int, int] | None, image: str, calibration: int
-) -> Tensor:
+def _magnitudes(volume: Volume, first: int, last: int, window: tuple[int, int] | None, *, image: str) -> Tensor:
     """Magnitude images, `(m, 1, H, W)` in [−2, 2]."""
     name = volume.reconstruction(image)
     u = _centre(torch.from_numpy(volume.read(name, first, last).astype(np.float32)), window, volume)
@@ -207,31 +195,24 @@ def _magnitudes(
 
 
 def _complex_images(
-    volume: Volume, first: int, last: int, window: tuple[int, int] | None, image: str, calibration: int
+    volume: Volume, first: int, last: int, window: tuple[int, int] | None, *, calibration: int
 ) -> Tensor:
     """Complex images of the k-space in the file, `(m, 2, H, W)`; several coils are combined with estimated maps."""
     volume.require_kspace()
-    kspace = torch.from_numpy(volume.read("kspace", first, last).astype(np.complex64))
-    kspace = kspace if volume.coils else kspace.unsqueeze(1)
-    size = window or _reconstructed(volume) or (kspace.shape[-2], kspace.shape[-1])
+    kspace = volume.kspace(first, last)
+    size = window or volume.reconstructed or (kspace.shape[-2], kspace.shape[-1])
     if size[0] > kspace.shape[-2] or size[1] > kspace.shape[-1]:
         raise InputError(f"{volume.path}: a window of {size} does not fit k-space of {tuple(kspace.shape[-2:])}")
     columns = measured_columns(kspace, volume.mask())
     images = centred_ifft2(crop_kspace(kspace, *size))
     if volume.coils:
         maps = estimate_maps(kspace, columns, calibration, str(volume.path))
-        top, left = ((full - part) // 2 for full, part in zip(kspace.shape[-2:], size, strict=True))
-        u = (maps[..., top : top + size[0], left : left + size[1]].conj() * images).sum(1)
+        u = (centre_crop(maps, *size).conj() * images).sum(1)
     else:
         u = images[:, 0]
     if volume.maximum is None:
         raise InputError(f"{volume.path} has no attribute max, which is needed to scale complex images")
     return (2 / volume.maximum) * torch.view_as_real(u).movedim(-1, 1).contiguous()
-
-
-def _reconstructed(volume: Volume) -> tuple[int, int] | None:
-    shapes = [volume.names[name] for name in RECONSTRUCTIONS if name in volume.names]
-    return (shapes[0][-2], shapes[0][-1]) if shapes else None
 
 
 def _centre(u: Tensor, window: tuple[int, int] | None, volume: Volume) -> Tensor:
@@ -240,8 +221,7 @@ def _centre(u: Tensor, window: tuple[int, int] | None, volume: Volume) -> Tensor
         return u
     if window[0] > height or window[1] > width:
         raise InputError(f"{volume.path}: a window of {window[0]}×{window[1]} does not fit images of {height}×{width}")
-    top, left = (height - window[0]) // 2, (width - window[1]) // 2
-    return u[..., top : top + window[0], left : left + window[1]].contiguous()
+    return centre_crop(u, *window).contiguous()
 
 
 def expected_size_of_fastmri(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:

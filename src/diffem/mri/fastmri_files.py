@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..core.errors import InputError
 from ..files import memory, reading
@@ -75,7 +77,6 @@ class Volume:
     """One file, and the range of its slices that is used.
 
     Args:
-        path: The file.
         slices: Range [first, last) of slices; it is limited to those of the file.
 
     Raises:
@@ -150,6 +151,17 @@ class Volume:
                 f"{self.path}: {name} contains values that are not finite, in slices {first} to {last - 1}"
             )
         return array
+
+    def kspace(self, first: int, last: int) -> Tensor:
+        """k-space of slices first … last − 1, `(m, c, H, W)`; one coil for single-coil files."""
+        kspace = torch.from_numpy(self.read("kspace", first, last).astype(np.complex64))
+        return kspace if self.coils else kspace.unsqueeze(1)
+
+    @property
+    def reconstructed(self) -> tuple[int, int] | None:
+        """Height and width of the reconstruction in the file; None if it has none."""
+        shapes = [self.names[name] for name in RECONSTRUCTIONS if name in self.names]
+        return (shapes[0][-2], shapes[0][-1]) if shapes else None
 
     def mask(self) -> np.ndarray | None:
         """The mask of measured columns in the file, `(W,)`; None if there is none."""

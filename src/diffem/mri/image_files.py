@@ -160,9 +160,9 @@ class _Bounded:
 
 
 def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> ImageSet:
+    """Decode the files to 8-bit grey; `files` yields names and contents."""
     from PIL import Image, ImageOps
 
-    """Decode the files to 8-bit grey; `files` yields names and contents."""
     pixels, groups, folders = [], [], {}  # type: ignore[var-annotated]
     claimed = held = 0  # bytes of the decoded pictures so far, and of their files
     for name, data in files:

@@ -209,7 +209,6 @@ def fingerprints(images: ImageSet) -> Tensor:
 
 def prepare(path: str, out: Any, size: int | None = None) -> str:
     """Decode a folder or archive of images into an `.npz` file, and return a description of its content."""
-
     images = read_images(path, size)
     write_bytes(out, to_npz(images))
     count, size_text = len(images.pixels), "×".join(map(str, images.pixels.shape[-2:]))

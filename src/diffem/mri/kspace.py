@@ -42,8 +42,6 @@ def central(width: int, accel: float) -> Tensor:
 
 def column_masks(index: Tensor, width: int, accel: float, seed: int) -> Tensor:
     """Column masks of the slices at addresses `index` `(n,)`: `(n, width)`, True in measured columns."""
-    if not accel >= 1:
-        raise InputError(f"data.accel must be at least 1 (1 measures everything), got {accel}")
     chosen = Stream(seed, "mri mask").uniform(index, (width,)) < column_probability(accel)
     return central(width, accel) | chosen
 
@@ -75,13 +73,18 @@ def column_noise(index: Tensor, masks: Tensor, shape: tuple[int, ...], seed: int
         index: `(n,)`. Addresses of the slices.
         masks: `(n, W)`.
         shape: Shape of one column.
-        seed: Seed of the noise.
 
     Returns:
         `(columns, *shape)`, in the order of `take_columns`.
     """
     slices, columns = masks.nonzero(as_tuple=True)
     return Stream(seed, "mri noise").normal(index[slices], shape, draw=columns)
+
+
+def centre_crop(x: Tensor, height: int, width: int) -> Tensor:
+    """The central window of x `(..., H, W)`."""
+    top, left = (x.shape[-2] - height) // 2, (x.shape[-1] - width) // 2
+    return x[..., top : top + height, left : left + width]
 
 
 def operator(masks: Tensor, coils: Tensor | None, complex: bool) -> Fourier:

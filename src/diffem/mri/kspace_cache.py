@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from ..operators import Fourier
 from .kspace import operator, put_columns
 
 FORMAT = "diffem-kspace-1"
+MEMORY = 3 << 29  # bytes; more k-space is cached on disk
 DTYPES = {"columns": "<f4", "masks": "|b1", "sigma": "<f8", "coils": "<f4", "reference": "<f4"}
 
 
@@ -126,14 +128,9 @@ class KspaceCache:
 
 
 def _as_tensor(array: np.ndarray) -> Tensor:
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)  # mapped read-only, and never written to
-
-
-MEMORY = 3 << 29  # bytes; more k-space is cached on disk
 
 
 def cache_kspace(
@@ -142,7 +139,6 @@ def cache_kspace(
     """Cache measured columns: in memory up to 1.5 GiB of k-space; on disk beyond that, or if `cache` is given.
 
     Args:
-        parts: The measurements.
         complex: Whether images are complex.
         size: Bytes of the k-space with all columns.
         cache: The cache folder. Default: `cache_folder()`.
@@ -218,7 +214,6 @@ def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> Kspac
     """Open the cache in a folder.
 
     Args:
-        folder: The cache folder.
         made_from: Must equal the key of the cache.
         fresh: Skip the verification of checksums, for a cache that was just built.
     """

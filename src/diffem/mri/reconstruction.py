@@ -17,7 +17,7 @@ from ..core.randomness import Stream
 from ..em.expectation import posterior_from_recipe, recipe_sampling
 from ..em.screening import acceptable, largest_plausible
 from ..metrics import coverage, psnr
-from ..metrics.ssim import ssim
+from ..metrics.images import ssim
 from ..observations import Observations, Problem
 from ..operators import Crop
 from ..priors import GaussianPrior, Prior
@@ -124,7 +124,6 @@ def reconstruct(
     truth: Tensor | None = None,
     steps: int | None = None,
     batch: int | None = None,
-    captured: bool = False,
 ) -> Reconstruction:
     """Draw from the posterior of slices with the method and sampler of a recipe.
 
@@ -137,7 +136,6 @@ def reconstruct(
         truth: `(n, *event)`. The true images, if known.
         steps: Sampling steps. Default: those of the recipe.
         batch: Samples per batch. Default: that of the recipe, or chosen for the device.
-        captured: Replay the sampling steps as CUDA graphs.
 
     Returns:
         The reconstruction, on the CPU.
@@ -151,7 +149,6 @@ def reconstruct(
         seed=recipe.seed,
         lap=RECONSTRUCTION_LAP,
         batch_size=batch,
-        captured=captured,
         **recipe_sampling(prior, options),
     )
     x = x.cpu()
@@ -197,7 +194,6 @@ def centre_window(truth: Tensor, size: int, sigma: float, seed: int) -> Observat
         truth: `(n, *event)`. The images.
         size: Side of the window.
         sigma: Noise level.
-        seed: Seed of the noise.
     """
     height, width = truth.shape[-2:]
     A = Crop((min(size, height), min(size, width)), (height, width))

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from ..core.errors import InputError
 from ..em.run import load
@@ -23,9 +25,9 @@ from ..report import pictures
 from ..report.export import write_npz, write_posterior
 from ..runs.rundir import RunDir
 from .reconstruction import Reconstruction, centre_window, intensity, problem_like, reconstruct, spread
-from .slices import slice_by_measurement
 
 SAMPLES = 16  # prior samples of prior.png
+CROP_NOISE = 0.01  # noise level of the crop posterior
 STEPS = 28  # smallest number of sampling steps; E-steps with 14 steps lose 1.3 dB at R = 6 (docs/mri.md)
 
 
@@ -38,7 +40,6 @@ def write_study(
     draws: int = 16,
     figures: int = 4,
     crop: int | None = None,
-    crop_sigma: float = 0.01,
     changes: dict[str, Any] | None = None,
     steps: int | None = None,
     batch: int | None = None,
@@ -58,7 +59,6 @@ def write_study(
         draws: Posterior draws per slice.
         figures: Number of slices with a figure.
         crop: Side of the central window of the crop posterior, 0 for none. Default: half the image.
-        crop_sigma: Noise level in that window.
         changes: Settings of the data source that differ from the recipe.
         steps: Sampling steps. Default: those of the recipe, at least 28.
         batch: Images per batch. Default: chosen for the device.
@@ -100,7 +100,7 @@ def write_study(
     side = side // 2 if crop is None else crop
     if truth is not None and side:
         truth = truth[: max(1, figures)]
-        obs = centre_window(truth, side, crop_sigma, recipe.seed)
+        obs = centre_window(truth, side, CROP_NOISE, recipe.seed)
         window = reconstruct(f"{side}×{side}", prior, obs, recipe, draws=draws, truth=truth, steps=steps, batch=batch)
         rows.append(window.measures())
         say(_line(rows[-1]))
@@ -150,3 +150,42 @@ def _line(row: dict[str, Any]) -> str:
             f"90 % intervals cover {row['coverage90']:.1%}"
         )
     return text
+
+
+def _image(x: Tensor) -> np.ndarray:
+    return intensity(x)[0].numpy()
+
+
+def slice_by_measurement(parts: list[Reconstruction], i: int, title: str = "zero-filled") -> bytes:
+    """Draw slice i: zero-filled image, two draws, mean, standard deviation and, if the truth is known, error and truth.
+
+    Standard deviation and error have the same scale, so that they can be compared.
+
+    Args:
+        parts: The reconstructions, one row each.
+        i: Index of the slice.
+        title: Heading of the first column.
+    """
+    known = parts[0].truth is not None
+    titles = [title, "draw 1", "draw 2", f"mean of {len(parts[0].draws)}", "std"]
+    titles += ["|mean − truth|", "truth"] if known else []
+    height, width = parts[0].draws.shape[-2:]
+    figure, axes = pictures.new_figure(
+        1.6 * len(titles) + 0.3, 1.6 * height / width * len(parts) + 0.3, nrows=len(parts), ncols=len(titles)
+    )
+    spreads = [intensity(p.draws).std(0)[i, 0].numpy() for p in parts]
+    top = max(1e-6, float(np.percentile(np.stack(spreads), 99.5)))
+    for r, (row, part, std) in enumerate(zip(axes, parts, spreads, strict=True)):
+        mean = _image(part.mean[i])
+        panels = [_image(x) for x in (part.zero_filled[i], part.draws[0, i], part.draws[1, i])] + [mean, std]
+        if part.truth is not None:
+            truth = _image(part.truth[i])
+            panels += [np.abs(mean - truth), truth]
+        for axis, panel, name in zip(row, panels, titles, strict=True):
+            warm = name in ("std", "|mean − truth|")
+            colours = {"cmap": "magma", "vmax": top} if warm else {"cmap": "gray", "vmax": 1}
+            pictures.show_image(axis, panel, vmin=0, interpolation="nearest", **colours)
+            if r == 0:
+                axis.set_title(name, fontsize=9)
+        row[0].set_ylabel(part.name, fontsize=9)
+    return pictures.to_png(figure)

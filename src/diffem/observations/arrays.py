@@ -1,7 +1,7 @@
 """Conversion of NumPy arrays, pandas frames, lists of arrays and indexable data sets to tensors.
 
-Nothing is rounded here: integers become the smallest floating-point type that holds them exactly, float64 stays
-    float64.
+Nothing is rounded here: integers become the smallest floating-point type that represents them exactly, and float64
+stays float64.
 """
 
 from __future__ import annotations
@@ -138,7 +138,6 @@ def aligned(sigma: Any, y: Any) -> Any:
     Args:
         sigma: A pandas series whose labels are the columns or the rows of y, or a frame with the columns of y. Other
             values, and a series with the labels 0, 1, 2 …, are returned as they are.
-        y: The observations.
     """
     columns = list(getattr(y, "columns", ()))
     if not columns or not hasattr(sigma, "to_numpy"):

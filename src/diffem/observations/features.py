@@ -65,7 +65,6 @@ def require_linear_gaussian(obs: Observations, who: str, instead: str) -> None:
     """Raise an InputError for observations of a channel.
 
     Args:
-        obs: The observations.
         who: What needs y = A x + e with Gaussian noise.
         instead: What works for a channel.
     """

@@ -75,7 +75,6 @@ class ChangedSource:
     """The observations of a source, changed when they are read.
 
     Args:
-        source: The source.
         change: The change of observations, row by row.
         operators: What it does to their operators.
         name: The change in words, part of the hash of the observations.
@@ -115,7 +114,7 @@ class LazyObservations(Observations):
 
     @property
     def digest(self) -> str | None:
-        """See `Observations.adaptive`."""
+        """See `Source.digest`."""
         return self._source.digest
 
     def read(self) -> Observations:

@@ -335,7 +335,6 @@ def require_repeats(tensors: dict[str, Tensor], n: int) -> Tensor | None:
     return repeats
 
 
-# `load` calls these before it reads the whole file; None means that the function does not apply. `__init__.py` adds
-# `open_large`
+# `__init__.py` adds functions of modules that import this one.
 COMBINERS: list[Callable[[Sequence[Observations], Sequence[int] | None], Observations]] = []  # `concatenate`
-OPENERS: list[Callable[[Path], Observations | None]] = []
+OPENERS: list[Callable[[Path], Observations | None]] = []  # `load` tries these first; None: the function does not apply

@@ -1,4 +1,7 @@
-"""Files of `Observations.save` above the memory budget: observations are read when they are used."""
+"""Observations from files: those of `Observations.save`, and arrays of measured values with their noise level.
+
+Observations above the memory budget stay in their file and are read when they are used.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..files import memory
+from ..files.arrays import read_array
 from ..files.reading import opened, size_of
 from ..files.rows import RowsInFile
 from ..files.tensors import explain, require_finite, tensor_rows
@@ -21,6 +25,38 @@ from ..operators.saved import rebuild_operator, require_affordable
 from .batches import scanned_together
 from .lazy import LazyObservations
 from .observations import FORMAT, Observations, require_repeats
+
+TABLES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet")
+
+
+def read_observations(path: Path, sigma: Any = None) -> Observations:
+    """Read observations; this executes no code.
+
+    Args:
+        path: A file of `Observations.save`; or a `.npy` array `(n, *event)` of direct measurements of x, NaN for values
+            that were not measured.
+        sigma: The noise level of an array, as `Observations` accepts it.
+
+    Raises:
+        InputError: If the file cannot be read, or `sigma` is missing, or given twice.
+    """
+    if path.suffix in TABLES:
+        raise InputError(f"{path} is a table. {about_table(path)}")
+    if path.suffix != ".npy":
+        if sigma is not None:
+            raise InputError(f"{path} contains its noise level: sigma is for .npy files only")
+        return Observations.load(path)
+    if sigma is None:
+        raise InputError(f"{path} is an array: the noise level is needed too (sigma)")
+    return Observations(read_array(path), sigma=sigma)
+
+
+def about_table(path: Path) -> str:
+    """What to do with the file of a table, for error messages."""
+    return (
+        f"Fill its gaps with `diffem impute {path} -o completed.csv`, or read it in Python, "
+        "diffem.fit(frame, recipe='table', sigma=...)"
+    )
 
 
 def open_large(path: Path) -> LazyObservations | None:

@@ -69,10 +69,6 @@ def in_precision_of(mean: Tensor, obs: Observations) -> Observations:
     """Convert float64 observations (the default of NumPy) for a prior in float32; return others unchanged.
 
     Warns if the rounding errors are not far below the noise.
-
-    Args:
-        mean: The mean of the prior.
-        obs: The observations.
     """
     if (obs.y.dtype, mean.dtype) != (torch.float64, torch.float32):
         return obs

@@ -109,7 +109,6 @@ class Prior(nn.Module):
         """Compute the decreasing noise levels `(steps + 1,)` in float64, in the units of the data.
 
         Args:
-            steps: Number of steps.
             sigma_min: The last level. Default: `sigma_min` of the prior.
         """
         low = self.sigma_min if sigma_min is None else sigma_min

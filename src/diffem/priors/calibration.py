@@ -35,10 +35,10 @@ from .marginal import choose, measured_values, observation_laws
 
 STEPS = 100
 FRESH = 10  # steps with a new Gaussian fit: one that continues cannot move its mean where its covariance has become 0
-FIRST_ROUNDS, ROUNDS = 24, 12  # of a new Gaussian fit, and of one that continues that of the last step
+FIRST_ROUNDS, ROUNDS = 24, 12  # rounds of a new Gaussian fit, and of one that continues
 SETTLED = 1e-4  # change of log g, and of b relative to the size of y, that ends the iteration
-VALUES = 1024  # measured values per observation, at most
-SIZE = 512  # numbers in a sample, at most
+VALUES = 1024  # largest number of measured values per observation
+SIZE = 512  # largest number of values in a sample
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Calibration:
         labels, known = _labels(groups, obs), self.labels.to(obs.y.device)
         places = torch.searchsorted(known, labels).clamp(max=len(known) - 1)
         if unknown := labels[known[places] != labels].unique().tolist():
-            raise InputError(f"the calibration knows the groups {known.tolist()}, not {unknown}")
+            raise InputError(f"the calibration has the groups {known.tolist()}, not {unknown}")
         return _corrected(obs, places, self.gain, self.offset)
 
 
@@ -117,7 +117,7 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
         if float((step[0].abs() / scale).max()) < SETTLED and float(step[1].abs().max()) < SETTLED:
             settled = True
             break
-        # the Gaussian answers with a delay: steps that shrink by a constant factor are summed up at once
+        # the Gaussian fit lags behind: steps that shrink by a constant factor are replaced by their sum
         ratio = torch.where(before != 0, step / before, 0).clamp(0, 0.75)
         before = step
         offset = offset + (step[0] / (1 - ratio[0])).clamp(-scale, scale)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files.origin import Origin
+from ..files.origin import Origin, require_origin, stamped
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
 from ..linalg.saved import describe_covariance, rebuild_covariance
@@ -76,8 +76,7 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
             f"{path} is not a prior of this library: it has format {description.get('format')!r}, "
             f"this version reads {' and '.join(READABLE)}"
         )
-    if origin is not None:
-        origin.require(description.get("origin"), path)
+    require_origin(description, origin, path)
     require_finite(tensors, path)
     try:
         prior = _rebuild(description, tensors)
@@ -160,5 +159,5 @@ def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:
 
 def save_prior(prior: Prior, path: str | os.PathLike[str], origin: Origin | None = None, **notes: Any) -> None:
     """Write a prior to one file. An interruption never leaves a partial file."""
-    tensors, description = pack(prior, **notes, **({} if origin is None else {"origin": origin.note()}))
+    tensors, description = pack(prior, **stamped(notes, origin))
     write_tensors(Path(path), tensors, description)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -38,7 +37,7 @@ from .fit_full import Full, Selected
 from .fit_low_rank import LowRankModel
 from .fit_sampled import Sampled
 from .gaussian import GaussianPrior
-from .rounds import FitHistory, FitState, HeldOut, Model, log_likelihood_of, run_rounds
+from .rounds import FitHistory, FitState, HeldOut, Model, Rounds, run_rounds
 
 MAX_DENSE = 4096
 MAX_EXTRAPOLATED = 1024  # above this size the eigenvectors of an extrapolation cost more than the rounds it saves
@@ -129,19 +128,6 @@ def _check_rank(rank: int | None, size: int) -> None:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
 
 
-@dataclass
-class Rounds:
-    """The options of `fit_gaussian` that concern its rounds; per_value: log-scale that is subtracted per value."""
-
-    rounds: int
-    tolerance: float
-    per_value: float
-    history: FitHistory
-    progress: bool | None
-    checkpoint: Callable[[FitState], None] | None
-    resume: FitState | None
-
-
 def _iterate(
     obs: Observations,
     batches: Batches,
@@ -200,25 +186,8 @@ def _iterate(
             return log_likelihood / total
 
         extrapolates = rank is not None or math.prod(event_shape) <= MAX_EXTRAPOLATED
-        model = _run(model, expect, extrapolates, unseen, fit)
+        model = run_rounds(model, expect, extrapolates, unseen, fit)
     return _out_of(coordinates, model.result(), event_shape)
-
-
-def _run(
-    model: Model, expect: Callable[[Model], float], extrapolates: bool, held_out: HeldOut | None, fit: Rounds
-) -> Model:
-    return run_rounds(
-        model,
-        expect,
-        rounds=fit.rounds,
-        tolerance=fit.tolerance,
-        extrapolates=extrapolates,
-        history=fit.history,
-        keep=lambda value: fit.history.log_likelihood.append(value - fit.per_value),
-        held_out=held_out,
-        checkpoint=fit.checkpoint,
-        resume=fit.resume,
-    )
 
 
 def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOut | None:
@@ -226,9 +195,7 @@ def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.devi
     if model.scorer() is None or (some := as_lazy(obs).informative()) is None:
         return None
     coordinates, total = diagonalised(some), int(some.counts().sum())
-    batches = Batches(some if coordinates is None else coordinates.obs, batch_size, device)
-    score = log_likelihood_of(batches, total)
-    return HeldOut(score, [])
+    return HeldOut(Batches(some if coordinates is None else coordinates.obs, batch_size, device), total)
 
 
 def _into(coordinates: Coordinates | None, mean: Tensor, cov: Covariance) -> tuple[Tensor, Covariance]:

@@ -34,9 +34,9 @@ from .fit import MAX_DENSE, fit_gaussian
 from .gaussian import GaussianPrior
 
 PAIRS = 4096  # simulated pairs (x, y), fewer if samples are large
-NUMBERS = 1 << 24  # in all simulated samples
+NUMBERS = 1 << 24  # largest number of values in all simulated samples
 ROUNDS = 4
-LOW_RANK_ROUNDS = 16  # of the Gaussian fit, in every round
+LOW_RANK_ROUNDS = 16  # rounds of the Gaussian fit in every round
 SIGNIFICANT = 16.0  # an entry is informative if its squared correlation exceeds this, divided by the pairs
 FLOOR = 1e-6  # smallest eigenvalue of Σ and smallest noise, relative to the largest variance
 
@@ -46,7 +46,7 @@ class Linearisation:
     """t = gain·x + offset + e of every entry, with D = V[e]/gain²; `(*event)` each, in float64.
 
     Attributes:
-        known: Entries that the estimate says something about.
+        known: Entries whose estimate is correlated with x.
     """
 
     gain: Tensor
@@ -56,7 +56,7 @@ class Linearisation:
     mean: Tensor
 
     def observe(self, estimate: Tensor) -> Tensor:
-        """(t − c)/b for estimates t `(n, *event)`; the prior's mean where the estimate says nothing."""
+        """(t − c)/b for estimates t `(n, *event)`; the prior's mean where the estimate is not correlated with x."""
         return torch.where(self.known, (estimate.double() - self.offset) / self.gain, self.mean)
 
 
@@ -66,8 +66,6 @@ def linearise(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Lineari
 
     Args:
         obs: The observations. Their parameters are used in turn.
-        prior: The prior.
-        seed: The seed of the simulation.
     """
     pairs = max(64, min(PAIRS, NUMBERS // math.prod(obs.x_shape)))
     index = torch.arange(pairs)

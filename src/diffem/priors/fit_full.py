@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -139,7 +141,6 @@ class Selected(Full):
         """Prepare the model.
 
         Args:
-            batches: The observations.
             largest: Largest number of entries that an observation measures.
             amplified: Whether the noise of some values may be far above the signal.
         """
@@ -152,9 +153,7 @@ class Selected(Full):
             self.mean, self.cov = moments
 
     def expect(self, obs: Observations) -> float:
-        selected = obs.selection()
-        assert selected is not None
-        y, variances = obs.y.flatten(1).double(), _variances(obs)
+        selected, y, variances = _selection(obs), obs.y.flatten(1).double(), _variances(obs)
         blocks = SelectedBlocks.gather(self.cov, variances, selected)
         inverse, logdet = blocks.inverse()
         residual = blocks.take(y - self.mean)
@@ -179,24 +178,10 @@ def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
     Pairwise moments are noisy and need not form a covariance matrix. The most negative eigenvalue shows the size of
     that noise; eigenvalues that are not clearly larger are replaced by their average.
     """
-    count, total, noise = (torch.zeros(size, dtype=torch.float64, device=batches.device) for _ in range(3))
-    pairs, products = (torch.zeros(size, size, dtype=torch.float64, device=batches.device) for _ in range(2))
-    for part in batches:
-        seen = part.selection()
-        assert seen is not None
-        count += seen.sum(0)
-        total += torch.where(seen, part.y.flatten(1).double(), 0).sum(0)
-    mean = total / count.clamp(min=1)
-    for part in batches:
-        seen = part.selection()
-        assert seen is not None
-        centred, ones = torch.where(seen, part.y.flatten(1).double() - mean, 0), seen.double()
-        pairs += ones.T @ ones
-        products += centred.T @ centred
-        noise += torch.where(seen, _variances(part), 0).sum(0)
+    mean, pairs, products, noise = _weighed_sums(batches, size, lambda part: _selection(part).double())
     if pairs.min() < ENOUGH_PAIRS:
         return None
-    cov = products / pairs - torch.diag(noise / count)
+    cov = products / pairs - torch.diag(noise / pairs.diagonal())
     values, vectors = torch.linalg.eigh((cov + cov.T) / 2)
     unclear = values < 2 * -values.min().clamp(max=0)
     smallest = 1e-3 * values.mean().clamp(min=1e-6)
@@ -213,7 +198,8 @@ def _weighed_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
     """
     variance = torch.ones(size, dtype=torch.float64, device=batches.device)
     for last in (False, True):
-        mean, pairs, products, noise = _weighed_sums(batches, variance)
+        weight = partial(_signal_share, variance)
+        mean, pairs, products, noise = _weighed_sums(batches, size, weight)
         diagonal = ((products.diagonal() - noise) / pairs.diagonal().clamp(min=ENOUGH_PAIRS)).clamp(min=0)
         smallest = 1e-3 * diagonal.mean().clamp(min=1e-6)
         if not last:
@@ -224,29 +210,35 @@ def _weighed_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
     return mean, (vectors * values.clamp(min=smallest)) @ vectors.T
 
 
-def _weighed_sums(batches: Batches, variance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute weighted sums with weights w = v/(v + n).
+def _signal_share(variance: Tensor, obs: Observations) -> Tensor:
+    """v/(v + n) of the measured entries, 0 of the others, `(n, N)`."""
+    return torch.where(_selection(obs), variance / (variance + _variances(obs)), 0)
+
+
+def _selection(obs: Observations) -> Tensor:
+    selected = obs.selection()
+    assert selected is not None
+    return selected
+
+
+def _weighed_sums(
+    batches: Batches, size: int, weight_of: Callable[[Observations], Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute sums with the weights w `(n, N)` of the entries.
 
     Returns:
         The mean `(N,)`, Σ wwᵀ and Σ (w ⊙ (y − mean))(w ⊙ (y − mean))ᵀ `(N, N)`, and Σ w² n `(N,)`.
     """
-    size = len(variance)
-    count, total, noise = (torch.zeros_like(variance) for _ in range(3))
-    pairs, products = (variance.new_zeros(size, size) for _ in range(2))
-
-    def weighed(part: Observations) -> tuple[Tensor, Tensor]:
-        seen, y = part.selection(), part.y.flatten(1).double()
-        assert seen is not None
-        return torch.where(seen, variance / (variance + _variances(part)), 0), y
-
+    count, total, noise = (torch.zeros(size, dtype=torch.float64, device=batches.device) for _ in range(3))
+    pairs, products = (count.new_zeros(size, size) for _ in range(2))
     for part in batches:
-        weight, y = weighed(part)
+        weight = weight_of(part)
         count += weight.sum(0)
-        total += (weight * y).sum(0)
+        total += (weight * part.y.flatten(1).double()).sum(0)
     mean = total / count.clamp(min=1e-12)
     for part in batches:
-        weight, y = weighed(part)
-        centred = weight * (y - mean)
+        weight = weight_of(part)
+        centred = weight * (part.y.flatten(1).double() - mean)
         pairs += weight.T @ weight
         products += centred.T @ centred
         noise += (weight.square() * _variances(part)).sum(0)

@@ -26,8 +26,8 @@ class LowRankModel:
 
     With N = d AAᵀ + Σ_y, W = AU, S = (I + WᵀN⁻¹W)⁻¹ and G = I − d AᵀN⁻¹A:
 
-        z | y ~ N(ẑ, S),  ẑ = S WᵀN⁻¹(y − Aμ);    E[x | z, y] = G(μ + Uz) + d AᵀN⁻¹y;    tr V[x | z, y] = dN − d²
-        tr(AᵀN⁻¹A),
+        z | y ~ N(ẑ, S),  ẑ = S WᵀN⁻¹(y − Aμ);      E[x | z, y] = G(μ + Uz) + d AᵀN⁻¹y;
+        tr V[x | z, y] = dN − d² tr(AᵀN⁻¹A),
 
     which are the moments for the regression of x on (z, 1). N is diagonal if AAᵀ is (masks, crops, complex k-space,
     block means); otherwise N⁻¹ is applied by conjugate gradients and the traces are estimated with one fixed random
@@ -38,7 +38,6 @@ class LowRankModel:
         """Prepare the model.
 
         Args:
-            batches: The observations.
             rank: r.
             amplified: Whether the observations measure single entries, some of them with noise far above the signal.
         """

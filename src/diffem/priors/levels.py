@@ -53,7 +53,7 @@ class NoiseLevels:
 
     @classmethod
     def read(cls, note: Any) -> NoiseLevels:
-        """The levels that `note` wrote.
+        """Read the result of `note`.
 
         Raises:
             InputError: If the values are not positive finite numbers, one standard error each.

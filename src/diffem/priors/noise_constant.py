@@ -19,10 +19,10 @@ from ..observations import Observations
 from .levels import NoiseLevels
 from .marginal import measured_values
 
-FEWEST = 3  # constant entries from which the level is inferred
+FEWEST = 3  # smallest number of constant entries that determine the level
 ROUNDING = 1e-5  # deviation relative to the largest one, below which values differ by rounding errors only
-MEASURED = 30  # observations that must measure an entry
-MOST = 0.9  # of all entries: if more seem constant, y is white, and the noise cannot be told from white signal
+MEASURED = 30  # smallest number of observations that measure an entry
+MOST = 0.9  # largest fraction of constant entries: otherwise y is white, like noise or a white signal
 DIFFERENT = 3.0  # standard errors by which a variance is larger than that of the constant entries
 CORRELATED = 4.0  # standard deviations of χ² above its mean, beyond which an entry is correlated with others
 
@@ -56,7 +56,7 @@ def varies(variance: Tensor) -> Tensor:
 
 
 def _equal_variances(variance: Tensor, count: Tensor, usable: Tensor) -> list[int]:
-    """The entries with the smallest variances, as far as these are equal up to sampling."""
+    """Return the entries with the smallest variances that are equal up to sampling errors."""
     order = torch.where(usable, variance, torch.inf).argsort()[: int(usable.sum())].tolist()
     found: list[int] = []
     for j in order:

@@ -28,10 +28,10 @@ from .marginal import choose, measured_values, observation_laws
 
 STEPS = 60
 LOW = 1e-4  # first variance of the noise relative to the mean square of y
-ROUNDS, LAST_ROUNDS = 24, 48  # of the Gaussian fit: in a step, and to compare two levels
+ROUNDS, LAST_ROUNDS = 24, 48  # rounds of the Gaussian fit: in a step, and to compare two levels
 SETTLED = 5e-4  # change of log σ² below which the level is accepted
 DETERMINED = 5.0  # nats by which half the level must fit worse
-VALUES = 1024  # measured values per observation, at most
+VALUES = 1024  # largest number of measured values per observation
 
 Fit = Callable[[Observations, GaussianPrior | None, int], GaussianPrior]
 
@@ -49,10 +49,8 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
     """Estimate the noise levels of observations made with `sigma="learn"`.
 
     Args:
-        obs: The observations.
-        fit: Fits a Gaussian with full covariance to observations with known noise, from a given one, in at most so many
-            rounds.
-        share: The number of observations over that of `obs`, if these are a part.
+        fit: (observations with known noise, a Gaussian to start from or None, rounds) → a Gaussian of full covariance.
+        share: The number of all observations divided by that of `obs`, if these are a part.
     """
     groups, count = _groups(obs)
     log_variance = (LOW * _mean_squares(obs, groups, count)).log()
@@ -62,7 +60,7 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
         prior = fit(known, prior, ROUNDS)
         found = _scores(prior, known, groups, count)
         step = found.score / found.information.clamp(min=1e-12)
-        # Σ answers with a delay: steps that shrink by a constant factor are summed up at once
+        # Σ lags behind: steps that shrink by a constant factor are replaced by their sum
         ratio = torch.where(before != 0, step / before, 0).clamp(0, 0.75)
         before = step
         log_variance = log_variance + (step / (1 - ratio)).clamp(-1, 1)

@@ -32,13 +32,13 @@ from .levels import NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
 REJECTED = 3.0  # standard deviations of χ² above its mean, beyond which eigenvalues are not equal
-SHARED = 4  # directions of equal variance from which the level is inferred: fewer may be equal by accident
-SHARE = 1 / 20  # of all directions, that must have it
-GAP = 2.0  # ratio of the next eigenvalue to the largest of those
+SHARED = 4  # smallest number of directions of equal variance: fewer may be equal by accident
+SHARE = 1 / 20  # smallest fraction of all directions that have this variance
+GAP = 2.0  # smallest ratio of the next eigenvalue to the largest of these
 PRECISE = 0.1  # standard error of log σ above which the level counts as undetermined
-VALUES = 1024  # measured values per observation, at most
-EVALUATED = 4096  # observations of one pass, at most
-ITERATIONS = 100  # of the factor analysis, for several levels
+VALUES = 1024  # largest number of measured values per observation
+EVALUATED = 4096  # largest number of observations per pass
+ITERATIONS = 100  # iterations of the factor analysis for several levels
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..observations import Observations
 from ..observations.matrices import noise_matrices
 from ..operators.learned import derivatives, learned_parameters, positions
 
-LOOKED_AT = 8192  # observations that are used, at most
+LOOKED_AT = 8192  # largest number of observations that are used
 NUMBERS = 1 << 24  # largest number of entries in the matrices of all classes
 WORK = 1 << 28  # classes times N³, as long as there are more than FEWEST classes
 FEWEST, MOST = 128, 512
@@ -30,7 +30,7 @@ class OperatorClasses:
     Attributes:
         obs: One observation of each class, in float64.
         rows: `(n, m)`. The values of all observations, 0 where nothing was measured.
-        label: `(n,)`. The class of each.
+        label: `(n,)`. The class of each observation.
         count: `(C,)`. The number of observations in each class.
         mean: `(C, m)`. The mean of y.
         factor: `(C, m, k)`. F with covariance FFᵀ of y within a class; k is 0 if every class is a single observation.

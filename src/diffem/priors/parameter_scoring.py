@@ -37,8 +37,8 @@ from .operator_classes import OperatorClasses
 from .parameters import OperatorParameters, with_first_values
 
 STEPS = 24
-FIRST_ROUNDS, ROUNDS = 24, 6  # of expectation–maximisation: at first, and after each step
-ITERATIONS, ACCURATE = 60, 1e-4  # of conjugate gradients
+FIRST_ROUNDS, ROUNDS = 24, 6  # rounds of expectation–maximisation: at first, and after each step
+ITERATIONS, ACCURATE = 60, 1e-4  # largest number and relative residual of conjugate gradients
 TRUST = 0.3  # change of the whitened covariance of y per measured value, squared and halved, that a step may predict
 FLAT = 1e-4  # share of the information below which a direction is not determined
 SETTLED = 0.05  # steps in units of the standard error that end the iteration
@@ -100,7 +100,6 @@ def score_parameters(obs: Observations, progress: bool | None = None) -> tuple[O
     """Estimate the parameters to learn of the operators of observations, from their first values.
 
     Args:
-        obs: The observations.
         progress: Whether to show a progress bar.
 
     Returns:

@@ -17,7 +17,7 @@ from ..operators import Operator
 from ..operators.learned import is_learned, learned_parameters, with_values
 from .levels import NORMAL95
 
-MOST = 64  # numbers to learn, at most
+MOST = 64  # largest number of values to learn
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class OperatorParameters:
 
     @classmethod
     def read(cls, note: Any) -> OperatorParameters:
-        """The parameters that `note` wrote.
+        """Read the result of `note`.
 
         Raises:
             InputError: If a number is not finite, or their numbers do not fit the shapes.

@@ -47,15 +47,25 @@ class FitState:
 
 @dataclass
 class HeldOut:
-    """Held-out observations. A fit stops when their likelihood no longer improves, and returns the best parameters."""
+    """Held-out observations. A fit stops when their likelihood no longer improves, and returns the best parameters.
 
-    score: Callable[[Model], float]  # log-likelihood per measured value
-    scores: list[float]
+    Attributes:
+        batches: The observations.
+        total: The number of their measured values.
+        scores: Their log-likelihood per measured value, at the beginning and after every step.
+        best: The state of the model with the highest score.
+    """
+
+    batches: Iterable[Observations]
+    total: int
+    scores: list[float] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def note(self, model: Model) -> bool:
         """Score the model; returns whether to stop."""
-        score = self.score(model)
+        scorer = model.scorer()
+        assert scorer is not None
+        score = sum(scorer.expect(part) for part in self.batches) / self.total
         if not score <= max(self.scores, default=-math.inf):
             self.best = {name: tensor.clone() for name, tensor in model.state().items()}
         self.scores.append(score)
@@ -63,18 +73,29 @@ class HeldOut:
         return bool(earlier) and max(recent) < max(earlier) + HELD_OUT_TOLERANCE
 
 
+@dataclass
+class Rounds:
+    """The options of `fit_gaussian` that concern its rounds.
+
+    Attributes:
+        per_value: Subtracted from the log-likelihood per value, which is computed in units of the data's scale.
+    """
+
+    rounds: int
+    tolerance: float
+    per_value: float
+    history: FitHistory
+    progress: bool | None
+    checkpoint: Callable[[FitState], None] | None
+    resume: FitState | None
+
+    def record(self, log_likelihood: float) -> None:
+        """Add the log-likelihood of a round to the history."""
+        self.history.log_likelihood.append(log_likelihood - self.per_value)
+
+
 def run_rounds(
-    model: Model,
-    expect: Callable[[Model], float],
-    *,
-    rounds: int,
-    tolerance: float,
-    extrapolates: bool,
-    history: FitHistory,
-    keep: Callable[[float], None],
-    held_out: HeldOut | None = None,
-    checkpoint: Callable[[FitState], None] | None = None,
-    resume: FitState | None = None,
+    model: Model, expect: Callable[[Model], float], extrapolates: bool, held_out: HeldOut | None, fit: Rounds
 ) -> Model:
     """Run steps of expectation–maximisation from the model's parameters; returns the model with the final parameters.
 
@@ -82,10 +103,9 @@ def run_rounds(
     a step is one round; if `extrapolates` is False it is two rounds.
 
     Args:
-        expect: Function that accumulates the sums over the observations and returns the log-likelihood per measured
-            value.
-        keep: Function that adds the log-likelihood of a round to the history.
+        expect: Accumulates the sums over the observations and returns the log-likelihood per measured value.
     """
+    history, resume = fit.history, fit.resume
     if resume is not None:
         model.restore({name: t for name, t in resume.tensors.items() if not name.startswith("best.")})
         history.log_likelihood[:] = resume.log_likelihood
@@ -96,20 +116,20 @@ def run_rounds(
             }
     current = expect(model)  # a resumed fit recomputes the sums of its last round
     if resume is None:
-        keep(current)
+        fit.record(current)
         if held_out is not None:
             held_out.note(model)
-    while len(history.log_likelihood) < rounds:
-        if checkpoint is not None:
+    while len(history.log_likelihood) < fit.rounds:
+        if fit.checkpoint is not None:
             tensors = dict(model.state())
             scores = []
             if held_out is not None:
                 tensors |= {f"best.{name}": t for name, t in held_out.best.items()}
                 scores = list(held_out.scores)
-            checkpoint(FitState(tensors, list(history.log_likelihood), scores))
+            fit.checkpoint(FitState(tensors, list(history.log_likelihood), scores))
         before = current
-        model, current = _step(model, expect, current, extrapolates, keep)
-        if held_out is None and current - before < tolerance:
+        model, current = _step(model, expect, current, extrapolates, fit)
+        if held_out is None and current - before < fit.tolerance:
             break
         if held_out is not None and held_out.note(model):
             break
@@ -119,19 +139,19 @@ def run_rounds(
 
 
 def _step(
-    model: Model, expect: Callable[[Model], float], current: float, extrapolates: bool, keep: Callable[[float], None]
+    model: Model, expect: Callable[[Model], float], current: float, extrapolates: bool, fit: Rounds
 ) -> tuple[Model, float]:
     """Run one step; returns the model and its log-likelihood."""
     if isinstance(model, Sampled):
         model.maximise()
         current = expect(model)
-        keep(current)
+        fit.record(current)
         return model, current
     path = [model.parameters()] if extrapolates else []
     for _ in range(2):
         model.maximise()
         current = expect(model)
-        keep(current)
+        fit.record(current)
         if extrapolates:
             path.append(model.parameters())
     if not extrapolates:
@@ -144,7 +164,7 @@ def _step(
         # the extrapolation went so far that AΣAᵀ + Σ_y has no Cholesky factor in float64
         current = -math.inf
     if current >= plain:
-        keep(current)
+        fit.record(current)
         return model, current
     return saved, plain  # too far: return to the parameters of plain EM
 
@@ -154,14 +174,3 @@ def _extrapolate(start: Tensor, first: Tensor, second: Tensor) -> Tensor:
     step, bend = first - start, second - 2 * first + start
     length = -(step.norm() / bend.norm().clamp(min=1e-300)).clamp(min=1.0, max=1e3)
     return start - 2 * length * step + length**2 * bend
-
-
-def log_likelihood_of(batches: Iterable[Observations], total: int) -> Callable[[Model], float]:
-    """Make a function from a model to its log-likelihood per measured value on batches with `total` measured values."""
-
-    def score(model: Model) -> float:
-        scorer = model.scorer()
-        assert scorer is not None
-        return sum(scorer.expect(part) for part in batches) / total
-
-    return score

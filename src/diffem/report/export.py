@@ -57,7 +57,6 @@ def write_nifti(path: Path, volume: np.ndarray, voxel: tuple[float, float, float
     The file has no scanner geometry: rows run downwards, and the origin is the centre of the volume.
 
     Args:
-        path: The file.
         volume: `(W, H, n)` or `(W, H, n, k)`.
         voxel: Size of a voxel in millimetres along columns, rows and slices.
     """

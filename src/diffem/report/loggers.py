@@ -25,7 +25,6 @@ from ..runs.lap_metrics import METRICS, with_parameters
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
 from . import pictures
-from .vectors import intervals
 
 LOGGED = "logged.json"  # in the run folder: the last logged lap of each logger
 HIDDEN = {metric.key for metric in METRICS if not metric.logged}
@@ -136,7 +135,6 @@ class Logging:
     """Log the laps of a run.
 
     Args:
-        folder: The run folder.
         names: Names of loggers, validated by `require_loggers`.
     """
 
@@ -203,7 +201,7 @@ def _pictures(run: RunDir, lap: int) -> dict[str, bytes]:
     samples, draws = (read_shown(run, lap, f"{name}.npy") for name in ("samples", "posterior"))
     if pictures.is_image(samples[0]):
         return {"samples": pictures.grid(samples[:64], columns=8), "posterior": pictures.posterior(None, draws)}
-    return {"samples": pictures.marginals({f"lap {lap}": samples}), "posterior": intervals(draws)}
+    return {"samples": pictures.marginals({f"lap {lap}": samples}), "posterior": pictures.intervals(draws)}
 
 
 def _pixels(png: bytes) -> np.ndarray:

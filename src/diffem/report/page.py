@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -15,20 +14,19 @@ import torch
 from ..core.errors import InputError
 from ..core.version import __version__
 from ..em.run import load
-from ..em.shown import restore_pictures
 from ..em.verdict import verdict
-from ..em.watch import in_pictures
+from ..em.watch import in_pictures, restore_pictures
 from ..files.writing import write_bytes, write_text
 from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import Prior
 from ..priors.base import known_observations
+from ..runs.lap_metrics import METRIC
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.shown import read_losses, read_shown
 from . import pictures
-from .measures import cell, columns, lap_curves
-from .vectors import intervals
+from .measures import columns, lap_curves
 from .words import encoding
 
 
@@ -84,7 +82,7 @@ def write_report(
         samples=_samples(run, laps, "starting prior" if metrics[0].get("start") == "given" else "Gaussian start"),
         curves=_curves(run, metrics, clean),
         columns=columns(metrics, clean),
-        cell=cell,
+        predictive=METRIC["predictive_log_likelihood"],
         notes=[text for m in metrics for text in m.get("notes", [])],
         verdict=verdict(metrics),
         held_out=recipe.watch.held_out,
@@ -121,11 +119,6 @@ def _spread(metrics: list[dict[str, Any]], most: int = 5) -> list[dict[str, Any]
         return metrics
     picks = sorted({round(i * (len(metrics) - 1) / (most - 1)) for i in range(most)})
     return [metrics[i] for i in picks]
-
-
-def _inline(png: bytes) -> str:
-    """Data URL of a PNG."""
-    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 @dataclass
@@ -203,9 +196,9 @@ def _posterior(run: RunDir, lap: int, last: int, shown: Shown | None, rows: int 
         seen, title = (None, "") if shown is None else (shown.seen, "Aᵀy" if shown.entries is None else "observation")
         png = pictures.posterior(seen, draws, truth, levels, rows, title)
     else:
-        png = intervals(draws, None if shown is None else shown.entries, truth, rows)
+        png = pictures.intervals(draws, None if shown is None else shown.entries, truth, rows)
     write_bytes(run.file(lap, "posterior.png"), png)
-    return _inline(png)
+    return pictures.data_url(png)
 
 
 def _samples(run: RunDir, laps: list[int], start: str) -> list[tuple[str, str]]:
@@ -215,23 +208,23 @@ def _samples(run: RunDir, laps: list[int], start: str) -> list[tuple[str, str]]:
     if not pictures.is_image(last[0]):
         png = pictures.marginals({f"lap {lap}": x for lap, x in samples.items()})
         write_bytes(run.file(laps[-1], "samples.png"), png)
-        return [("Neighbouring coordinates", _inline(png))]
+        return [("Neighbouring coordinates", pictures.data_url(png))]
     # all laps use the grey levels of the last one, so that they can be compared
     levels = pictures.limits(last)
     shown = []
     for lap, x in samples.items():
         png = pictures.grid(x[:64], columns=8, levels=levels)
         write_bytes(run.file(lap, "samples.png"), png)
-        shown.append((f"Lap {lap}" + (f" ({start})" if lap == 0 else ""), _inline(png)))
+        shown.append((f"Lap {lap}" + (f" ({start})" if lap == 0 else ""), pictures.data_url(png)))
     return shown
 
 
 def _curves(run: RunDir, metrics: list[dict[str, Any]], clean: bool) -> list[tuple[str, str]]:
     out = []
     if series := lap_curves(metrics, clean):
-        out.append(("Per lap", _inline(pictures.curves(series))))
+        out.append(("Per lap", pictures.data_url(pictures.curves(series))))
     steps, losses = read_losses(run, [m["lap"] for m in metrics])
     if steps:
         curve = {"denoising loss": pictures.Curve(steps, losses)}
-        out.append(("Training loss, all laps", _inline(pictures.curves(curve, "optimizer step"))))
+        out.append(("Training loss, all laps", pictures.data_url(pictures.curves(curve, "optimizer step"))))
     return out

@@ -1,7 +1,8 @@
-"""Pictures of samples as PNG bytes: grids of images, two-dimensional marginals of vectors, and curves."""
+"""Pictures as PNG bytes: grids of images, marginals of vectors, posterior draws of both, and curves."""
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,28 @@ def to_png(figure: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white")
     return buffer.getvalue()
+
+
+def show_image(axis: Any, image: np.ndarray, **options: Any) -> None:
+    """Draw an image without ticks and frame; options: those of `imshow`."""
+    axis.imshow(image, **options)
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def pixels_png(pixels: np.ndarray, factor: int) -> bytes:
+    """Encode pixels, uint8 `(H, W)` or `(H, W, 3)`, enlarged by a whole factor without interpolation."""
+    from PIL import Image
+
+    image, buffer = Image.fromarray(pixels), io.BytesIO()
+    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def data_url(png: bytes) -> str:
+    """The address of a PNG that is embedded in a page."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def as_image(x: np.ndarray) -> np.ndarray | None:
@@ -79,15 +102,9 @@ def grid(x: np.ndarray, columns: int = 16, levels: tuple[float, float] | None = 
 
 def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> bytes:
     """Draw pixels without axes and without interpolation; NaN is white."""
-    from PIL import Image
-
     bright = between(canvas, low, high)
     shown = np.where(np.isnan(bright), 1.0, bright)
-    image = Image.fromarray((255 * shown).astype(np.uint8))
-    factor = max(1, round(scale))
-    buffer = io.BytesIO()
-    image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST).save(buffer, "PNG")
-    return buffer.getvalue()
+    return pixels_png((255 * shown).astype(np.uint8), max(1, round(scale)))
 
 
 def _box(values: np.ndarray) -> tuple[float, float]:
@@ -174,12 +191,58 @@ def posterior(
             if image.ndim == 3 or not is_std:
                 axis.set_facecolor("#dfe4ea")
             bright = between(image, 0 if is_std else low, top if is_std else high)
-            axis.imshow(bright, cmap="magma" if is_std else "gray", vmin=0, vmax=1)
-            axis.set(xticks=[], yticks=[])
-            for spine in axis.spines.values():
-                spine.set_visible(False)
+            show_image(axis, bright, cmap="magma" if is_std else "gray", vmin=0, vmax=1)
             if r == 0:
                 axis.set_title(titles[c], fontsize=9)
+    return to_png(figure)
+
+
+SEPARATE = 64  # entries; longer vectors are drawn as bands instead of separate intervals
+
+
+def intervals(
+    draws: np.ndarray, measured: np.ndarray | None = None, truth: np.ndarray | None = None, rows: int = 8
+) -> bytes:
+    """Draw one panel per observation, in two columns.
+
+    Each panel has its own scale, so that one observation with wide intervals does not flatten the others.
+
+    Args:
+        draws: `(k, n, *event)`.
+        measured: `(n, *event)`. The measured entries of x, NaN elsewhere; None if A does not measure single entries.
+        truth: `(n, *event)`, if it is known.
+        rows: Largest number of observations.
+    """
+    k, n = draws.shape[:2]
+    flat = draws.reshape(k, n, -1)
+    shown, size = min(rows, n), flat.shape[-1]
+    figure, axes = new_figure(9.6, 0.5 + 1.7 * -(-shown // 2), nrows=-(-shown // 2), ncols=min(2, shown), sharex=True)
+    entries = np.arange(1, size + 1)
+    seen = None if measured is None else measured.reshape(n, -1)
+    for i, axis in enumerate(axes.flat):
+        if i >= shown:
+            axis.set_axis_off()
+            continue
+        low, high = np.percentile(flat[:, i], [5, 95], axis=0)
+        mean = flat[:, i].mean(0)
+        if size > SEPARATE:
+            axis.fill_between(entries, low, high, color=ACCENT, alpha=0.3, linewidth=0, label="90 % of the draws")
+            axis.plot(entries, mean, color=ACCENT, linewidth=1.2, label="mean of the draws")
+        else:
+            axis.vlines(entries, low, high, color=ACCENT, alpha=0.5, linewidth=5, label="90 % of the draws")
+            axis.plot(entries, mean, "_", color=ACCENT, markersize=9, markeredgewidth=2, label="mean of the draws")
+        if truth is not None:
+            axis.plot(entries, truth.reshape(n, -1)[i], "x", color=MUTED, markersize=6, label="truth")
+        if seen is not None:
+            axis.plot(entries, seen[i], "o", color=INK, markersize=4, label="measured")
+        axis.set_title(f"observation {i + 1}", fontsize=9, loc="left")
+        axis.tick_params(labelsize=8)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.25)
+        if i >= shown - 2:
+            axis.set_xlabel("entry of x", fontsize=8)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=9, frameon=False)
     return to_png(figure)
 
 

@@ -1,7 +1,7 @@
 """The draws of a lap on disk: one `.npy` file per shard, and a `.json` file with its statistics, checksum and origin.
 
 Reading verifies the checksum and the origin. A corrupted shard counts as missing: `has` returns False and prints the
-reason. A shard of another lap or run is renamed.
+reason. A shard of another lap or run is renamed. Training reads all draws into memory if they fit, otherwise on demand.
 """
 
 from __future__ import annotations
@@ -11,34 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import ForeignFileError, InputError
+from ..files import memory
 from ..files.arrays import array_rows
-from ..files.origin import Origin
+from ..files.origin import Origin, require_origin, stamped
 from ..files.reading import require_inside
 from ..files.rows import RowsInFile
 from ..files.writing import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
 from .repair import set_aside
 from .rundir import RunDir
 
-# keys of a shard's statistics that must be numbers
-NUMBERS = (
-    "draws",
-    "informed",
-    "rejected",
-    "redrawn",
-    "kept",
-    "replaced",
-    "not_finite",
-    "misfit",
-    "outside",
-    "stuck",
-    "chi2",
-    "guards",
-    "evaluations",
-)
+OTHERS = ("sha256", "origin")  # entries of a shard's report that are not numbers
 
 
 class DrawStore:
@@ -100,9 +87,8 @@ class DrawStore:
             report: Statistics of the shard.
         """
         array_file, report_file = self._files(k)
-        data, origin = array_bytes(x.detach().cpu().numpy()), self.origin(k)
-        named = {} if origin is None else {"origin": origin.note()}
-        write_json(report_file, {**report, "sha256": digest(data), **named})
+        data = array_bytes(x.detach().cpu().numpy())
+        write_json(report_file, stamped({**report, "sha256": digest(data)}, self.origin(k)))
         write_bytes(array_file, data)
 
     def read(self, k: int) -> Tensor:
@@ -129,10 +115,10 @@ class DrawStore:
         report = read_json(file)
         if not isinstance(report, dict) or not isinstance(report.get("sha256"), str):
             raise InputError(f"{file} is not the report of a shard")
-        if not all(isinstance(report.get(name, 0), int | float) for name in NUMBERS):
-            raise InputError(f"{file} is not the report of a shard: {', '.join(NUMBERS)} must be numbers")
-        if (origin := self.origin(k)) is not None:
-            origin.require(report.get("origin"), file)
+        wrong = [name for name, value in report.items() if name not in OTHERS and not isinstance(value, int | float)]
+        if wrong:
+            raise InputError(f"{file} is not the report of a shard: {', '.join(wrong)} must be numbers")
+        require_origin(report, self.origin(k), file)
         return report
 
     def reports(self) -> Iterator[dict[str, Any]]:
@@ -142,19 +128,75 @@ class DrawStore:
 
     def all(self, device: torch.device | str = "cpu") -> Tensor:
         """Read all draws, `(draws · observations, *event)`, one shard at a time to save memory."""
-        first = self.read(0)
-        x = torch.empty(len(first) * self.observations, *first.shape[2:], dtype=first.dtype, device=device)
-        start = 0
-        for k in range(len(self)):
-            draws = self.read(k) if k else first
-            if (len(draws), *draws.shape[2:]) != (len(first), *first.shape[2:]):
-                raise InputError(f"{self._files(k)[0]} contains draws of another shape than {self._files(0)[0]}")
+        x, start = torch.empty(0), 0
+        for draws in self.shards():
+            if start == 0:
+                shape = len(draws) * self.observations, *draws.shape[2:]
+                x = torch.empty(shape, dtype=draws.dtype, device=device)
             part = draws.flatten(0, 1)
             x[start : start + len(part)] = part.to(device)
             start += len(part)
         return x
 
+    def shards(self) -> Iterator[Tensor]:
+        """Read the draws of one shard after the other; all must have the shape of the first one."""
+        shape: tuple[int, ...] | None = None
+        for k in range(len(self)):
+            draws = self.read(k)
+            found = (len(draws), *draws.shape[2:])
+            shape = shape or found
+            if found != shape:
+                raise InputError(f"{self._files(k)[0]} contains draws of another shape than {self._files(0)[0]}")
+            yield draws
+
     def owners(self, draws: int) -> Tensor:
         """The observation of each draw of `all`, `(draws · observations,)`, with `draws` draws per observation."""
         ranges = (torch.arange(*self.range(k)) for k in range(len(self)))
         return torch.cat([index.repeat(draws) for index in ranges])
+
+
+class StoredDraws:
+    """The draws of a lap, `(draws · observations, *event)` in the order of `DrawStore.all`, read from disk on demand.
+
+    The constructor verifies the checksum of every shard. Indexing returns a tensor on `device`.
+
+    Args:
+        device: Device of the returned tensors.
+
+    Raises:
+        InputError: If a shard is corrupted or has another shape than the first one.
+    """
+
+    def __init__(self, store: DrawStore, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        for draws in store.shards():
+            self.dtype, self.shape = draws.dtype, (len(draws) * store.observations, *draws.shape[2:])
+            self._per_shard = len(draws) * store.shard
+        self._shards = [store.rows(k) for k in range(len(store))]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Read the draws at `rows`, a tensor of any shape: `(*rows.shape, *event)`. Reads follow the order on disk."""
+        requested = rows.flatten().cpu().numpy()
+        order = np.argsort(requested, kind="stable")
+        out = torch.empty(len(requested), *self.shape[1:], dtype=self.dtype)
+        array, sorted_rows = out.numpy(), requested[order]
+        ends = np.searchsorted(sorted_rows, self._per_shard * np.arange(1, len(self._shards) + 1))
+        start = 0
+        for k, end in enumerate(ends.tolist()):
+            if end > start:
+                array[order[start:end]] = self._shards[k][sorted_rows[start:end] - k * self._per_shard]
+            start = end
+        return out.reshape(*rows.shape, *self.shape[1:]).to(self.device)
+
+
+def lap_draws(store: DrawStore, device: torch.device) -> Tensor | StoredDraws:
+    """All draws of a lap: in the memory of `device` if they fit its budget (`memory.may_stay`), otherwise on demand."""
+    size = sum(store.rows(k).nbytes for k in range(len(store)))
+    return store.all(device) if memory.may_stay(size, device) else StoredDraws(store, device)

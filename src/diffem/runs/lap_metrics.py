@@ -49,6 +49,7 @@ class Metric:
             form: Another format than that of the report.
             plus_minus: The text between the value and its standard error.
         """
+        lap = with_parameters(lap)
         value = lap.get(self.key)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "–"

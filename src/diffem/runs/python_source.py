@@ -63,9 +63,8 @@ def python_problem(source: str, seed: int, options: dict[str, Any], folder: Path
 
 
 def _module(name: str, folder: Path) -> Any:
-    top, found = name.split(".")[0], None
-    with _first_in_path(folder):
-        found = PathFinder.find_spec(top, [str(folder)])
+    top = name.split(".")[0]
+    found = PathFinder.find_spec(top, [str(folder)])
     loaded = getattr(sys.modules.get(top), "__file__", None)
     if found is not None and loaded and found.origin and not os.path.samefile(loaded, found.origin):
         raise InputError(
@@ -119,7 +118,6 @@ def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
     """The folder to search for the module of a data source that a recipe names.
 
     Args:
-        source: The source, `module:function`.
         recipe: The recipe as the user passed it to `fit`: the path of a file, or a mapping.
         changes: The recipe keys that the user set.
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ..core.errors import InputError
 from ..files.plain_yaml import YAML_BYTES, parse_yaml
 from ..files.reading import digest, read_text
-from ..observations.array_file import TABLES, about_table
+from ..observations.observations_file import TABLES, about_table
 from .earlier_keys import translate
 from .recipe_errors import explain
 from .schedule import Epochs, Schedule

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..core.errors import ForeignFileError, InputError
-from ..files.origin import Origin
+from ..files.origin import Origin, require_origin
 from ..files.writing import notice, read_tensors
 from .schema import Recipe
 
@@ -48,10 +48,8 @@ def _flaw(run: LapFiles, lap: int, file: Path) -> InputError | None:
         if file.name == "metrics.json":
             run.lap_metrics(lap)
         else:
-            origin = run.origin(file.name.partition(".")[0], lap)
             _, description = read_tensors(file)
-            if origin is not None:
-                origin.require(description.get("origin"), file)
+            require_origin(description, run.origin(file.name.partition(".")[0], lap), file)
     except InputError as error:
         return error
     return None

@@ -19,20 +19,21 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.version import __version__
-from ..files.origin import Origin
-from ..files.reading import JSON_BYTES, parse_json, read_text, require_inside
+from ..files.origin import Origin, require_origin, stamped
+from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, require_inside
 from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, located, moved
 from .lap_metrics import wrong_number
-from .naming import run_name
 from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
 from .repair import set_damaged_aside
 from .sources import SOURCES
 
 FORMAT = 3  # format of the folder: 2 added checksums to text files, 3 added the name of the run to every file
+# Keys that do not change the contents of a run's files: laps may be added, and observations have their own fingerprint.
+NOT_IN_NAME = {"name", "about", "laps", "data"}
 BEGUN = {".lock", "run.json"}  # files of a run that was stopped before it wrote its recipe
 
 
@@ -166,7 +167,6 @@ class RunDir:
         The recipe may have more laps than that of the folder, and other paths of the same data.
 
         Args:
-            recipe: The recipe.
             obs: The observations of the run.
             start: The fingerprint of a prior passed from Python to start from.
 
@@ -266,8 +266,7 @@ class RunDir:
 
     def finish_lap(self, k: int, metrics: dict[str, Any]) -> None:
         """Write the metrics of lap k, as the last of its files: the lap is then finished."""
-        origin = self.origin("metrics", k)
-        metrics = metrics if origin is None else {**metrics, "origin": origin.note()}
+        metrics = stamped(metrics, self.origin("metrics", k))
         others = [self.lap_metrics(j) for j in range(self.recipe().last_lap + 1) if j != k and self.done(j)]
         log = sorted([*others, metrics], key=lambda m: m["lap"])
         write_text(self.path / "metrics.jsonl", "".join(json.dumps(m) + "\n" for m in log))
@@ -279,12 +278,11 @@ class RunDir:
 
     def lap_metrics(self, k: int) -> dict[str, Any]:
         """Read and validate the metrics of lap k."""
-        file, origin = self.metrics_file(k), self.origin("metrics", k)
+        file = self.metrics_file(k)
         metrics = read_json(file)
         if not isinstance(metrics, dict) or metrics.get("lap") != k or isinstance(metrics["lap"], bool):
             raise InputError(f"{file} does not contain the metrics of lap {k}")
-        if origin is not None:
-            origin.require(metrics.get("origin"), file)
+        require_origin(metrics, self.origin("metrics", k), file)
         if (key := wrong_number(metrics)) is not None:
             raise InputError(f"{file}: {key} should be a number, got {type(metrics[key]).__name__}")
         for name in ("predictive_each", "simulation_each"):
@@ -311,3 +309,15 @@ def _begun(name: str) -> bool:
 def _fingerprint(obs: Observations, info: dict[str, Any]) -> str:
     """Return the fingerprint of observations in the format of the run: up to format 2, of the tensors alone."""
     return data_fingerprint(obs) if info.get("format", 1) >= 3 else tensors_fingerprint(obs)
+
+
+def run_name(recipe: Recipe, observations: str, start: str | None) -> str:
+    """Return the name of a run: a hash of everything that determines its results.
+
+    Args:
+        recipe: The recipe, without the keys in `NOT_IN_NAME`.
+        observations: The fingerprint of the observations.
+        start: The fingerprint of a prior that was passed from Python to start from; None if there is none.
+    """
+    settings = {name: value for name, value in recipe.model_dump(mode="json").items() if name not in NOT_IN_NAME}
+    return json_checksum({"recipe": settings, "observations": observations, "start": start})[:32]

@@ -6,14 +6,14 @@ training, `losses.json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import InputError
+from ..files.origin import require_origin
 from ..files.writing import array_bytes, digest, read_array, read_json, write_bytes, write_json
-from .repair import set_aside
 from .rundir import RunDir
 
 # smallest number of axes of (samples, *event) and (draws, observations, *event)
@@ -42,27 +42,6 @@ def read_shown(run: RunDir, lap: int, name: str, metrics: dict[str, Any] | None 
     return array
 
 
-def restore_shown(run: RunDir, lap: int, make: dict[str, Callable[[], np.ndarray]]) -> None:
-    """Recompute the arrays of a finished lap that are missing or damaged.
-
-    Args:
-        run: The run.
-        lap: A finished lap.
-        make: For each file name, a function that returns the array.
-    """
-    metrics = run.lap_metrics(lap)
-    for name, array in make.items():
-        try:
-            read_shown(run, lap, name, metrics)
-        except InputError as error:
-            made = array()
-            if (file := run.file(lap, name)).exists():
-                set_aside(error, file)
-            files = metrics.get("files", {})
-            metrics["files"] = {**(files if isinstance(files, dict) else {}), **write_shown(run, lap, {name: made})}
-            run.finish_lap(lap, metrics)
-
-
 def write_losses(run: RunDir, lap: int, losses: list[tuple[int, float]]) -> None:
     """Write the losses of a lap's training, `(step, mean loss since the previous entry)`."""
     origin = run.origin("losses", lap)
@@ -77,12 +56,11 @@ def read_losses(run: RunDir, laps: Iterable[int]) -> tuple[list[float], list[flo
     for lap in laps:
         if not (file := run.file(lap, "losses.json")).is_file():
             continue
-        held, origin = read_json(file), run.origin("losses", lap)
-        entries = held.get("losses") if isinstance(held, dict) else held  # a list until format 2
+        held = read_json(file)
+        entries = held.get("losses") if isinstance(held, dict) else None
         if not isinstance(entries, list) or not entries or not all(map(_is_point, entries)):
             raise InputError(f"{file} does not hold losses: pairs of step and loss")
-        if origin is not None:
-            origin.require(held.get("origin") if isinstance(held, dict) else None, file)
+        require_origin(held, run.origin("losses", lap), file)
         steps += [done + step for step, _ in entries]
         losses += [loss for _, loss in entries]
         done = steps[-1]

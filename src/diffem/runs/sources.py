@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..observations import Problem
-from ..observations.array_file import read_observations
+from ..observations.observations_file import read_observations
 
 Source = Callable[..., Problem]  # (seed, **settings)
 

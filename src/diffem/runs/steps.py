@@ -19,7 +19,6 @@ def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
     """Replace every `Epochs` of a recipe by a number of steps, and limit the number of held-out observations.
 
     Args:
-        recipe: The recipe.
         observations: The number of observations, including the held-out ones.
     """
     watch = recipe.watch

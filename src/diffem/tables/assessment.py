@@ -1,9 +1,8 @@
-"""What can be told about imputations without the missing values.
+"""The quality of imputations, estimated without the missing values.
 
-Some observed values are left out of the fit. They are predicted from the rest of their rows, which gives errors and the
-coverage of intervals for values that are missing at random. Whether the gaps of a column depend on the other columns is
-measured by how well those predict where the gaps are (the area under the ROC curve of a logistic regression,
-cross-validated).
+Some observed values are left out of the fit and predicted from the rest of their rows, which gives the errors and the
+coverage of intervals for values that are missing at random. The gaps of a column depend on the other columns if a
+logistic regression on these predicts where the gaps are (cross-validated area under the ROC curve).
 """
 
 from __future__ import annotations
@@ -28,27 +27,25 @@ from .predictions import Predictions
 from .scores import coverage
 
 HIDDEN = 0.05  # share of the observed values that is hidden
-FEW = 20  # gaps, or values, below which their places are not predicted
-SUSPICIOUS = 0.6  # area under the ROC curve from which gaps are said to depend on other columns
-ROWS = 20_000  # that gaps are predicted in, at most
+FEW = 20  # smallest number of gaps, and of values, for a prediction of the gaps
+SUSPICIOUS = 0.6  # smallest area under the ROC curve at which gaps count as dependent on other columns
+ROWS = 20_000  # largest number of rows for a prediction of the gaps
 
 
 @dataclass(frozen=True)
 class ColumnAssessment:
-    """What was found about one column.
+    """The assessment of one column.
 
     Attributes:
-        name: Of the column.
-        kind: What it holds.
-        missing: The share of its values that is missing.
-        hidden: How many observed values were hidden and predicted.
-        error: Of numbers the root mean square error of the predictions relative to the column's standard deviation, of
-            categories the share of wrong ones; None if nothing was hidden.
+        missing: The fraction of its values that is missing.
+        hidden: The number of observed values that were hidden and predicted.
+        error: For numbers, the root mean square error of the predictions divided by the column's standard deviation;
+            for categories, the fraction of wrong ones; None if nothing was hidden.
         plain_error: The same for the mean of the column, or for its most frequent category.
-        coverage90: The share of hidden numbers in their 90 % intervals; None for categories.
-        gap_auc: How well other columns predict where the gaps are: 0.5 not at all, 1 perfectly; None if there are too
-            few.
-        gaps_depend: Whether that is more than chance explains.
+        coverage90: The fraction of hidden numbers in their 90 % intervals; None for categories.
+        gap_auc: The area under the ROC curve for the prediction of the gaps: 0.5 by chance, 1 if it is perfect; None
+            for too few gaps.
+        gaps_depend: Whether that area is larger than chance explains.
     """
 
     name: Hashable
@@ -63,9 +60,9 @@ class ColumnAssessment:
 
 
 def hide(frame: pd.DataFrame, seed: int, share: float = HIDDEN) -> np.ndarray:
-    """Which values to hide `(n, columns)`: a share of the observed ones, where there are `FEW`, never a whole row."""
+    """Choose values to hide, `(n, columns)`: a fraction of each column with `FEW` values or more, never a whole row."""
     observed = frame.notna().to_numpy()
-    # not the numbers of default_rng(seed): gaps that were made with those coincide with the values to hide
+    # not default_rng(seed): a user who made the gaps with the same seed would have the same values hidden
     numbers = Stream(seed, "hidden values").uniform(torch.arange(len(observed)), observed.shape[1:]).numpy()
     hidden = observed & (numbers < share) & (observed.sum(0) >= FEW)
     hidden[(observed & ~hidden).sum(1) == 0] = False
@@ -78,11 +75,10 @@ def assess(
     """Assess an imputer that was fitted to a table without its hidden values.
 
     Args:
-        imputer: The imputer.
         frame: The table, `(n, columns)`.
-        hidden: Which of its values were hidden, `(n, columns)`.
-        draws: Per hidden value.
-        seed: Of the folds of the cross-validation.
+        hidden: The mask of its hidden values, `(n, columns)`.
+        draws: The number of draws per hidden value.
+        seed: The seed of the cross-validation.
     """
     shown = frame.mask(hidden)
     rows = np.flatnonzero(hidden.any(1))
@@ -102,17 +98,17 @@ def assess(
 
 
 def _errors(found: Predictions, kind: str, ours: np.ndarray, values: np.ndarray, hidden: np.ndarray) -> dict[str, Any]:
-    """The figures of one column.
+    """Compute the errors of one column.
 
     Args:
-        found: Predictions of its gaps, hidden values and missing ones.
-        kind: Of the estimate, "mean" or "median".
-        ours: `(gaps,)`, which of the gaps are hidden values.
-        values: `(n,)`, the column.
-        hidden: `(n,)`, which of its values were hidden.
+        found: Predictions of all its gaps: hidden values and missing ones.
+        kind: The estimate, "mean" or "median".
+        ours: `(gaps,)`. Which of the gaps are hidden values.
+        values: `(n,)`. The column.
+        hidden: `(n,)`. The mask of its hidden values.
     """
     truth, rest = values[hidden], values[~hidden & ~np.isnan(values)]
-    known = ~np.isnan(truth)  # a category that occurs among the hidden values alone cannot be predicted
+    known = ~np.isnan(truth)  # a category that occurs only among the hidden values cannot be predicted
     guess, draws, truth = found.estimate(kind)[ours][known], found.draws[:, ours][:, known], truth[known]
     if not len(truth):
         return {}
@@ -126,7 +122,7 @@ def _errors(found: Predictions, kind: str, ours: np.ndarray, values: np.ndarray,
 
 
 def gap_auc(others: np.ndarray, gone: np.ndarray, seed: int = 0) -> tuple[float | None, bool]:
-    """How well numbers `(n, m)` predict gaps `(n,)`, and whether better than by chance; (None, False) for few gaps."""
+    """The area under the ROC curve for gaps `(n,)` predicted from numbers `(n, m)`, and whether chance is excluded."""
     if len(gone) > ROWS:
         rows = np.random.default_rng(seed).permutation(len(gone))[:ROWS]
         others, gone = others[rows], gone[rows]

@@ -1,4 +1,4 @@
-"""What the imputers of tables and of series share: parameters, their checks, and the call of the engine."""
+"""The common part of the two imputers: parameters, their checks, and the call of the engine."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         )
 
     def _imputations(self, n_imputations: int | None) -> int:
-        """How many completed versions to return, checked."""
+        """Return the number of completed versions to make, after checks."""
         check_is_fitted(self, "model_")
         count = self.n_imputations if n_imputations is None else n_imputations
         require_count("n_imputations", count)
         return int(count)
 
     def _draws_for(self, count: int) -> int:
-        """How many draws to make for `count` imputations: calibration needs their mean, so at least `draws`."""
+        """Return the number of draws for `count` imputations: at least `draws` if calibration needs their mean."""
         return max(count, int(self.draws)) if np.any(np.asarray(self.model_.spread) != 1) else count
 
 

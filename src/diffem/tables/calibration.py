@@ -1,8 +1,8 @@
-"""Draws as wide as their errors, and probabilities as sure as they are right, by hidden values of held-out rows.
+"""Calibration of draws and of probabilities by hidden values of held-out rows.
 
-Around its expectation a draw is stretched by one factor per column, so that 90 % intervals hold 90 % of the hidden
-values. A factor per column keeps the correlations between the missing values of a row. Probabilities of categories p
-are replaced by powers pᵃ, normalised, with the exponent that gives the hidden categories the largest likelihood.
+The distance of a draw from its expectation is multiplied by one factor per column, so that 90 % intervals contain 90 %
+of the hidden values. A factor per column keeps the correlations between the missing values of a row. Probabilities p of
+categories are replaced by powers pᵃ, normalised, with the exponent of maximum likelihood for the hidden categories.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from .scores import covered
 
 TARGET = 0.9
 FACTORS = np.geomspace(0.5, 2.0, 25)
-TRUSTED = 100  # hidden values of a column that count as much as those of all columns together
+TRUSTED = 100  # number of hidden values at which a column counts as much as all columns together
 EXPONENTS = np.linspace(0.4, 1.6, 25)
-FEW = 50  # hidden values below which nothing is changed
+FEW = 50  # smallest number of hidden values for a calibration
 
 
 def spread_factors(held: HeldOut, snap: Snap, numeric: np.ndarray) -> np.ndarray:
-    """Factors of the distance of draws from their expectation, of shape `(size, 1, ...)` for rows `(size, ...)`.
+    """Compute the factors of the distance of draws from their expectation, `(size, 1, ...)` for rows `(size, ...)`.
 
-    The factor of a column is a compromise between its own hidden values and those of all, the more its own the more
-    there are. All of them are then multiplied by a common one, so that the intervals of the whole table are right.
+    The factor of a column is a weighted geometric mean of that for its own hidden values and that for all columns; its
+    own weight increases with their number. A common factor then corrects the coverage of the whole table.
 
     Args:
-        held: Held-out rows.
-        snap: Moves draws to the nearest ones that stand for possible values.
-        numeric: `(size,)`, which coordinates hold numbers; the others have the factor 1.
+        snap: Moves draws to the nearest possible values.
+        numeric: `(size,)`. Which coordinates are numbers; the others have the factor 1.
     """
     size = held.z.shape[1]
     shape = (size, *(1,) * (held.z.ndim - 2))
@@ -50,24 +49,24 @@ def spread_factors(held: HeldOut, snap: Snap, numeric: np.ndarray) -> np.ndarray
 
 
 def _inside(held: HeldOut, snap: Snap, hidden: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """How far the hidden values lie inside intervals that are wider by each of `FACTORS`, `(FACTORS, values)`."""
+    """The covered share of each hidden value for intervals scaled by each of `FACTORS`, `(FACTORS, values)`."""
     stretched = (snap(held.drawn.scaled(f * factors).x)[:, hidden] for f in FACTORS)
     return np.stack([covered(draws, held.z[hidden], TARGET) for draws in stretched])
 
 
 def _factor(inside: np.ndarray) -> float:
-    """The factor whose intervals hold `TARGET` of the values, from the share of them in intervals of all `FACTORS`."""
+    """The factor at which `TARGET` of the values are covered; inside: the coverage for each of `FACTORS`."""
     return float(np.exp(np.interp(TARGET, np.maximum.accumulate(inside), np.log(FACTORS))))
 
 
 def sharpened(probabilities: np.ndarray, exponent: float) -> np.ndarray:
-    """Probabilities `(n, categories)` to a power, normalised."""
+    """Powers of probabilities `(n, categories)`, normalised."""
     powers = probabilities**exponent
     return powers / powers.sum(1, keepdims=True)
 
 
 def fitted_exponent(probabilities: Sequence[np.ndarray], codes: Sequence[np.ndarray]) -> float:
-    """The exponent with the least log-loss of codes `(n,)` by probabilities `(n, categories)`, of several columns."""
+    """The exponent of maximum likelihood for codes `(n,)` with probabilities `(n, categories)`, for several columns."""
     if sum(map(len, codes)) < FEW:
         return 1.0
     pairs = list(zip(probabilities, codes, strict=True))

@@ -1,8 +1,7 @@
-"""Categories as points: every category is a code word, and a draw is the category whose code word is nearest.
+"""Categories as points: every category has a code word, and a draw is decoded to the category of the nearest word.
 
-Two categories are −1 and 1. Up to `ONE_HOT` categories have a coordinate each (±1, centred); more are numbered in
-binary, one coordinate per bit (Chen et al. 2022, "Analog Bits"). Whatever a draw is, it decodes to a category that was
-observed.
+Two categories are −1 and 1. Up to `ONE_HOT` categories have one coordinate each (±1, centred); more are numbered in
+binary, one coordinate per bit (Chen et al. 2022, "Analog Bits"). Every draw decodes to an observed category.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Codebook:
     """
 
     def __init__(self, shares: np.ndarray) -> None:
-        """shares: `(categories,)`, how often each of at least two categories was observed."""
+        """shares: `(categories,)`. The counts of at least two observed categories."""
         count = len(shares)
         if count == 2:
             words = np.array([[-1.0], [1.0]])
@@ -40,8 +39,8 @@ class Codebook:
     def probabilities(self, mean: np.ndarray) -> np.ndarray | None:
         """Probabilities `(..., categories)` from the expectation of the code word.
 
-        Errors of the expectation may put them slightly outside [0, 1]. None if there are more categories than
-        coordinates tell apart.
+        Errors of the expectation may move them slightly outside [0, 1]. None for binary codes, whose expectation does
+        not determine the probabilities.
         """
         if len(self.words) == 2:
             p = (mean + self._offset + 1) / 2

@@ -1,4 +1,4 @@
-"""What a column holds: numbers, integers, Booleans or categories."""
+"""The kind of a column: numbers, integers, Booleans or categories."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from ..core.errors import InputError
 
 Kind = Literal["numeric", "integer", "boolean", "categorical"]
 KINDS: tuple[str, ...] = get_args(Kind)
-FEW = 20  # categories that any column may have
-MANY = 256  # categories that a column may have unless it is named as categorical
-MOST = 4096  # categories that a column may have at all
+FEW = 20  # number of categories that every column may have
+MANY = 256  # largest number of categories of a column that the user has not named as categorical
+MOST = 4096  # largest number of categories
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table an imputer was fitted to.
+    """A column of the table that an imputer was fitted to.
 
     Attributes:
-        name: As in the table.
-        kind: What it holds.
-        categories: The values it was observed to take, for kinds without order.
+        categories: The observed values of a categorical or Boolean column.
     """
 
     name: Hashable
@@ -35,11 +33,11 @@ class Column:
 
     @property
     def is_categorical(self) -> bool:
-        """Whether its values are categories, which Booleans are too."""
+        """Whether its values are categories; Booleans are."""
         return self.kind in ("boolean", "categorical")
 
     def numbers(self, column: pd.Series) -> np.ndarray:
-        """Its values as float64 `(n,)`; categories as their numbers, NaN if missing or never observed in the fit."""
+        """Convert values to float64 `(n,)`; categories become their index, missing and unknown values NaN."""
         if not self.is_categorical:
             return _as_floats(column, self.kind)
         values, missing = column.astype(object).to_numpy(), column.isna().to_numpy()
@@ -53,7 +51,7 @@ class Column:
         return np.where((codes < 0) | missing, np.nan, codes)
 
     def values(self, numbers: np.ndarray) -> np.ndarray:
-        """The inverse of `numbers`: floats, and otherwise objects, namely categories and rounded Python integers."""
+        """Invert `numbers`: floats, or an array of objects with categories or rounded Python integers."""
         if self.kind == "numeric":
             return numbers
         known = self.categories if self.is_categorical else None
@@ -64,16 +62,16 @@ class Column:
 
 
 def describe(column: pd.Series, kind: str | None = None, round_integers: bool = True) -> Column:
-    """The description of a column with at least one value.
+    """Determine the kind of a column.
 
     Args:
         column: The values, `(n,)`.
-        kind: What it holds, if the caller knows; one of `KINDS`.
+        kind: The kind, one of `KINDS`, if the user has named it.
         round_integers: Whether a column of floating-point numbers that are all whole is `integer`; otherwise it is
             `numeric`.
 
     Raises:
-        InputError: The column holds no value, text, dates, or what does not fit `kind`.
+        InputError: If the column has no values, or contains text, dates, or values that do not fit `kind`.
     """
     if kind is not None and kind not in KINDS:
         raise InputError(f"column {column.name!r}: the kind must be one of {', '.join(KINDS)}, got {kind!r}")

@@ -1,4 +1,4 @@
-"""From a file with gaps to a completed file and its report: what `diffem impute` does."""
+"""The work of `diffem impute`: read a table with gaps, write the completed table and a report."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ def impute(
     """Complete the table in a file.
 
     Args:
-        table: The file: CSV, TSV or Parquet.
-        out: Where the completed table goes.
-        report: Where the report goes.
-        imputer: How to impute; it is fitted here, without a few observed values that the report predicts.
-        imputations: How many further tables to write that are completed at random, beside `out`: NAME-1.csv,
-            NAME-2.csv, …
-        skip: Columns that are neither used nor imputed, and copied as they are.
+        table: A CSV, TSV or Parquet file.
+        out: The file of the completed table.
+        report: The file of the report.
+        imputer: The imputer; it is fitted here, without a few observed values that the report predicts.
+        imputations: The number of additional tables that are completed with random draws: NAME-1.csv, NAME-2.csv, …
+        skip: Columns that are copied without being used or imputed.
         say: Prints a line.
 
     Raises:
-        InputError: A file cannot be read or written, `out` is the table itself, or columns to skip do not exist.
+        InputError: If a file cannot be read or written, `out` is the table itself, or a column to skip does not exist.
     """
     require_format(out)
     if out.resolve() == table.resolve():

@@ -1,8 +1,8 @@
-"""Draws of what is missing in rows given what is not, and their expectation.
+"""Draws of the missing values of rows given the others, and their expectation.
 
-The mean of k draws differs from E[x | y] by 1/√k of their spread. The expectation has a smaller error: a draw x of the
-network with noise of level σ is a sample of x_t given y, so the mean of E[x | x + σz, y] over draws is E[x | y] too,
-and what varies from draw to draw is only what x_t tells about x besides y. Of a Gaussian prior it is known exactly.
+The mean of k draws differs from E[x | y] by 1/√k of their spread. Another estimate has a smaller error: a draw x of the
+network plus noise of level σ is a sample of x_t given y, so the mean of E[x | x + σz, y] over draws is E[x | y] too,
+and this conditional expectation varies less from draw to draw. For a Gaussian prior E[x | y] is known exactly.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..posterior import Conditional, GaussianPosterior, Posterior
 from ..priors import GaussianPrior, Prior
 from ..priors.base import evaluation_mode
 
-NOISE = 0.03  # standard deviation of an entry's noise, relative to that of its column
-LEVEL = 1.0  # σ of the noise behind expectations of numbers: that of the data
-CATEGORY_LEVEL = 4.0  # the same for categories, whose code words noise must not leave apart
+NOISE = 0.03  # stated noise level of a value, relative to the standard deviation of its column
+LEVEL = 1.0  # σ for expectations of numbers: the scale of the data
+CATEGORY_LEVEL = 4.0  # σ for expectations of categories: larger than the distances between code words
 ADDRESSES = 1 << 32
-ROWS = 1 << 14  # whose expectations are computed at once
+ROWS = 1 << 14  # rows per batch of expectations
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Draws:
         return Draws(self.x[:, rows], self.mean[rows])
 
     def scaled(self, factors: np.ndarray) -> Draws:
-        """The draws with their distances from the expectation multiplied by factors that broadcast to a row."""
+        """Multiply the distances of the draws from the expectation by factors that broadcast to a row."""
         return Draws((self.mean + factors * (self.x - self.mean)).astype(np.float32), self.mean)
 
 
@@ -53,17 +53,14 @@ class Draws:
 def draw(
     priors: Sequence[Prior], z: np.ndarray, draws: int, *, steps: int, seed: int, numeric: np.ndarray | None = None
 ) -> Draws:
-    """Posterior draws of rows z `(n, ...)` with NaN for gaps, by the priors in turn.
+    """Draw from the posteriors of rows z `(n, ...)` with NaN for gaps, by the priors in turn.
 
-    The random numbers of a row follow from its values: a row is imputed in the same way in any table and at any place.
+    The random numbers of a row are a function of its values, so a row is imputed in the same way in every table.
 
     Args:
-        priors: The priors.
-        z: The rows.
-        draws: Per row.
-        steps: Of a draw.
-        seed: Of the random numbers.
-        numeric: `(size,)`, which coordinates of rows `(size, ...)` hold numbers; all if None.
+        draws: The number of draws per row.
+        steps: The number of sampling steps.
+        numeric: `(size,)`. Which coordinates of rows `(size, ...)` are numbers; None if all are.
     """
     x = np.zeros((draws, *z.shape), dtype=np.float32)
     if not z[0].size:  # no column varies
@@ -74,7 +71,7 @@ def draw(
     for first, prior in enumerate(priors[:draws]):
         posterior, count = _posterior(prior, obs), len(range(first, draws, len(priors)))
         sampler = None if isinstance(prior, GaussianPrior) else "ddpm2"
-        # `lap` tells the random numbers of the priors apart: with the same ones, draws of two priors are nearly equal
+        # `lap` gives each prior its own random numbers: with the same ones, draws of two priors are nearly equal
         drawn = posterior.sample(count, steps, sampler, seed, lap=first, index=index, progress=False)
         mean += count / draws * expectation(posterior, drawn, columns, seed=seed, index=index).cpu().numpy()
         x[first :: len(priors)] = drawn.cpu().numpy()
@@ -94,14 +91,11 @@ def _posterior(prior: Prior, obs: Observations) -> Posterior:
 def expectation(
     posterior: Posterior, drawn: Tensor, numeric: Tensor | None = None, *, seed: int, index: Tensor
 ) -> Tensor:
-    """E[x | y] of n observations, `(n, ...)`, estimated from draws `(k, n, ...)`; see above.
+    """Estimate E[x | y] of n observations, `(n, ...)`, from posterior draws `(k, n, ...)`.
 
     Args:
-        posterior: Of the observations.
-        drawn: Draws from it.
-        numeric: `(size,)`, which coordinates of samples `(size, ...)` hold numbers; all if None.
-        seed: Of the random numbers.
-        index: Addresses of the observations, `(n,)`.
+        numeric: `(size,)`. Which coordinates of samples `(size, ...)` are numbers; None if all are.
+        index: `(n,)`. Addresses of the observations.
     """
     if isinstance(posterior.prior, GaussianPrior):
         return posterior.prior.posterior_mean(posterior.obs)
@@ -124,7 +118,7 @@ def _expected(posterior: Posterior, drawn: Tensor, level: float, seed: int, inde
 
 
 def row_addresses(z: np.ndarray) -> np.ndarray:
-    """A number below 2³² for every row of z `(n, ...)`, from its values and, for equal rows, their order."""
+    """Hash every row of z `(n, ...)` to a number below 2³²; equal rows get different numbers, in their order."""
     frame = pd.DataFrame(np.nan_to_num(z.reshape(len(z), -1), nan=1e30))
     hashes = pd.util.hash_pandas_object(frame, index=False)
     repeats = hashes.groupby(hashes).cumcount().to_numpy()

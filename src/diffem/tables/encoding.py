@@ -1,7 +1,7 @@
-"""A table as a matrix of about standard normal numbers, and draws of that matrix as values of the table again.
+"""Encoding of a table as a matrix of about standard normal numbers, and decoding of draws of such a matrix.
 
-Numbers go through their ranks (`quantiles.py`), categories through code words (`codes.py`). A column with a single
-value has no coordinate: nothing about it is uncertain.
+Numbers are encoded by their ranks and values (`quantiles.py`), categories by code words (`codes.py`). A column with a
+single value has no coordinate.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .quantiles import RankGaussian
 
 
 class Encoding:
-    """The columns of a table, and where the coordinates of each are.
+    """The columns of a table and their coordinates.
 
     Attributes:
-        columns: All columns, in the table's order.
-        places: Per column its coordinates; empty for a constant.
+        columns: All columns, in the order of the table.
+        places: The coordinates of each column; empty for a constant.
         size: The number of coordinates.
     """
 
     def __init__(
         self, frame: pd.DataFrame, kinds: Mapping[Any, str] | None = None, round_integers: bool = True
     ) -> None:
-        """Learn the transforms from the observed values of a table; `kinds` names what some columns hold."""
+        """Learn the transforms from the observed values of a table; kinds: the kinds of some columns, by name."""
         kinds = kinds or {}
         self.columns = [describe(frame[name], kinds.get(name), round_integers) for name in frame.columns]
         self._transforms: list[RankGaussian | Codebook | None] = []
@@ -47,7 +47,7 @@ class Encoding:
             self.size += width
 
     def encode(self, frame: pd.DataFrame) -> np.ndarray:
-        """The matrix `(n, size)` in float32, NaN for missing values and categories that the fit never observed."""
+        """Encode a table as a matrix `(n, size)` in float32, with NaN for missing values and unknown categories."""
         return self._encoded([column.numbers(frame[column.name]) for column in self.columns])
 
     def _encoded(self, numbers: list[np.ndarray]) -> np.ndarray:
@@ -60,11 +60,11 @@ class Encoding:
         return z
 
     def snapped(self, z: np.ndarray) -> np.ndarray:
-        """Draws z `(..., size)` moved to the nearest that stand for values of the table."""
+        """Move draws z `(..., size)` to the nearest codes of possible values."""
         return self._encoded([self.decode(k, z) for k in range(len(self.columns))])
 
     def decode(self, k: int, z: np.ndarray) -> np.ndarray:
-        """Column k of draws z `(..., size)` as numbers `(...)`, those of `Column.numbers`."""
+        """Decode column k of draws z `(..., size)` to numbers `(...)`, as in `Column.numbers`."""
         transform, place = self._transforms[k], self.places[k]
         if transform is None:
             return np.full(z.shape[:-1], self._constants[k])
@@ -74,14 +74,14 @@ class Encoding:
         return np.rint(numbers) if self.columns[k].kind == "integer" else numbers
 
     def within(self, k: int, numbers: np.ndarray) -> np.ndarray:
-        """Numbers moved into the range of the observed values of column k."""
+        """Clip numbers to the range of the observed values of column k."""
         transform = self._transforms[k]
         if isinstance(transform, RankGaussian):
             return numbers.clip(transform.values[0], transform.values[-1])
         return numbers
 
     def expected_probabilities(self, k: int, mean: np.ndarray) -> np.ndarray | None:
-        """Probabilities of the categories of column k from expectations `(n, size)`; None if these do not tell."""
+        """Probabilities of the categories of column k from expectations `(n, size)`; see `Codebook.probabilities`."""
         transform = self._transforms[k]
         if transform is None:
             return np.ones((len(mean), 1))
@@ -90,7 +90,7 @@ class Encoding:
 
     @property
     def numeric(self) -> np.ndarray:
-        """Which coordinates hold numbers, `(size,)`."""
+        """Which coordinates are numbers, `(size,)`."""
         widths = [place.stop - place.start for place in self.places]
         return np.repeat([not column.is_categorical for column in self.columns], widths)
 

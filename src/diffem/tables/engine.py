@@ -1,7 +1,7 @@
-"""Learn the joint distribution of a matrix with gaps by EM, and draw what is missing in a row given what is not.
+"""Learn the joint distribution of the rows of a matrix with gaps by EM, and draw missing values given the others.
 
-The E-step is `conditional`: one network denoises rows of which some entries are known, so that a draw takes one forward
-pass per step. Every training example shows it a row through the gaps of another one.
+The E-step is `conditional`: the input of the network includes the known entries of a row, so a sampling step takes one
+forward pass. Every training example is a row with the gaps of another row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .drawing import NOISE, Draws, draw
 from .gaps import Gaps
 from .held_out import HeldOut, Snap, choose
 
-CANDIDATES = (0.0, 1 / 3, 2 / 3, 1.0)  # parts of a run after which its prior is compared with the others
+CANDIDATES = (0.0, 1 / 3, 2 / 3, 1.0)  # fractions of the laps after which priors are compared
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Model:
     """A learned distribution of rows.
 
     Attributes:
-        priors: Draws are taken from them in turn.
-        numeric: `(size,)`, which coordinates hold numbers.
+        priors: The priors, which take turns in drawing.
+        numeric: `(size,)`. Which coordinates are numbers.
         spread: Factors of the distance of draws from their expectation, which broadcast to a row.
-        held_out: What `spread` was fitted to; None if no rows were held out.
+        held_out: The held-out rows that `spread` was fitted to; None if there are none.
     """
 
     priors: tuple[Prior, ...] = ()
@@ -46,24 +46,23 @@ class Model:
     held_out: HeldOut | None = None
 
     def draw(self, z: np.ndarray, draws: int, *, steps: int, seed: int) -> Draws:
-        """Posterior draws of rows z `(n, ...)` with NaN for gaps, with calibrated spread."""
+        """Draw from the posteriors of rows z `(n, ...)` with NaN for gaps, with calibrated spread."""
         drawn = draw(self.priors, z, draws, steps=steps, seed=seed, numeric=self.numeric)
         return drawn.scaled(np.asarray(self.spread))
 
 
 @dataclass(frozen=True)
 class Learner:
-    """How runs are made from rows, and compared.
+    """Makes runs from rows and compares their laps.
 
     Attributes:
-        recipe: As `default_recipe` makes it.
-        seed: Of all random numbers.
-        gaps: Which values of held-out rows to hide.
-        snap: Moves draws to the nearest ones that stand for possible values.
-        numeric: `(size,)`, which coordinates hold numbers, whose spread is calibrated.
-        changes: Keys of the recipe to set, such as `{"train.lr": 1e-4}`.
-        out: The folder of the runs, which can be resumed; a temporary one if None.
-        device: Where to compute; a GPU if there is one.
+        recipe: The recipe, from `default_recipe`.
+        gaps: Chooses the values of held-out rows to hide.
+        snap: Moves draws to the nearest possible values.
+        numeric: `(size,)`. Which coordinates are numbers, whose spread is calibrated.
+        changes: Recipe keys to change, such as `{"train.lr": 1e-4}`.
+        out: The folder of the runs, which can be resumed; None for a temporary one.
+        device: The device. Default: a GPU if there is one.
         progress: Whether to print a line per lap.
     """
 
@@ -78,11 +77,11 @@ class Learner:
     progress: bool = False
 
     def learn(self, parts: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Model:
-        """The model of rows `(n, ...)`, NaN where a value is missing.
+        """Learn a model of rows `(n, ...)` with NaN for missing values.
 
         Args:
-            parts: For each run the rows to learn from, each with a value and columns of about unit variance, and rows
-                that are held out, or None: then the last lap is taken as it is.
+            parts: For each run the training rows, each with at least one value and scaled to about unit variance, and
+                the held-out rows; None uses the last lap without calibration.
         """
         chosen: list[list[Prior]] = []
         predicted: list[HeldOut] = []
@@ -108,9 +107,9 @@ class Learner:
         return Model(members, self.numeric, spread, held)
 
     def _run(self, rows: np.ndarray, out: str | Path | None, shares: Sequence[float]) -> list[Prior]:
-        """The priors after some shares of the laps of a run; 0 is the Gaussian start."""
+        """Return the priors after some fractions of the laps of a run; 0 is the Gaussian start."""
         with tempfile.TemporaryDirectory(prefix="diffem-tables-") as temporary, warnings.catch_warnings():
-            warnings.simplefilter("ignore", RunWarning)  # about priors; imputations are assessed by themselves
+            warnings.simplefilter("ignore", RunWarning)  # they concern priors; imputations are assessed separately
             run = fit(
                 Observations(torch.from_numpy(rows), sigma=NOISE),
                 self.recipe,

@@ -23,10 +23,10 @@ def require_format(path: Path) -> None:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The table in a file; whole numbers with gaps are integers, and columns of true and false are Boolean.
+    """Read the table in a file; whole numbers with gaps are integers, and columns of true and false are Boolean.
 
     Raises:
-        InputError: The file cannot be read as a table, has duplicate column names or no rows.
+        InputError: If the file cannot be read as a table, has duplicate column names or no rows.
     """
     require_format(path)
     try:
@@ -47,7 +47,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def _with_gaps(column: pd.Series) -> pd.Series:
-    """Integers and Booleans in types with missing values; pandas reads them as floating-point numbers and objects."""
+    """Convert integers and Booleans with gaps, which pandas reads as floats and objects, to nullable types."""
     if pd.api.types.is_float_dtype(column.dtype) and bool((column.dropna() % 1 == 0).all()) and column.notna().any():
         return column.astype("Int64")
     if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean":
@@ -56,7 +56,7 @@ def _with_gaps(column: pd.Series) -> pd.Series:
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table in the format that the name of the file tells; the file is whole or absent."""
+    """Write a table in the format of the file name's ending, atomically."""
     require_format(path)
     if path.suffix == ".parquet":
         buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Tables as data frames: whatever scikit-learn's estimators take comes in, and is checked where it does."""
+"""Conversion of the tables that scikit-learn accepts to data frames, with checks, and back."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sklearn.utils.validation import check_array
 
 from ..core.errors import InputError
 
-LARGEST = 1e300  # sums of some larger numbers are infinite
+LARGEST = 1e300  # sums of larger numbers may overflow
 
 
 def as_frame(X: Any, least_rows: int = 1) -> pd.DataFrame:
-    """X as a data frame, `(n, columns)`; the columns of an array or nested list are called x0, x1, …
+    """Convert X to a data frame, `(n, columns)`; the columns of an array or nested list are called x0, x1, …
 
     Args:
         X: The table; NaN, None and pandas' NA are missing values.
-        least_rows: How many rows it must have.
+        least_rows: The smallest accepted number of rows.
 
     Raises:
-        InputError: The table holds infinite or complex numbers, has sparse columns or duplicate names, or is too small.
+        InputError: If the table has infinite or complex numbers, sparse columns or duplicate names, or is too small.
     """
     if not isinstance(X, pd.DataFrame):
         array = check_array(X, dtype=None, ensure_all_finite=False, ensure_min_samples=least_rows)
@@ -59,18 +59,17 @@ def _check(column: pd.Series) -> None:
 
 
 def like(frame: pd.DataFrame, X: Any) -> Any:
-    """The frame in the form of X: a data frame if X is one, and otherwise an array of X's type of numbers."""
+    """Convert the frame to the form of X: a data frame if X is one, otherwise an array of the dtype of X."""
     if isinstance(X, pd.DataFrame):
         return frame
     return frame.to_numpy(dtype=getattr(X, "dtype", None))
 
 
 def filled(column: pd.Series, gaps: np.ndarray, values: np.ndarray) -> pd.Series:
-    """A column `(n,)` with values `(gaps,)` in its gaps `(n,)`, in its own type where that can hold the values.
+    """Put values `(gaps,)` into the gaps `(n,)` of a column `(n,)`, in its own type if that is possible.
 
-    A column of integers with fractions in its gaps becomes one of floats, a categorical column gets the categories that
-    it lacks, and a column whose type cannot hold the values, such as one of NaN alone where words are imputed, becomes
-    one that can.
+    A column of integers becomes floats if fractions are imputed, a categorical column gets missing categories, and a
+    column of another unsuitable type (such as NaN alone, if words are imputed) gets a type that can hold them.
     """
     column = column.copy()
     if isinstance(column.dtype, pd.CategoricalDtype):

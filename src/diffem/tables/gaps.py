@@ -1,4 +1,4 @@
-"""Gaps that are made on purpose: in rows that are held out, to predict what is hidden, and in additional rows."""
+"""Artificial gaps: in held-out rows, whose hidden values are predicted, and in additional training rows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import numpy as np
 
 Gaps = Callable[[tuple[int, ...], np.random.RandomState], np.ndarray]  # shape → which values are missing, of that shape
 
-RARE = 0.1  # share of missing values below which the gaps of a column are too rare to learn from
-ADDED = 0.3  # share of the values that additional rows lose
-HIDDEN = 0.15  # share of the values of held-out rows that is hidden and predicted
-LEAST_HELD_OUT, MOST_HELD_OUT = 10, 512  # rows that are held out of one run
+RARE = 0.1  # fraction of missing values of a column below which rows with more gaps are added
+ADDED = 0.3  # fraction of the values that are removed from additional rows
+HIDDEN = 0.15  # fraction of the values of held-out rows that is hidden and predicted
+LEAST_HELD_OUT, MOST_HELD_OUT = 10, 512  # numbers of held-out rows of a run
 
 
 def column_gaps(places: Sequence[slice]) -> Gaps:
-    """Every value is missing with probability `HIDDEN`, all coordinates of a category together.
-
-    Args:
-        places: The coordinates of each column.
-    """
+    """Hide every value with probability `HIDDEN`, all coordinates of a category together; places: those of columns."""
     owner = np.repeat(np.arange(len(places)), [place.stop - place.start for place in places])
 
     def gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
@@ -29,13 +25,10 @@ def column_gaps(places: Sequence[slice]) -> Gaps:
 
 
 def parts(z: np.ndarray, folds: int, random: np.random.RandomState) -> list[tuple[np.ndarray, np.ndarray | None]]:
-    """The rows to learn from and those to predict hidden values of, for each of several runs.
+    """Split rows z `(n, ...)` into training and held-out rows, for each of several runs.
 
-    Args:
-        z: The rows, `(n, ...)`.
-        folds: The number of runs. Each of several leaves out another part of the rows; a single one leaves out a tenth,
-            or nothing if that is less than `LEAST_HELD_OUT` rows.
-        random: Chooses rows.
+    Several runs hold out different parts of the rows. A single run holds out a tenth, or nothing if that is less than
+    `LEAST_HELD_OUT` rows.
     """
     order = random.permutation(len(z))
     if folds == 1:
@@ -46,12 +39,9 @@ def parts(z: np.ndarray, folds: int, random: np.random.RandomState) -> list[tupl
 
 
 def with_more_gaps(z: np.ndarray, places: Sequence[slice], random: np.random.RandomState) -> np.ndarray:
-    """The rows z `(n, size)`, and copies of half of them with further gaps if those of some column are rare.
+    """Add copies of half of the rows z `(n, size)` with more gaps, if the gaps of some column are rare.
 
-    Args:
-        z: The matrix, NaN where a value is missing.
-        places: The coordinates of each column, which are missing together.
-        random: Chooses rows and values.
+    places: The coordinates of each column, which are missing together.
     """
     if np.isnan(z).mean(0).min() >= RARE:
         return z

@@ -1,4 +1,4 @@
-"""Held-out rows: which laps of a run predict their hidden values best, and the errors of these predictions.
+"""Selection of the laps of a run that predict hidden values of held-out rows best.
 
 Late laps overfit tables with little structure, and the Gaussian start is best for small tables that are nearly
 Gaussian. A mixture of several laps is often better than each of them. It is selected greedily: laps are added one by
@@ -17,13 +17,13 @@ from .drawing import Draws, draw
 from .gaps import Gaps
 from .scores import coverage, crps
 
-DRAWS, STEPS = 12, 16  # of each prior, for a comparison
-ROWS, PATTERNS = 512, 4  # few rows are predicted with several patterns of gaps, until there are this many
-MEMBERS = 3  # priors in a mixture, at most
-WORTH = 0.002  # relative decrease of the CRPS from which another one is added
+DRAWS, STEPS = 12, 16  # draws and sampling steps of each prior
+ROWS, PATTERNS = 512, 4  # fewer rows are repeated with other gaps, at most this often
+MEMBERS = 3  # largest number of priors in a mixture
+WORTH = 0.002  # smallest relative decrease of the CRPS for which a prior is added
 SPREADS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5)  # factors of the standard deviations of a Gaussian
 
-Snap = Callable[[np.ndarray], np.ndarray]  # draws → the nearest ones that stand for possible values
+Snap = Callable[[np.ndarray], np.ndarray]  # moves draws to the nearest possible values
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class HeldOut:
     """Rows with hidden values, and draws of them.
 
     Attributes:
-        z: `(n, ...)`, the rows.
-        hidden: `(n, ...)`, which values were hidden.
-        drawn: Draws given the others.
+        z: `(n, ...)`. The rows.
+        hidden: `(n, ...)`. The mask of the hidden values.
+        drawn: Draws given the other values.
     """
 
     z: np.ndarray
@@ -42,7 +42,7 @@ class HeldOut:
 
     @classmethod
     def joined(cls, several: Sequence[HeldOut]) -> HeldOut:
-        """The rows of several runs together, with as many draws as each has at least."""
+        """Concatenate the rows of several runs, with the smallest of their numbers of draws."""
         draws = min(len(one.drawn.x) for one in several)
         x = np.concatenate([one.drawn.x[:draws] for one in several], 1)
         mean = np.concatenate([one.drawn.mean for one in several])
@@ -54,18 +54,17 @@ class HeldOut:
 def choose(
     priors: Sequence[Prior], z: np.ndarray, gaps: Gaps, snap: Snap, numeric: np.ndarray, seed: int
 ) -> tuple[list[Prior], HeldOut | None]:
-    """The priors whose draws, taken in turn, predict hidden values best, and these draws.
+    """Choose the priors whose draws, taken in turn, predict hidden values best; returns them and these draws.
 
-    If there is nothing to hide, it is the last prior. A Gaussian prior in the list is replaced by one that is as wide
-    as its errors (`widened`).
+    If there is nothing to hide, the last prior is chosen. A Gaussian prior is replaced by one that is as wide as its
+    errors (`widened`).
 
     Args:
-        priors: To choose from.
-        z: The rows, `(n, ...)`.
-        gaps: Which of their values to hide.
-        snap: Moves draws to the nearest ones that stand for possible values.
-        numeric: Which coordinates hold numbers.
-        seed: Of the random numbers.
+        priors: The candidates.
+        z: `(n, ...)`. The held-out rows.
+        gaps: Chooses the values to hide.
+        snap: Moves draws to the nearest possible values.
+        numeric: Which coordinates are numbers.
     """
     z = np.concatenate([z] * int(np.clip(ROWS // len(z), 1, PATTERNS)))
     hidden = ~np.isnan(z) & gaps(z.shape, np.random.RandomState(seed % (1 << 32)))
@@ -90,11 +89,11 @@ def _fitting(prior: Prior, shown: np.ndarray, z: np.ndarray, hidden: np.ndarray,
     return widened(prior, draw([prior], shown, DRAWS, steps=STEPS, seed=seed).x[:, hidden], z[hidden])
 
 
-def best_mixture(draws: Sequence[np.ndarray], x: np.ndarray, most: int = MEMBERS) -> list[int]:
-    """Which of several sets of draws `(k, n)` to take in turn, perhaps repeatedly, for the least CRPS of x `(n,)`."""
+def best_mixture(draws: Sequence[np.ndarray], x: np.ndarray) -> list[int]:
+    """Choose sets of draws `(k, n)`, possibly repeatedly, whose mixture has the smallest CRPS for x `(n,)`."""
     members: list[int] = []
     least = np.inf
-    while len(members) < most:
+    while len(members) < MEMBERS:
         scores = [crps(np.concatenate([draws[m] for m in [*members, k]]), x) for k in range(len(draws))]
         best = int(np.argmin(scores))
         if scores[best] > (1 - WORTH) * least:
@@ -104,10 +103,10 @@ def best_mixture(draws: Sequence[np.ndarray], x: np.ndarray, most: int = MEMBERS
 
 
 def widened(prior: GaussianPrior, draws: np.ndarray, x: np.ndarray) -> GaussianPrior:
-    """The prior with samples spread by the first of `SPREADS` with which draws `(k, n)` cover 90 % of x `(n,)`.
+    """Widen a prior by the first of `SPREADS` with which draws `(k, n)` cover 90 % of x `(n,)`.
 
-    A covariance fitted to few rows is too sure of what it predicts. A larger one, with the noise of values as before,
-    has nearly the same posterior means and wider posteriors.
+    A covariance fitted to few rows gives posteriors that are too narrow. A larger covariance with the same noise of
+    values has nearly the same posterior means and wider posteriors.
     """
     mean = draws.mean(0)
     factor = next((s for s in SPREADS if coverage(mean + s * (draws - mean), x) >= 0.9), SPREADS[-1])

@@ -1,4 +1,4 @@
-"""A scikit-learn imputer: missing values as draws from their distribution given the other values of a row."""
+"""A scikit-learn imputer that draws missing values from their distribution given the other values of a row."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class DiffusionImputer(Imputer):
     gaps of a column with a single value are filled with it.
 
     Args:
-        laps: Laps of EM; by the number of rows if None.
-        steps: Training steps in each; by the number of rows if None.
-        folds: Runs of EM, which take turns in drawing. Each leaves out a different part of the rows, whose hidden
-            values decide which laps are used and how wide draws are. If None, 4 for 40 to 999 rows, and otherwise 1,
-            which leaves out a tenth of the rows.
-        draws: Posterior draws behind an estimate.
-        n_imputations: Completed tables that `sample_posterior` returns.
-        estimate: What `transform` takes of the draws of a number: their "mean", which has the least squared error, or
-            their "median", which has the least absolute error. Of categories it takes the most frequent one.
-        columns: The kinds of columns that would be recognised wrongly: a mapping from names to "numeric", "integer",
+        laps: Laps of EM. Default: chosen by the number of rows.
+        steps: Training steps per lap. Default: chosen by the number of rows.
+        folds: Number of runs of EM, which take turns in drawing. Each holds out a different part of the rows, whose
+            hidden values decide which laps are used and how wide draws are. Default: 4 for 40 to 999 rows, otherwise 1,
+            which holds out a tenth of the rows.
+        draws: Posterior draws per estimate.
+        n_imputations: Number of completed tables that `sample_posterior` returns.
+        estimate: The estimate of a number in `transform`: the "mean" of the draws, which has the smallest squared
+            error, or their "median", which has the smallest absolute error. For categories it is the most probable one.
+        columns: The kinds of columns that would not be recognised: a mapping from names to "numeric", "integer",
             "boolean" or "categorical". Columns of arrays are called x0, x1, …
         round_integers: Whether a column of floating-point numbers that are all whole is imputed with whole numbers. If
             not, estimates have smaller errors. Columns of an integer type are always imputed with whole numbers, unless
             `columns` names them as numeric.
-        sampling_steps: Steps of a draw.
+        sampling_steps: Sampling steps per draw.
         random_state: Seed of all random numbers.
-        device: Where to compute: "cpu" or "cuda"; a GPU if there is one when None.
-        recipe: Keys of diffem's recipe to change, such as `{"train.lr": 5e-4}`.
-        out: A folder for the run behind the fit, which `fit` resumes if it was interrupted; temporary if None.
+        device: "cpu" or "cuda". Default: a GPU if there is one.
+        recipe: Recipe keys to change, such as `{"train.lr": 5e-4}`.
+        out: The run folder; `fit` resumes an interrupted run in it. Default: a temporary folder.
         verbose: Whether to print a line per lap.
 
     Attributes:
-        encoding_: How the table is made a matrix of about normal numbers.
+        encoding_: The encoding of the table as a matrix of about normal numbers.
         model_: The learned distribution of its rows, without priors if no column varies.
-        exponent_: Of the probabilities of categories, fitted to hidden values of held-out rows.
+        exponent_: The exponent of the probabilities of categories, fitted to hidden values of held-out rows.
         seed_: The seed of all random numbers.
         n_features_in_: The number of columns.
         feature_names_in_: Their names, if X was a data frame.
@@ -103,7 +103,7 @@ class DiffusionImputer(Imputer):
             self.exponent_ = self._fitted_exponent(self.model_.held_out)
 
     def _fitted_exponent(self, held: HeldOut) -> float:
-        """The exponent of probabilities that suits the hidden categories best."""
+        """Return the exponent of probabilities of maximum likelihood for the hidden categories."""
         found, codes = [], []
         for k, (column, place) in enumerate(zip(self.encoding_.columns, self.encoding_.places, strict=True)):
             if column.is_categorical and place.stop > place.start:
@@ -113,17 +113,17 @@ class DiffusionImputer(Imputer):
         return fitted_exponent(found, codes)
 
     def transform(self, X: Any) -> Any:
-        """X `(n, columns)` with its gaps filled by estimates, in the form of X."""
+        """Fill the gaps of X `(n, columns)` with estimates; the result has the form of X."""
         frame, missing, z = self._read(X)
         found = self._predictions(z, missing, int(self.draws))
         return like(self._filled(frame, missing, {k: p.estimate(self.estimate) for k, p in found.items()}), X)
 
     def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
-        """Several completed tables whose gaps are filled with different draws, for Rubin's rules.
+        """Return several completed tables whose gaps are filled with different draws, for Rubin's rules.
 
         Args:
             X: The table, `(n, columns)`.
-            n_imputations: How many; the parameter of the imputer if None.
+            n_imputations: The number of tables. Default: the parameter of the imputer.
 
         Returns:
             The tables, each in the form of X.
@@ -134,11 +134,11 @@ class DiffusionImputer(Imputer):
         return [like(self._filled(frame, missing, {k: p.draws[i] for k, p in found.items()}), X) for i in range(count)]
 
     def predict_gaps(self, X: Any, draws: int | None = None) -> dict[Hashable, Predictions]:
-        """The distribution of the value in every gap, by the names of the columns that have gaps.
+        """Predict the distribution of the value in every gap, by the name of its column.
 
         Args:
             X: The table, `(n, columns)`.
-            draws: Per gap; the parameter of the imputer if None.
+            draws: The number of draws per gap. Default: the parameter of the imputer.
         """
         count = self.draws if draws is None else draws
         require_count("draws", count)
@@ -146,14 +146,14 @@ class DiffusionImputer(Imputer):
         return {p.column.name: p for p in self._predictions(z, missing, int(count)).values()}
 
     def _read(self, X: Any) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-        """The table, where it has gaps `(n, columns)`, and the matrix `(n, size)`."""
+        """Return the table, the mask of its gaps `(n, columns)`, and the encoded matrix `(n, size)`."""
         check_is_fitted(self, "model_")
         frame = as_frame(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         return frame, frame.isna().to_numpy(), self.encoding_.encode(frame)
 
     def _predictions(self, z: np.ndarray, missing: np.ndarray, draws: int) -> dict[int, Predictions]:
-        """The predictions of the columns that have gaps."""
+        """Return the predictions of the columns that have gaps."""
         rows = np.flatnonzero(missing.any(1))
         if not len(rows):
             return {}

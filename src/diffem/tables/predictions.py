@@ -1,4 +1,4 @@
-"""What draws tell about the gaps of one column: estimates of numbers, and probabilities of categories."""
+"""Predictions of the gaps of one column from draws: estimates of numbers, and probabilities of categories."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .encoding import Encoding
 
 @dataclass(frozen=True)
 class Predictions:
-    """The distribution of the values in the gaps of a column. Categories are given by their numbers.
+    """The distribution of the values in the gaps of a column. Categories are given by their index.
 
     Attributes:
         column: The column.
-        rows: `(gaps,)`, the rows of the table that have a gap there.
+        rows: `(gaps,)`. The rows of the table that have a gap there.
         draws: `(draws, gaps)`.
-        mean: `(gaps,)`, the estimate with the least squared error.
-        median: `(gaps,)`, the estimate with the least absolute error.
+        mean: `(gaps,)`. The estimate with the smallest squared error.
+        median: `(gaps,)`. The estimate with the smallest absolute error.
         probabilities: `(gaps, categories)`, in the order of `column.categories`; None for numbers.
     """
 
@@ -33,21 +33,19 @@ class Predictions:
     probabilities: np.ndarray | None = None
 
     def estimate(self, kind: str = "mean") -> np.ndarray:
-        """The mean or median `(gaps,)`, and of categories the most probable one."""
+        """Return the mean or median, `(gaps,)`; for categories the most probable one."""
         if self.probabilities is not None:
             return self.probabilities.argmax(1).astype(np.float64)
         return self.median if kind == "median" else self.mean
 
 
 def predict(encoding: Encoding, k: int, drawn: Draws, rows: np.ndarray, exponent: float = 1.0) -> Predictions:
-    """The predictions of gaps in column k.
+    """Predict the gaps of column k.
 
     Args:
-        encoding: Of the table.
-        k: The column.
         drawn: Draws of the rows with a gap there.
-        rows: Their places in the table, `(gaps,)`.
-        exponent: Of probabilities (`calibration.py`).
+        rows: `(gaps,)`. The positions of these rows in the table.
+        exponent: The exponent of probabilities (`calibration.py`).
     """
     column, draws = encoding.columns[k], encoding.decode(k, drawn.x)
     if column.is_categorical:
@@ -61,9 +59,9 @@ def predict(encoding: Encoding, k: int, drawn: Draws, rows: np.ndarray, exponent
 
 
 def correction(draws: np.ndarray, z: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """What to add to the mean of draws `(k, n)`, encoded as z `(k, n)`, if the mean of z should be `mean` `(n,)`.
+    """The correction of the mean of draws `(k, n)`, encoded as z `(k, n)`, if the exact mean of z is `mean` `(n,)`.
 
-    z is a control variate: the errors of both means are proportional, by the slope of the draws as a function of z.
+    z is a control variate: the error of the mean of the draws is that of z times the slope of the draws in z.
     """
     off, deviations = z.mean(0) - mean, z - z.mean(0)
     slope = ((draws - draws.mean(0)) * deviations).sum(0) / np.maximum((deviations**2).sum(0), 1e-12)
@@ -73,8 +71,7 @@ def correction(draws: np.ndarray, z: np.ndarray, mean: np.ndarray) -> np.ndarray
 def probabilities(encoding: Encoding, k: int, drawn: Draws) -> np.ndarray:
     """The probability of every category of column k, `(n, categories)`, never 0.
 
-    They follow from the expectation of the code words, or from the frequencies of draws if words are not one per
-    category.
+    It is computed from the expectation of the code words, or from the frequencies of draws for binary codes.
     """
     count, draws = len(encoding.columns[k].categories), len(drawn.x)
     p = encoding.expected_probabilities(k, drawn.mean)
@@ -82,4 +79,4 @@ def probabilities(encoding: Encoding, k: int, drawn: Draws) -> np.ndarray:
         p = (encoding.decode(k, drawn.x)[:, :, None] == np.arange(count)).mean(0)
     p = np.clip(p, 0, 1)
     p = p / np.maximum(p.sum(1, keepdims=True), 1e-12)
-    return (draws * p + 1 / count) / (draws + 1)  # as if each had been drawn 1/count times besides
+    return (draws * p + 1 / count) / (draws + 1)  # as with 1/count additional draws of each category

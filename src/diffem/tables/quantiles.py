@@ -1,12 +1,12 @@
-r"""A column of numbers as one with mean 0 and about unit variance, half by ranks and half by values, inverted exactly.
+r"""Encoding of a column of numbers with mean 0 and about unit variance, half by ranks and half by values.
 
 A value v with F₋ = P(x < v) and F = P(x ≤ v) among the observed values has the normal quantile of its rank,
 
     r(v) = Φ⁻¹((F₋ + F)/2)          a value that few rows share,
     r(v) = E[r | F₋ < Φ(r) ≤ F]     an atom: a value that many rows share (zeros, small counts, grades),
 
-which resolves the bulk of a skewed column, but hardly tells large values apart. The standardised value u(v), compressed
-beyond `LINEAR` standard deviations, does. The column is encoded as z(v) = (r(v) + u(v))/2, standardised, and
+which resolves the bulk of a skewed column, but hardly distinguishes large values. The standardised value u(v),
+compressed beyond `LINEAR` standard deviations, does. The column is encoded as z(v) = (r(v) + u(v))/2, standardised, and
 interpolated linearly between observed values. The inverse maps the whole interval of an atom to its value, interpolates
 elsewhere, and never leaves the range of the observed values: imputed counts are not negative, and shares stay between 0
 and 1.
@@ -17,19 +17,19 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri
 
-ATOM = 0.005  # share of the rows from which a value is an atom
-KNOTS = 1000  # values that are kept of a column, besides atoms
-LINEAR = 3.0  # standard deviations beyond which values count by their logarithm
-LEAST_STD = 0.25  # a column that hardly varies is not blown up further than to this standard deviation
-BEYOND = 2.0  # new values outside the observed range are encoded at most this far beyond its ends
+ATOM = 0.005  # smallest fraction of the rows that share an atom
+KNOTS = 1000  # largest number of values that are stored besides atoms
+LINEAR = 3.0  # standard deviations beyond which the encoding is logarithmic
+LEAST_STD = 0.25  # smallest standard deviation that the encoding divides by
+BEYOND = 2.0  # largest distance of the code of a new value from those of the observed range
 
 
 class RankGaussian:
     """The transform of one column.
 
     Attributes:
-        values: `(k,)`, increasing: observed values.
-        z: `(k,)`, increasing: what they are encoded as, with mean 0 and about unit variance.
+        values: `(k,)`, increasing. Observed values.
+        z: `(k,)`, increasing. Their codes, with mean 0 and about unit variance.
     """
 
     def __init__(self, observed: np.ndarray) -> None:

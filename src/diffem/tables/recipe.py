@@ -1,4 +1,4 @@
-"""The recipe of the run behind an imputer, by the number of rows."""
+"""The recipe of an imputer's runs, chosen by the number of rows."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ from typing import Any
 import numpy as np
 
 EPOCHS = 800  # passes over the rows, in all laps together
-SMALL = 1000  # rows below which a table is small
+SMALL = 1000  # number of rows below which a table is small
 SMALL_EPOCHS = 240  # passes over the rows of a small table: more of them overfit
-LEAST = 40  # rows that several runs need
+LEAST = 40  # smallest number of rows for several runs
 FOLDS = 4
-RATE = 1e-3  # of learning, at first
+RATE = 1e-3  # first learning rate
 
 
 def default_folds(rows: int) -> int:
-    """Runs of EM: several where a tenth of the rows is too few to choose by."""
+    """The number of runs: several if a tenth of the rows is too few to compare laps."""
     return FOLDS if LEAST <= rows < SMALL else 1
 
 
 def default_laps(rows: int) -> int:
-    """Laps of EM: small tables need fewer."""
+    """The number of laps: small tables need fewer."""
     return 6 if rows < SMALL else 12
 
 
 def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, Any]:
-    """The recipe for a matrix with a given number of rows.
+    """Make the recipe for a matrix with a given number of rows.
 
     The number of passes over the rows is about the same for all tables: with a fixed number of steps, small tables
     would be overfitted. Small tables have smaller batches, several draws per row, dropout and fewer passes.
 
     Args:
-        rows: Of the matrix.
-        laps: Of EM.
-        steps: Training steps per lap; `EPOCHS` passes over the rows in all laps together if None.
+        steps: Training steps per lap. Default: `EPOCHS` passes over the rows in all laps together.
     """
     small = rows < SMALL
     batch = 128 if rows < 2000 else 256 if rows < 8000 else 512
@@ -72,5 +70,5 @@ def default_recipe(rows: int, laps: int, steps: int | None = None) -> dict[str, 
 
 
 def _rates(lap: int, laps: int) -> dict[str, float]:
-    """The learning rate at both ends of a lap: it falls linearly to 0 through all laps."""
+    """The learning rate at both ends of a lap: it decreases linearly to 0 over all laps."""
     return {"lr": RATE * (1 - (lap - 1) / laps), "final_lr": RATE * (1 - lap / laps)}

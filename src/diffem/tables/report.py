@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..report.pictures import ACCENT, MUTED, new_figure, to_png
+from ..report.pictures import ACCENT, MUTED, data_url, new_figure, to_png
 from .assessment import ColumnAssessment
 from .columns import Column
 
-PICTURES = 24  # columns with a picture, those with most gaps
-SHOWN = 12  # categories, or whole numbers, that are drawn as bars
-LEAST_BINS, MOST_BINS = 8, 30  # of a histogram
-LETTERS = 36  # that fit below a picture in one line
+PICTURES = 24  # largest number of columns with a picture, those with most gaps
+SHOWN = 12  # largest number of categories or whole numbers that are drawn as bars
+LEAST_BINS, MOST_BINS = 8, 30  # limits for the bins of a histogram
+LETTERS = 36  # characters that fit below a picture in one line
 LOW, HIGH = 0.8, 0.97  # coverage of 90 % intervals outside which there is a warning
-MANY = 50  # hidden values from which it is trusted that far
+MANY = 50  # smallest number of hidden values for this warning
 
 
 def write_page(
@@ -29,14 +28,12 @@ def write_page(
     found: list[ColumnAssessment],
     calibrated: bool = False,
 ) -> str:
-    """The page.
+    """Render the page.
 
     Args:
-        title: Its heading.
         frame: The table with gaps.
         drawn: The table completed with one draw.
-        columns: What the columns hold.
-        found: The assessment of each.
+        found: The assessments of the columns.
         calibrated: Whether the spread of the imputations was calibrated.
     """
     from jinja2 import Environment
@@ -63,7 +60,7 @@ def write_page(
 
 
 def warnings_of(found: list[ColumnAssessment]) -> list[str]:
-    """What a reader should know before using the imputations."""
+    """Return warnings for users of the imputations."""
     texts = []
     depending = [column for column in found if column.gaps_depend]
     if depending:
@@ -87,7 +84,7 @@ def warnings_of(found: list[ColumnAssessment]) -> list[str]:
 
 
 def _picture(frame: pd.DataFrame, drawn: pd.DataFrame, column: Column) -> str:
-    """Observed and imputed values of a column, as a PNG in a URL. The page explains the colours."""
+    """Draw the observed and imputed values of a column; returns a data URL. The page explains the colours."""
     gone = frame[column.name].isna().to_numpy()
     numbers = column.numbers(drawn[column.name])
     observed, imputed = numbers[~gone], numbers[gone]
@@ -103,18 +100,18 @@ def _picture(frame: pd.DataFrame, drawn: pd.DataFrame, column: Column) -> str:
         _bars(axis, observed, imputed, levels, [f"{level:g}" for level in levels])
     else:
         low, high = np.percentile(observed, [0.5, 99.5])
-        bins = int(np.clip(1.5 * np.sqrt(len(imputed)), LEAST_BINS, MOST_BINS))  # few values in many bins are all peaks
+        bins = int(np.clip(1.5 * np.sqrt(len(imputed)), LEAST_BINS, MOST_BINS))  # few values need wide bins
         edges = np.linspace(low, high if high > low else low + 1, bins + 1)
         axis.hist(observed, edges, density=True, color=MUTED, alpha=0.7)
         axis.hist(imputed, edges, density=True, histtype="step", color=ACCENT, linewidth=1.5)
     axis.set_yticks([])
     axis.spines[["top", "left", "right"]].set_visible(False)
     axis.tick_params(labelsize=7)
-    return "data:image/png;base64," + base64.b64encode(to_png(figure)).decode()
+    return data_url(to_png(figure))
 
 
 def _bars(axis: Any, observed: np.ndarray, imputed: np.ndarray, values: np.ndarray, labels: list[str]) -> None:
-    """The shares of values among the observed and the imputed ones, beside each other."""
+    """Draw the frequencies of values among the observed and the imputed ones, side by side."""
     places = np.arange(len(values))
     for some, colour, shift in ((observed, MUTED, -0.2), (imputed, ACCENT, 0.2)):
         axis.bar(places + shift, (some[:, None] == values).sum(0) / max(1, len(some)), width=0.4, color=colour)

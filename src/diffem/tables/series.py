@@ -1,7 +1,7 @@
-"""An imputer for series: gaps and irregular times of several channels, filled by draws given what lies around them.
+"""An imputer for time series with several channels, gaps and irregular times.
 
 A series is cut into overlapping windows (`windows.py`), whose joint distribution over channels and times is learned by
-the EM of `diffem.fit` with a network that convolves along time.
+`diffem.fit` with a network that convolves along time.
 """
 
 from __future__ import annotations
@@ -25,33 +25,27 @@ from .recipe import default_recipe
 from .windows import Grid, spacing, times_of
 
 LAPS = 8
-COVERED = 4  # windows of the training that hold a point
-BLOCK = 0.25  # longest gap that is made in additional windows, relative to the window
+COVERED = 4  # number of training windows that contain a point
+BLOCK = 0.25  # longest artificial gap, relative to the window
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class SeriesImputer(Imputer):
     """Fill the gaps of series of numbers, `(times, channels)`.
 
-    X is a data frame whose index holds the times, numbers or dates, or an array with one row per unit of time; or a
-    list of such series, which are taken as independent examples of the same kind. What comes back has the same rows. To
-    impute at further times, add rows of NaN there. Values that are there are never changed.
+    X is a data frame whose index contains the times, numbers or dates, or an array with one row per unit of time; or a
+    list of such series, which are independent examples of the same kind. The result has the same rows. To impute at
+    other times, add rows of NaN there. Observed values are never changed.
 
     Args:
-        window: Times in a window; gaps much longer than that are filled as if nothing was known around them.
-        every: The distance of times on the grid: a number, or for dates a duration such as "1h" or a number of
-            nanoseconds; the median difference of the times if None.
-        laps: Laps of EM; 8 if None.
-        steps: Training steps in each; by the number of windows if None.
-        draws: Posterior draws behind an estimate.
-        n_imputations: Completed series that `sample_posterior` returns.
-        estimate: What `transform` takes of the draws, their "mean" or "median".
-        sampling_steps: Steps of a draw.
-        random_state: Seed of all random numbers.
-        device: Where to compute; a GPU if there is one when None.
-        recipe: Keys of diffem's recipe to change.
-        out: A folder for the run behind the fit; temporary if None.
-        verbose: Whether to print a line per lap.
+        window: Number of times in a window. The middle of a much longer gap is imputed without the values around it.
+        every: The spacing of times on the grid: a number, or for dates a duration such as "1h" or a number of
+            nanoseconds. Default: the median difference of the times.
+        laps: Laps of EM. Default: 8.
+        steps: Training steps per lap. Default: chosen by the number of windows.
+        draws: See `DiffusionImputer`, also for the other parameters.
+        n_imputations: Number of completed series that `sample_posterior` returns.
+        estimate: "mean" or "median" of the draws.
     """
 
     window: int = 64
@@ -87,7 +81,7 @@ class SeriesImputer(Imputer):
         return self
 
     def transform(self, X: Any) -> Any:
-        """The series with their gaps filled by estimates, in the form of X."""
+        """Fill the gaps of the series with estimates; the result has the form of X."""
         done = []
         for series in _listed(X):
             frame, found = self._predictions(series, int(self.draws))
@@ -95,7 +89,7 @@ class SeriesImputer(Imputer):
         return done if isinstance(X, list) else done[0]
 
     def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
-        """Several completed versions of X, whose gaps are filled with draws that differ from one to the next."""
+        """Return several completed versions of X, whose gaps are filled with different draws."""
         count = self._imputations(n_imputations)
         done: list[list[Any]] = [[] for _ in range(count)]
         for series in _listed(X):
@@ -105,7 +99,7 @@ class SeriesImputer(Imputer):
         return done if isinstance(X, list) else [kept[0] for kept in done]
 
     def _predictions(self, series: Any, draws: int) -> tuple[pd.DataFrame, list[Predictions]]:
-        """The series `(n, channels)`, and predictions of all values of each channel."""
+        """Return the series `(n, channels)`, and predictions of all values of each channel."""
         check_is_fitted(self, "model_")
         frame = as_frame(series)
         validate_data(self, series, reset=False, skip_check_array=True)
@@ -124,14 +118,14 @@ def _listed(X: Any) -> list[Any]:
 
 
 def _completed(frame: pd.DataFrame, values: Sequence[np.ndarray]) -> pd.DataFrame:
-    """The series with the gaps of each channel filled from values `(n,)`."""
+    """Fill the gaps of each channel with its values `(n,)`."""
     gaps = frame.isna().to_numpy()
     columns = [filled(frame[name], gaps[:, k], values[k][gaps[:, k]]) for k, name in enumerate(frame.columns)]
     return pd.concat(columns, axis=1)
 
 
 def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Windows `(n, channels, length)` to learn from, and others, of every fifth series or the ends, to predict."""
+    """Make training windows `(n, channels, length)`, and held-out ones from every fifth series or from the ends."""
     stride = max(1, length // COVERED)
     if len(grids) >= 10:
         kept, held = [grid for k, grid in enumerate(grids) if k % 5], grids[::5]
@@ -149,12 +143,12 @@ def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | Non
 
 
 def _informed(windows: np.ndarray) -> np.ndarray:
-    """The windows `(n, channels, length)` that hold a value."""
+    """Select the windows `(n, channels, length)` that contain a value."""
     return windows[~np.isnan(windows).all((1, 2))]
 
 
 def block_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
-    """Which values of windows, of shape `(n, channels, length)`, are missing: a block in about half of the channels."""
+    """Choose values of windows `(n, channels, length)` to hide: a block in about half of the channels."""
     n, channels, length = shape
     first, width = (
         random.randint(length, size=(n, channels, 1)),
@@ -165,7 +159,7 @@ def block_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndar
 
 
 def with_more_blocks(windows: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """Windows `(n, channels, length)`, and copies of half of them with further gaps, in blocks, if gaps are rare."""
+    """Add copies of half of the windows `(n, channels, length)` with more gaps, in blocks, if gaps are rare."""
     if np.isnan(windows).mean() >= RARE:
         return windows
     copies = windows[random.permutation(len(windows))[: max(1, len(windows) // 2)]]

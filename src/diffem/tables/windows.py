@@ -1,7 +1,7 @@
-"""A series as windows on a regular grid of times, and windows as a series again.
+"""Conversion of a series to windows on a regular grid of times, and back.
 
-Times that are not equally far apart are placed on the nearest point of a grid. A gap is a point without a value; a
-point that several rows share holds their mean.
+Every time is moved to the nearest point of the grid. A point without a value is a gap; a point with several values has
+their mean.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import pandas as pd
 
 from ..core.errors import InputError
 
-REGULAR = 1e-6  # differences of times that agree to this relative accuracy are equal
 LARGEST = 1 << 26  # points of a grid
 
 
 def times_of(frame: pd.DataFrame) -> np.ndarray:
-    """The times of a series `(n,)` as numbers, from its index.
+    """Convert the index of a series to times `(n,)`.
 
     Raises:
-        InputError: The index holds neither numbers nor dates, or does not increase.
+        InputError: If the index contains neither numbers nor dates, or does not increase.
     """
     index = frame.index
     if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
@@ -38,11 +37,11 @@ def times_of(frame: pd.DataFrame) -> np.ndarray:
 
 
 def spacing(every: Any, times: list[np.ndarray]) -> float:
-    """The distance between points of the grid, as a number.
+    """The spacing of the grid.
 
     Args:
         every: A positive number, or for dates a duration such as `"1h"`; None for the median difference of the times.
-        times: Of all series, with at least two times each.
+        times: The times of all series, at least two each.
     """
     if every is None:
         return float(np.median(np.concatenate([np.diff(t) for t in times])))
@@ -84,7 +83,7 @@ class Grid:
         return cls(means.T.astype(np.float32), places)
 
     def windows(self, length: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-        """Windows `(m, channels, length)` that cover the grid, NaN beyond its end, and their first points `(m,)`."""
+        """Cut the grid into windows `(m, channels, length)`, NaN beyond its end; also returns their first points."""
         channels, points = self.values.shape
         firsts = np.arange(0, max(1, points - length + stride), stride)
         firsts = np.unique(np.minimum(firsts, max(0, points - length)))
@@ -93,7 +92,7 @@ class Grid:
         return np.stack([padded[:, first : first + length] for first in firsts]), firsts
 
     def joined(self, windows: np.ndarray, firsts: np.ndarray) -> np.ndarray:
-        """The grid `(..., points, channels)` of windows `(..., m, channels, length)`: each point from the nearest."""
+        """Join windows `(..., m, channels, length)` to a grid `(..., points, channels)`, by the nearest window."""
         points, length = self.values.shape[1], windows.shape[-1]
         middles = firsts + (length - 1) / 2
         nearest = np.searchsorted((middles[1:] + middles[:-1]) / 2, np.arange(points))

@@ -48,8 +48,6 @@ def check_model(
         prior: The prior of lap 0; the check needs a Gaussian one.
         train: The observations that it was fitted to, of which at most `CHECKED` are read.
         held_out: The held-out observations, for the check of the pairing with low-rank Gaussians; None for none.
-        recipe: The recipe.
-        device: The device.
     """
     check = ModelCheck()
     if not isinstance(prior, GaussianPrior):
@@ -125,13 +123,13 @@ def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
     for factor, name, level in ((0.5, "half", "half"), (2.0, "double", "twice")):
         gain = noise.gains[factor]
         check.metrics |= {f"noise_{name}_gain": float(gain.unseen), f"noise_{name}_error": gain.unseen.standard_error}
-        if gain.fits_better and gain.significance > limit:
+        if gain.fits_better and gain.unseen.z() > limit:
             preferred.append(
                 f"the noise stated with the observations is probably too {'small' if factor > 1 else 'large'}: with "
                 f"{level} that level, a Gaussian predicts unseen observations better by {float(gain.unseen):.2g} ± "
                 f"{gain.unseen.standard_error:.1g} nats each; correct sigma or cov of the observations"
             )
-        elif not (gain.fits_worse and gain.significance < -limit) or (factor < 1 and noise.absorbed):
+        elif not (gain.fits_worse and gain.unseen.z() < -limit) or (factor < 1 and noise.absorbed):
             undecided.append(level)
     if len(preferred) > 1:  # less and more noise cannot both be right: the fit has not converged
         preferred, undecided = [], ["half", "twice"]
@@ -151,14 +149,15 @@ def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
         return
     limit = one_sided(CHECK_LEVEL / TESTS)
     check.metrics |= {"pairing": float(pairing.rank), "pairing_expected": float(pairing.expected)}
-    if pairing.detectable > 2 * limit and pairing.missing > limit and pairing.better_than_chance < limit:
+    detectable = pairing.expected.z(0.5)  # small if the test has no power
+    if detectable > 2 * limit and pairing.difference.z() > limit and pairing.rank.z(0.5) < limit:
         check.warnings.append(
             "operators and observations do not belong together: under the Gaussian start an observation fits its own "
             f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons, where it "
             f"should be {float(pairing.expected):.0%} and chance gives 50 %; check the order of y and A, and of the "
             "values within y"
         )
-    elif pairing.detectable < 2 * limit and not masked:
+    elif detectable < 2 * limit and not masked:
         check.notes.append(
             "the observations cannot tell whether operators and observations belong together: "
             "under the Gaussian start those of other observations would fit as well"

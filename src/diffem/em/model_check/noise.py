@@ -62,11 +62,6 @@ class Gain:
         """Whether this level fits significantly worse."""
         return self.fitted < -self.settled
 
-    @property
-    def significance(self) -> float:
-        """The gain on unseen observations in standard errors."""
-        return float(self.unseen) / self.unseen.standard_error if self.unseen.standard_error > 0 else 0.0
-
 
 @dataclass(frozen=True)
 class NoiseEvidence:
@@ -87,9 +82,7 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
     """Compare noise levels on some observations; return a reason if that is not possible.
 
     Args:
-        obs: The observations.
         options: The options of the Gaussian start.
-        seed: The seed of the fits.
     """
     if options.rank is not None:  # with a low-rank covariance the correct noise level need not fit best
         return "that takes a Gaussian start with a full covariance, without gaussian.rank"

@@ -43,25 +43,6 @@ class PairingEvidence:
     expected: Estimate
     difference: Estimate
 
-    @property
-    def missing(self) -> float:
-        """The number of standard errors by which the ranks are below the expected ones."""
-        return _significance(float(self.difference), self.difference)
-
-    @property
-    def better_than_chance(self) -> float:
-        """The number of standard errors by which the ranks are above ½."""
-        return _significance(float(self.rank) - 0.5, self.rank)
-
-    @property
-    def detectable(self) -> float:
-        """The number of standard errors by which the expected ranks are above ½: small if the test has no power."""
-        return _significance(float(self.expected) - 0.5, self.expected)
-
-
-def _significance(value: float, estimate: Estimate) -> float:
-    return value / estimate.standard_error if estimate.standard_error > 0 else 0.0
-
 
 def pairing_evidence(unseen: list[Unseen], seed: int = 0) -> PairingEvidence | None:
     """Return the ranks of the own operators; None if all observations share one operator."""
