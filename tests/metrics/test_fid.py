@@ -1,12 +1,14 @@
 """FID, KID and the Inception Score against closed forms; the cached reference."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
 from diffem import metrics
+from diffem.core.errors import RunWarning
 from diffem.metrics import fid
 from diffem.metrics.fid import Reference
 from diffem.metrics.inception import Extractor
@@ -106,6 +108,17 @@ class TestFrechet:
         # moments far from zero lose eight of sixteen digits; square roots of zero eigenvalues lose half of the rest
         assert metrics.frechet_distance(x, reference) == pytest.approx(expected, rel=1e-5)
         assert fid.distance_of_moments(Reference.of_features(x), reference) == pytest.approx(expected, rel=1e-5)
+
+    @pytest.mark.parametrize(("n", "m"), [(8, 40), (40, 8), (9, 40)])
+    def test_fewer_images_than_features_lead_to_a_warning(self, n, m):
+        x, reference = pixels(n), metrics.make_reference(pixels(m, seed=1), corner(8), cache=False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            metrics.image_quality(x, reference, corner(8))
+        found = [str(w.message) for w in caught if issubclass(w.category, RunWarning)]
+        assert [text.partition(" is far")[0] for text in found] == ["FID from 8 images and 8 features per image"] * (
+            min(n, m) <= 8
+        )
 
 
 class TestKernel:
