@@ -69,7 +69,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))
     lay(fault)
     processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
-    processes.JOINING = 60.0  # if the other process is killed before it joins
+    processes.JOINING = 120.0  # if the other process is killed before it joins
     Path(f"{out}.begun").touch()
     # otherwise most faults would occur while the report is drawn
     with undrawn(), Interruption().listening() as interruption:
