@@ -65,8 +65,11 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     torch.set_num_threads(1)
     # a signal may be inherited as ignored, but stop signals are among the faults
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # SIGTERM may come before the run listens for it, or after the run has ended
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))
     lay(fault)
     processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
+    processes.JOINING = 120.0  # if the other process is killed before it joins
     Path(f"{out}.begun").touch()
     # otherwise most faults would occur while the report is drawn
     with undrawn(), Interruption().listening() as interruption:

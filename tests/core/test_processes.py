@@ -15,7 +15,7 @@ import yaml
 from benchmarks.faults import ReservedPort
 from benchmarks.undrawn import undrawn
 from diffem import fit
-from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED
+from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED, Lost
 from diffem.core.processes import ALONE, BEAT, PATIENCE, Processes, join
 from diffem.runs.recipe import load_recipe
 
@@ -172,4 +172,15 @@ def test_alone(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match=r"RANK, MASTER_ADDR and MASTER_PORT.*accelerate launch"):
+        join()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_does_not_wait_for_ever_for_one_that_never_comes(rank, monkeypatch):
+    port = ReservedPort()
+    shared = {"WORLD_SIZE": 2, "RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port.number}
+    for name, value in shared.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr("diffem.core.processes.JOINING", 0.2)
+    with pytest.raises(Lost, match=f"not all 2 processes of the run came together at 127.0.0.1:{port.number}"):
         join()

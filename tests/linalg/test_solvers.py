@@ -201,6 +201,29 @@ def test_no_solve_ends_further_from_the_solution_than_it_began(solver, condition
         assert (solution.status == Status.DIVERGED).any()
 
 
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("condition", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("solver", ["cg", "gmres", "bicgstab", "direct"])
+def test_rounding_errors_are_part_of_the_reported_residual(solver, condition, tolerance):
+    """In float32, against b − Mu in float64: the recurrences report the tolerance where more than b itself is left.
+
+    The error is an estimate, and the right-hand sides have large components along the smallest eigenvalues: within a
+    factor of 4 of the truth. A sample is called converged only if its residual is below twice the tolerance.
+    """
+    signal, whole, _ = ill_conditioned(condition)
+    b = torch.randn(N, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    solution = SOLVERS[solver](
+        system(signal.float(), Isotropic(torch.tensor(1 / condition))),
+        b.float(),
+        iterations=40 if solver == "gmres" else 300,
+        tolerance=tolerance,
+    )
+    residual = (b - (whole @ solution.u.double().unsqueeze(-1)).squeeze(-1)).norm(dim=1) / b.norm(dim=1)
+    assert (residual <= 4 * solution.residual).all()
+    if solver != "direct":  # which has no tolerance
+        assert (residual <= 2 * tolerance)[solution.status == Status.CONVERGED].all()
+
+
 @pytest.mark.parametrize("solver", ["cg", "bicgstab"])
 def test_a_solve_that_diverges_is_replaced_by_its_best_iterate_and_counted(solver):
     """No guard stops conjugate gradients on a Jacobian with a rotation, as every direction has positive curvature.

@@ -1,11 +1,14 @@
 """FID, KID and the Inception Score against closed forms; the cached reference."""
 
 import math
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
 from diffem import metrics
+from diffem.core.errors import RunWarning
 from diffem.metrics import fid
 from diffem.metrics.fid import Reference
 from diffem.metrics.inception import Extractor
@@ -87,6 +90,39 @@ class TestFrechet:
         # zero eigenvalues are computed as rounding errors of 1e-15 of the largest, and their square roots add up
         assert metrics.frechet(x, y) == pytest.approx(float(expected), rel=1e-5)
         assert metrics.frechet(y, x) == pytest.approx(metrics.frechet(x, y), rel=1e-6)
+
+    @pytest.mark.parametrize("case", ["many", "few", "constant", "far from zero"])
+    def test_against_the_centred_cross_products(self, case):
+        """tr (Σ₁Σ₂)^½ is the sum of the singular values of X₁X₂ᵀ, X being centred features: no square root of a matrix.
+
+        NumPy in float64, for more and for fewer samples than features, and for features that do not vary.
+        """
+        generator = torch.Generator().manual_seed(0)
+        n, m, d = (90, 70, 24) if case == "many" else (20, 30, 24)
+        x, y = (torch.randn(k, d, generator=generator).clamp(min=0) + 0.1 for k in (n, m))
+        if case == "constant":
+            x, y[:, ::2] = torch.full_like(x, 0.1), 0.3
+        if case == "far from zero":
+            x, y = x + 1e3, y + 1e3
+        a, b = (z.double().numpy() for z in (x, y))
+        centred = [(z - z.mean(0)) / math.sqrt(len(z) - 1) for z in (a, b)]
+        shift, cross = a.mean(0) - b.mean(0), np.linalg.svd(centred[0] @ centred[1].T, compute_uv=False)
+        expected = shift @ shift + sum((z**2).sum() for z in centred) - 2 * cross.sum()
+        reference = Reference.of_features(y)
+        # moments far from zero lose eight of sixteen digits; square roots of zero eigenvalues lose half of the rest
+        assert metrics.frechet_distance(x, reference) == pytest.approx(expected, rel=1e-5)
+        assert fid.distance_of_moments(Reference.of_features(x), reference) == pytest.approx(expected, rel=1e-5)
+
+    @pytest.mark.parametrize(("n", "m"), [(8, 40), (40, 8), (9, 40)])
+    def test_fewer_images_than_features_lead_to_a_warning(self, n, m):
+        x, reference = pixels(n), metrics.make_reference(pixels(m, seed=1), corner(8), cache=False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            metrics.image_quality(x, reference, corner(8))
+        found = [str(w.message) for w in caught if issubclass(w.category, RunWarning)]
+        assert [text.partition(" is far")[0] for text in found] == ["FID from 8 images and 8 features per image"] * (
+            min(n, m) <= 8
+        )
 
 
 class TestKernel:

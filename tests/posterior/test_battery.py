@@ -276,6 +276,27 @@ def test_published_strength_of_dps_follows_the_number_of_steps():
     assert torch.allclose(strong, ratio * weak)
 
 
+@pytest.mark.parametrize("eta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("method", ["dps", "pigdm"])
+def test_corrections_of_steps_have_the_published_strength_with_every_sampler(method, eta):
+    """A step moves x_s by κ times the correction of x̂, which is divided by κ: the same for all η, and for DDPM as ever.
+
+    κ of DDIM is about half of DDPM's, so with one κ for both, draws with ddim would be guided half as strongly.
+    """
+    prior, obs = network_prior(), observations(4)
+    x_t = torch.randn(4, *EVENT, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    steps = 32
+
+    def move(sampler):
+        posterior = prior.posterior(obs, method=method).for_draw(sampler, steps)
+        row = sampler.table(posterior.sigmas(steps))[20]
+        noise = lambda slot: torch.zeros_like(x_t)  # noqa: E731
+        guided, own = (sampler.step(d, sampler.start(x_t), row, noise)[0] for d in (posterior, prior))
+        return guided - own
+
+    torch.testing.assert_close(move(get_sampler("ddim", eta=eta)), move(get_sampler("ddpm")), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

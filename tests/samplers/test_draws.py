@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.samplers import DEFAULT_SAMPLER, SAMPLERS
+from diffem.samplers import DEFAULT_SAMPLER, SAMPLERS, get_sampler, schedule
 
 from ..exact import random_covariance
 
@@ -101,3 +101,18 @@ def test_bad_arguments(arguments, words):
     prior, _, _ = problem()
     with pytest.raises(ValueError, match=words):
         prior.sample(**arguments)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 64, 1000])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ddim", {}), ("ddim", {"eta": 0.3}), ("ddpm", {}), ("ddim2", {}), ("ddpm2", {}), ("heun", {}), ("tds", {})],
+)
+def test_the_response_of_a_step(name, options, steps):
+    """κ is what a step makes of x̂ = 1 from x_t = 0, and 1 after a very large step."""
+    sampler, x = get_sampler(name, **options), torch.zeros(1, 1, dtype=torch.float64)
+    row = sampler.table(schedule(steps, 1e-3, 1e2))[0]
+    (x_s, *_) = sampler.step(lambda x_t, sigma: torch.ones_like(x_t), sampler.start(x), row, lambda slot: x)
+    # the two slopes of Heun's method cancel up to σ_s/σ_t, 1e-5 in a single step
+    assert sampler.response(math.log(1e5) / steps) == pytest.approx(float(x_s), rel=1e-10)
+    assert sampler.response(50.0) == pytest.approx(1, rel=1e-15)

@@ -21,7 +21,8 @@ def test_unequal_noise_and_the_default_solver():
     draws, sets, seed = 250, 6, 0
     prior, obs, whitened = unequal_noise(seed)
     exact = exact_draws(prior, whitened, draws * sets, seed).split(draws)
-    x = prior.posterior(obs).sample(draws=draws, steps=128, sampler="tds", particles=8, seed=seed)[:, 0]
+    posterior = prior.posterior(obs, "mmps")  # without a name, a mixture is conditioned exactly
+    x = posterior.sample(draws=draws, steps=128, sampler="tds", particles=8, seed=seed)[:, 0]
     floor = floors(exact)
     assert to_exact(x, exact) < 1.1 * floor.mean() + 2 * floor.std()
 

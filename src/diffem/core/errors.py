@@ -21,7 +21,10 @@ class StorageError(OSError):
 
 
 class RunWarning(UserWarning):
-    """A run is probably wrong: a metric of a lap is abnormal, or the last lap is worse than an earlier one."""
+    """A run is probably wrong: a metric of a lap is abnormal, or the last lap is worse than an earlier one.
+
+    Also issued for an FID from fewer images than features.
+    """
 
 
 class CastWarning(UserWarning):

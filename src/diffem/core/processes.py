@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 
 BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and seconds without one after which a process counts as lost
+JOINING = 300.0  # seconds that a process waits for the others at the beginning; one that failed before cannot say so
 GRACE = 10.0  # seconds that the first process waits at the end until the others no longer need the store
 STOPPING = 10.0  # seconds that a process has to stop after another one announced its end
 LONG = datetime.timedelta(days=7)
@@ -268,7 +269,7 @@ def _connector(host: str, port: int, count: int) -> Callable[[bool], Store]:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     def connect(master: bool) -> Store:
-        return TCPStore(host, port, count, master, timeout=datetime.timedelta(minutes=5))
+        return TCPStore(host, port, count, master, timeout=datetime.timedelta(seconds=JOINING))
 
     return connect
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import InputError
+from ..core.errors import InputError, RunWarning
 from ..core.modes import in_own_modes
 from ..core.randomness import Stream
 from ..files.tensors import explain, require_finite
@@ -147,6 +147,14 @@ def image_quality(
     if isinstance(reference, Tensor):
         reference = make_reference(reference, extractor, batch_size=batch_size, progress=progress)
     values, logits = outputs(images, extractor, batch_size=batch_size, progress=progress)
+    fewest, d = min(len(values), reference.count), values.shape[1]
+    if fewest <= d:  # a covariance of d features needs d + 1 samples
+        warnings.warn(
+            f"FID from {fewest} images and {d} features per image is far too large and cannot be compared with other "
+            f"values; use more than {d} images (10,000 or 50,000 are usual), or KID, which has no bias",
+            RunWarning,
+            stacklevel=3,  # the caller of the function that `in_own_modes` wraps
+        )
     mean, std = kernel_distance(values, reference, seed=seed)
     results = {"fid": frechet_distance(values, reference), "kid": mean, "kid_std": std}
     if logits is not None:

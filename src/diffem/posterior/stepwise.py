@@ -1,9 +1,10 @@
 r"""DPS and ΠGDM were published as corrections to x_s after a step, not to x̂.
 
-A change c of x̂ moves x_s by κc with κ = ∂x_s/∂x̂, which for DDPM on a log-linear schedule of T steps is the constant 1
-− (σ_min/σ_max)^{2/T}. To act as denoisers, these methods divide their correction by κ. Their strength then depends on
-the number of steps, as in their papers: `sample(steps=T)` uses T, a bare call uses the number of steps of the papers,
-and `reference_steps` overrides both.
+A change c of x̂ moves x_s by κc, where κ = ∂x_s/∂x̂ depends on the sampler (`Sampler.response`). On a log-linear schedule
+of T steps it is the same in every step: 1 − q² for DDPM and 1 − q for DDIM and Heun's method, q = (σ_min/σ_max)^{1/T}.
+To act as denoisers, these methods divide their correction by κ, so every sampler moves x_s as far as published in each
+step. Their strength therefore depends on the number of steps, as in their papers: `sample(steps=T)` uses T and its
+sampler, a bare call uses DDPM with the number of steps of the papers, and `reference_steps` overrides T.
 
 Only a step multiplies x̂ by κ. The last denoising returns x̂ itself, so a correction divided by κ would be 1/κ ∝ T
 times the published one. A draw therefore ends with the prior's denoiser, as in DPS's Algorithm 1, which returns x̂₀.
@@ -14,13 +15,13 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..samplers import PredictorCorrector, Sampler
+from ..samplers import DDIM, PredictorCorrector, Sampler
 from .base import Posterior
 from .evaluation import Evaluation
 
@@ -36,6 +37,7 @@ class Stepwise(Posterior):
     published_steps: ClassVar[int]
 
     reference_steps: int | None = None
+    _sampler: Sampler = field(init=False, repr=False, default_factory=lambda: DDIM(eta=1.0))  # the one of the draw
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,14 +53,14 @@ class Stepwise(Posterior):
                 f"method {self.method!r} is defined as a correction of a step and cannot be used in the "
                 "Langevin corrections of sampler 'pc'; use 'ddpm', or another method"
             )
-        if self.reference_steps is not None:
-            return self
         new = copy.copy(self)
-        new.reference_steps = steps
+        new._sampler = sampler
+        if self.reference_steps is None:
+            new.reference_steps = steps
         return new
 
     @property
     def response(self) -> float:
-        """κ = ∂x_s/∂x̂ of a DDPM step."""
+        """κ = ∂x_s/∂x̂ of a step."""
         steps = self.reference_steps or self.published_steps
-        return -math.expm1(-2 * math.log(self.prior.sigma_max / self.sigma_min) / steps)
+        return self._sampler.response(math.log(self.prior.sigma_max / self.sigma_min) / steps)

@@ -6,6 +6,8 @@ noise and an isotropic part of Σ look different in y, and the likelihood of (μ
 
     step_g = Σ_j∈g (a_j² − [K⁻¹]_jj) / (σ_g² Σ_j,l∈g [K⁻¹]_jl²).
 
+Directions along which x is constant make this level too low; see `_without_small_directions`.
+
 The levels start low: scoring rises from there in a few steps, while from above the first rounds would explain y by
 noise alone.
 """
@@ -19,9 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linalg import UnknownNoise
+from ..linalg import DenseCovariance, UnknownNoise
 from ..observations import Observations
 from ..observations.levels import with_levels
+from ..operators.gain import mean_gain
 from .gaussian import GaussianPrior
 from .levels import NoiseLevels
 from .marginal import choose, measured_values, observation_laws
@@ -31,6 +34,7 @@ LOW = 1e-4  # first variance of the noise relative to the mean square of y
 ROUNDS, LAST_ROUNDS = 24, 48  # rounds of the Gaussian fit: in a step, and to compare two levels
 SETTLED = 5e-4  # change of log σ² below which the level is accepted
 DETERMINED = 5.0  # nats by which half the level must fit worse
+SCORINGS = 8  # steps to the level for a given Σ; the error decreases quadratically
 VALUES = 1024  # largest number of measured values per observation
 
 Fit = Callable[[Observations, GaussianPrior | None, int], GaussianPrior]
@@ -52,6 +56,24 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
         fit: (observations with known noise, a Gaussian to start from or None, rounds) → a Gaussian of full covariance.
         share: The number of all observations divided by that of `obs`, if these are a part.
     """
+    prior, log_variance = maximum_likelihood(obs, fit)
+    groups, count = _groups(obs)
+    sigma = (log_variance / 2).exp()
+
+    def fitted(sigma: Tensor) -> _Scores:
+        known = with_levels(obs, sigma)
+        return _scores(fit(known, prior, LAST_ROUNDS), known, groups, count)
+
+    best, half = fitted(sigma), fitted(sigma / 2)
+    determined = share * (best.log_likelihood - half.log_likelihood) > DETERMINED
+    higher = _without_small_directions(prior, obs, log_variance, groups, count)
+    # of the observations that were scored, since the others add nothing; and whether the small directions vary
+    error = torch.hypot(0.5 * best.information.clamp(min=1e-12).rsqrt(), 0.5 * (higher - log_variance))
+    return prior, NoiseLevels.of((higher / 2).exp(), error, determined)
+
+
+def maximum_likelihood(obs: Observations, fit: Fit) -> tuple[GaussianPrior, Tensor]:
+    """The Gaussian and log σ² `(G,)` of maximum likelihood; the arguments are those of `score_noise`."""
     groups, count = _groups(obs)
     log_variance = (LOW * _mean_squares(obs, groups, count)).log()
     prior, before = None, torch.zeros(count, dtype=torch.float64)
@@ -67,16 +89,33 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
         if bool((step.abs() < SETTLED).all()):
             break
     assert prior is not None
-    sigma = (log_variance / 2).exp()
+    return prior, log_variance
 
-    def fitted(sigma: Tensor) -> _Scores:
-        known = with_levels(obs, sigma)
-        return _scores(fit(known, prior, LAST_ROUNDS), known, groups, count)
 
-    best, half = fitted(sigma), fitted(sigma / 2)
-    determined = share * (best.log_likelihood - half.log_likelihood) > DETERMINED
-    error = 0.5 * (share * best.information).clamp(min=1e-12).rsqrt()
-    return prior, NoiseLevels.of(sigma, error, determined)
+def _without_small_directions(
+    prior: GaussianPrior, obs: Observations, log_variance: Tensor, groups: Tensor, count: int
+) -> Tensor:
+    """log σ² `(G,)` if x does not vary along the directions along which Σ varies no more than noise would make it.
+
+    A covariance has no negative eigenvalues, so maximum likelihood explains part of the noise as variation of x along
+    directions that are constant, and its level is too low by several standard errors. With n measurements of noise τ²
+    per number, the eigenvalues of N constant numbers reach about τ²(2√(N/n) + N/n) (Marchenko and Pastur 1967).
+
+    Args:
+        prior: The Gaussian of maximum likelihood.
+        log_variance: `(G,)`. log σ² of maximum likelihood.
+    """
+    cov = prior.covariance()
+    assert isinstance(cov, DenseCovariance)  # `fit` has full covariance
+    values, vectors = torch.linalg.eigh(cov.matrix()[0].double())
+    gains = mean_gain(obs.A, obs.y).double().expand_as(obs.y)[measured_values(obs).reshape(obs.y.shape)]
+    ratio = len(values) ** 2 / float(gains.sum())  # N/n, in measurements of unit gain
+    edge = float(log_variance.exp().min()) * (2 * math.sqrt(ratio) + ratio)
+    smaller = GaussianPrior(prior.mean, (vectors * torch.where(values > edge, values, 0)) @ vectors.T)
+    for _ in range(SCORINGS):
+        found = _scores(smaller, with_levels(obs, (log_variance / 2).exp()), groups, count)
+        log_variance = log_variance + (found.score / found.information.clamp(min=1e-12)).clamp(-1, 1)
+    return log_variance
 
 
 def _groups(obs: Observations) -> tuple[Tensor, int]:

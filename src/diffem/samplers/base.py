@@ -12,6 +12,7 @@ be captured as a CUDA graph.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +101,13 @@ class Sampler(ABC):
         All must use the same state layout.
         """
         return [(self, sigmas)]
+
+    def response(self, h: float) -> float:
+        """κ = ∂x_s/∂x̂ of a step with h = log σ_t/σ_s: the same change of x̂ in all evaluations moves x_s κ times as far.
+
+        Default: 1 − σ_s/σ_t, that of a deterministic step.
+        """
+        return -math.expm1(-h)
 
     @abstractmethod
     def table(self, sigmas: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ hardly on the variance. `CALIBRATION` is the c(h), found on a Gaussian by bisect
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -51,6 +52,12 @@ class DDIM(Sampler):
             raise InputError(f"order must be 1 or 2, got {order}")
         self.eta, self.order = float(eta), order
         self.noises_per_step = 1 if eta > 0 else 0
+
+    def response(self, h: float) -> float:
+        # 1 − keep, written as (1 − keep²)/(1 + keep) with 1 − keep² = τ (1 + η² σ_s²/σ_t²), so that no digits cancel
+        left, again = math.exp(-2 * h), self.eta**2
+        keep = math.exp(-h) * math.sqrt(1 - again + again * left)
+        return -math.expm1(-2 * h) * (1 + again * left) / (1 + keep)
 
     def table(self, sigmas: Tensor) -> Tensor:
         sigma_t, sigma_s = sigmas[:-1], sigmas[1:]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..inner import axpy, choose, dot
-from .system import Solution, Status, System, beyond_recovery, merit, relative, stop_ratio, violates
+from .system import Solution, Status, System, beyond_recovery, judged, merit, relative, rounding, stop_ratio, violates
 
 
 def bicgstab(
@@ -42,6 +42,7 @@ def bicgstab(
         ms_ms = dot(ms, ms)
         path.stop((ms_ms == 0) | ~torch.isfinite(ms_ms), Status.BREAKDOWN)
         active = path.active
+        path.bound(ms_ms)
         omega = torch.where(active, dot(ms, s) / torch.where(active, ms_ms, 1), 0)
         r = axpy(-omega, ms, s)
         path.advance(omega, s, pull, r)
@@ -53,7 +54,7 @@ def bicgstab(
         p = axpy(beta, axpy(-omega, mp, p), r)
         rho = rho_next
 
-    return path.solution(products)
+    return path.solution(products, tolerance)
 
 
 class _Path:
@@ -65,6 +66,8 @@ class _Path:
         self.count = torch.zeros_like(status)
         self.u = self.best_u = torch.zeros_like(b)
         self.rr = self.best_rr = bb
+        self.squares = self.best_squares = torch.zeros_like(bb)  # Σ ‖u‖² over the iterates
+        self.norm = torch.zeros_like(bb)  # ‖Ms‖/‖s‖ of all iterations, which is at most ‖M‖
         self.start = torch.zeros_like(bb) if definite else bb
         self.last = self.start  # the merit of u
         self.pullback: Tensor | None = None
@@ -76,6 +79,11 @@ class _Path:
 
     def stop(self, where: Tensor, reason: Status) -> None:
         self.status = torch.where(self.active & where, reason, self.status)
+
+    def bound(self, ms_ms: Tensor) -> None:
+        """Update the estimate of ‖M‖ from ‖Ms‖², s being the residual of the half step."""
+        ratio = (ms_ms / torch.where(self.active, self.rr, 1)).sqrt()
+        self.norm = torch.where(self.active, torch.maximum(self.norm, ratio), self.norm)
 
     def product(self, system: System, p: Tensor, guard: bool) -> tuple[Tensor, Tensor]:
         """Compute Mp and the pullback of p, and apply the curvature guard to p."""
@@ -93,6 +101,7 @@ class _Path:
         self.u = axpy(step, direction, self.u)
         self.pullback = axpy(step, pull, self.pullback)
         self.rr = torch.where(active, dot(r, r), self.rr)
+        self.squares = self.squares + torch.where(active, dot(self.u, self.u), 0)
         self.stop(self.rr <= self.target, Status.CONVERGED)
         self.stop(beyond_recovery(self.rr, self.bb, r.dtype), Status.DIVERGED)
         self.last = torch.where(active, merit(self.u, self.b, r, self.rr, self.definite), self.last)
@@ -103,10 +112,13 @@ class _Path:
             choose(better, self.pullback, self.best_pullback),
         )
         self.best_rr = torch.where(better, self.rr, self.best_rr)
+        self.best_squares = torch.where(better, self.squares, self.best_squares)
 
-    def solution(self, products: int) -> Solution:
+    def solution(self, products: int, tolerance: float | None) -> Solution:
         assert self.best_pullback is not None, "bicgstab needs at least one iteration"
         self.stop(~(self.last <= self.start), Status.DIVERGED)
         guards = ((self.status == Status.GUARDED) | (self.status == Status.DIVERGED)).to(self.count.dtype)
-        residual = relative(self.best_rr.sqrt(), self.bb.sqrt())
-        return Solution(self.best_u, self.best_pullback, self.count, residual, self.status, guards, products)
+        # iterates may be much larger than the one returned, and the rounding errors of all remain in the residual
+        error = rounding(self.norm, self.best_squares, self.bb.sqrt(), self.b.dtype)
+        residual, status = judged(relative(self.best_rr.sqrt(), self.bb.sqrt()), error, self.status, tolerance)
+        return Solution(self.best_u, self.best_pullback, self.count, residual, status, guards, products)

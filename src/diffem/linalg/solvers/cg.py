@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...core.compile import fused
 from ..inner import axpy, choose, dot
-from .system import Solution, Status, System, beyond_recovery, merit, relative, stop_ratio, violates
+from .system import Solution, Status, System, beyond_recovery, judged, merit, relative, rounding, stop_ratio, violates
 
 
 def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = None, guard: bool = True) -> Solution:
@@ -38,7 +38,8 @@ def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = 
         products += 1
         if state is None:
             nothing = torch.zeros_like(pull)
-            state = State(b, b, bb, status, torch.zeros_like(status), zeros, nothing, zeros, nothing, bb, start)
+            none = torch.zeros_like(bb)
+            state = State(b, b, bb, status, torch.zeros_like(status), zeros, nothing, zeros, nothing, bb, start, none)
         state = State(*_update(state, b, bb, start, signal, noise, pull, target, guard and definite, definite))
         status = state.status
 
@@ -46,7 +47,8 @@ def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = 
     diverged = (status == Status.ITERATIONS) & ~(state.last <= start)
     status = torch.where(diverged, Status.DIVERGED, status)
     guards = ((status == Status.GUARDED) | (status == Status.DIVERGED)).to(state.iterations.dtype)
-    residual = relative(state.kept_rr.sqrt(), bb.sqrt())
+    error = rounding(state.norm, dot(state.kept_u, state.kept_u), bb.sqrt(), b.dtype)
+    residual, status = judged(relative(state.kept_rr.sqrt(), bb.sqrt()), error, status, tolerance)
     return Solution(state.kept_u, state.kept_pullback, state.iterations, residual, status, guards, products)
 
 
@@ -64,6 +66,7 @@ class State(NamedTuple):
     kept_pullback: Tensor
     kept_rr: Tensor
     last: Tensor  # the merit of u
+    norm: Tensor  # the largest 1/α, which is at most ‖M‖ and close to it after a few iterations
 
 
 @fused
@@ -80,7 +83,7 @@ def _update(
     definite: bool,
 ) -> tuple[Tensor, ...]:
     """One iteration along p, given its products."""
-    p, r, rr, status, count, u, pullback, kept_u, kept_pullback, kept_rr, last = state
+    p, r, rr, status, count, u, pullback, kept_u, kept_pullback, kept_rr, last, norm = state
     p_signal, p_noise = dot(p, signal), dot(p, noise)
     curvature = p_signal + p_noise
     running = status == Status.ITERATIONS
@@ -90,6 +93,7 @@ def _update(
     status = torch.where((status == Status.ITERATIONS) & broken, Status.BREAKDOWN, status)
     active = status == Status.ITERATIONS
     alpha = torch.where(active, rr / torch.where(active, curvature, 1), 0)
+    norm = torch.where(active, torch.maximum(norm, curvature / torch.where(active, rr, 1)), norm)
     u = axpy(alpha, p, u)
     pullback = axpy(alpha, pull, pullback)
     r = axpy(-alpha, signal + noise, r)
@@ -104,4 +108,4 @@ def _update(
     keep = active & ((status == Status.CONVERGED) | (last <= start))
     kept_u, kept_pullback = choose(keep, u, kept_u), choose(keep, pullback, kept_pullback)
     kept_rr = torch.where(keep, rr, kept_rr)
-    return p, r, rr, status, count + active, u, pullback, kept_u, kept_pullback, kept_rr, last
+    return p, r, rr, status, count + active, u, pullback, kept_u, kept_pullback, kept_rr, last, norm

@@ -6,7 +6,7 @@ from torch import Tensor
 from ...core.errors import InputError
 from ..inner import accumulate_dtype
 from ..tiny import eigh, solve
-from .system import GUARD_SLACK, Solution, Status, System, relative
+from .system import GUARD_SLACK, Solution, Status, System, relative, rounding
 
 MAX_SIZE = 1024
 
@@ -75,11 +75,13 @@ def direct(
     residual = (clean - (M @ u.unsqueeze(-1)).squeeze(-1)).norm(dim=-1)
     status = torch.where(solved, torch.where(guards > 0, Status.GUARDED, Status.CONVERGED), Status.BREAKDOWN)
     count = torch.ones_like(guards)
+    # M is factored in float64, but its columns have the precision of b
+    error = rounding(M.norm(dim=-1).amax(-1), u.square().sum(-1), clean.norm(dim=-1), b.dtype)
     return Solution(
         u.to(b.dtype).reshape(b.shape),
         pullback,
         count,
-        relative(residual, clean.norm(dim=-1)),
+        torch.maximum(relative(residual, clean.norm(dim=-1)), error),
         status,
         guards,
         size,

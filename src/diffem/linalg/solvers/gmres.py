@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..inner import axpy, dot
-from .system import Solution, Status, System, relative, violates
+from .system import Solution, Status, System, judged, relative, rounding, violates
 
 
 def gmres(
@@ -23,6 +23,7 @@ def gmres(
     status = torch.where(bb == 0, Status.CONVERGED, status)
     count = torch.zeros_like(status)
     residual = beta
+    largest = torch.zeros_like(beta)  # ‖Mv‖ over the basis, which is at most ‖M‖
 
     basis = [_normalised(b, beta, status == Status.ITERATIONS)]
     pulls: list[Tensor] = []
@@ -48,6 +49,7 @@ def gmres(
         w = signal + noise
         column = torch.zeros(len(b), iterations + 1, dtype=bb.dtype, device=b.device)
         norm_before = dot(w, w).sqrt()
+        largest = torch.where(active, torch.maximum(largest, norm_before), largest)
         for _ in range(2):  # orthogonalising twice keeps the basis orthogonal to rounding
             for i, q in enumerate(basis):
                 projection = torch.where(active, dot(q, w), 0)
@@ -72,7 +74,8 @@ def gmres(
         u = axpy(used, basis[j], u)
         pullback = axpy(used, pull, pullback)
     guards = (status == Status.GUARDED).to(count.dtype)
-    return Solution(u, pullback, count, relative(residual, beta), status, guards, len(pulls))
+    reported, status = judged(relative(residual, beta), rounding(largest, dot(u, u), beta, b.dtype), status, tolerance)
+    return Solution(u, pullback, count, reported, status, guards, len(pulls))
 
 
 def _normalised(w: Tensor, norm: Tensor, active: Tensor) -> Tensor:

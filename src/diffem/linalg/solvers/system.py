@@ -15,6 +15,12 @@ positive merit is worse than u = 0 and is never returned: `cg` returns the last 
 residual is erratic, returns the iterate with the smallest residual. Such a u satisfies uᵀHu ≤ 4 bᵀH⁻¹b, H being the
 symmetric part of M. A sample that ends with a positive merit is reported as diverged and counted with the guards.
 
+A recurrence computes r without computing Mu again, and continues to decrease where b − Mu no longer does: products have
+a rounding error of about ε‖M‖‖u‖, ε being half the machine epsilon. With a condition number of 1e6 in float32 this is
+several per cent of ‖b‖. The larger of the two is reported as the residual, and a sample whose tolerance is below its
+rounding error counts as `ROUNDED`, not as converged. No product is computed for this: ‖M‖ is estimated from the scalars
+of the iteration.
+
 If the noise of the measured values differs by orders of magnitude, so do the eigenvalues of M, and a few iterations
 resolve only some of them. A diagonal S close to M^-½ removes most of that difference: M u = b is S M S w = S b with u =
 S w, and the guard is unchanged.
@@ -45,6 +51,7 @@ class Status(IntEnum):
     GUARDED = 2  # stopped by the curvature guard
     BREAKDOWN = 3  # a division by zero or a non-finite number stopped it
     DIVERGED = 4  # it ended, or was stopped, further from the solution than u = 0
+    ROUNDED = 5  # the recurrence reached the tolerance, but rounding errors of the products exceed it
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class Solution:
     u: Tensor  # (n, *m)
     pullback: Tensor  # (n, *event)
     iterations: Tensor  # (n,) int
-    residual: Tensor  # (n,) ‖b − Mu‖ / ‖b‖ according to the recurrence
+    residual: Tensor  # (n,) ‖b − Mu‖ / ‖b‖: that of the recurrence, or the rounding error of Mu if that is larger
     status: Tensor  # (n,) Status
     guards: Tensor  # (n,) int, directions or eigenvalues rejected by the guard, and solves that diverged
     products: int  # evaluations of `signal`, that is VJPs, for the whole batch at once
@@ -116,3 +123,23 @@ def stop_ratio(b: Tensor, tolerance: float | None) -> float:
 
 def relative(residual_norm: Tensor, b_norm: Tensor) -> Tensor:
     return torch.where(b_norm > 0, residual_norm / b_norm, torch.zeros_like(b_norm))
+
+
+def rounding(norm: Tensor, squares: Tensor, b_norm: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounding error of b − Mu relative to ‖b‖, `(n,)`.
+
+    Args:
+        norm: (n,). An estimate of ‖M‖.
+        squares: (n,). ‖u‖², or its sum over iterates if their errors accumulate.
+        b_norm: (n,). ‖b‖.
+        dtype: The precision of the products.
+    """
+    error = torch.finfo(dtype).eps / 2 * norm * squares.sqrt()
+    return relative(error.nan_to_num(nan=0.0), b_norm)
+
+
+def judged(residual: Tensor, error: Tensor, status: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor]:
+    """The residual that is reported and the status, given the rounding error of the residual; all `(n,)`."""
+    if tolerance is not None:
+        status = torch.where((status == Status.CONVERGED) & (error > tolerance), Status.ROUNDED, status)
+    return torch.maximum(residual, error), status
