@@ -147,6 +147,21 @@ def test_rows_that_overlap_determine_the_level():
     assert found.sigma[0] == pytest.approx(0.1, rel=3 * found.error[0])
 
 
+def test_one_invertible_operator_bounds_the_level_from_above():
+    """Every smaller level explains y as well. The bound is the smallest standard deviation of y in any direction."""
+    g, n, size = generator(), 400, 6
+    A = torch.eye(size, dtype=torch.float64) + 0.3 * torch.randn(size, size, generator=g, dtype=torch.float64)
+    x = torch.randn(n, size, generator=g, dtype=torch.float64) * torch.linspace(0, 2, size)  # constant in one entry
+    y = x @ A.T + 0.3 * torch.randn(n, size, generator=g, dtype=torch.float64)
+    found = estimated(y, operators.Dense(A))
+    assert not found.is_determined
+    smallest = float(torch.linalg.eigvalsh(torch.cov(y.T, correction=0))[0].sqrt())
+    # the likelihood may fall by 1.92 nats: a level above the smallest deviation s by δ costs about n (δ/s)², or 7 %
+    assert 0.96 * smallest < found.sigma[0] < 1.07 * smallest
+    assert found.interval()[0] == (0.0,)
+    assert found.interval()[1][0] > 0.3
+
+
 @pytest.mark.parametrize(("rows", "size", "rank"), [(6, 3, 3), (4, 6, 1)])
 def test_scoring_ends_where_the_likelihood_is_largest(rows, size, rank):
     """Samples in a subspace: their covariance becomes 0 in the other directions only slowly, and takes noise there."""

@@ -26,7 +26,7 @@ from ..observations import Observations
 from ..observations.levels import with_levels
 from ..operators.gain import mean_gain
 from .gaussian import GaussianPrior
-from .levels import NoiseLevels
+from .levels import NORMAL95, NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
 STEPS = 60
@@ -34,6 +34,8 @@ LOW = 1e-4  # first variance of the noise relative to the mean square of y
 ROUNDS, LAST_ROUNDS = 24, 48  # rounds of the Gaussian fit: in a step, and to compare two levels
 SETTLED = 5e-4  # change of log σ² below which the level is accepted
 DETERMINED = 5.0  # nats by which half the level must fit worse
+ALLOWED = 1.92  # nats by which the largest possible level fits worse: a one-sided test with an error of 2.5 %
+HALVINGS = 7  # of the range of log σ in the search for that level; from σ to 100 σ, they give it to 4 %
 SCORINGS = 8  # steps to the level for a given Σ; the error decreases quadratically
 VALUES = 1024  # largest number of measured values per observation
 
@@ -65,11 +67,32 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
         return _scores(fit(known, prior, LAST_ROUNDS), known, groups, count)
 
     best, half = fitted(sigma), fitted(sigma / 2)
-    determined = share * (best.log_likelihood - half.log_likelihood) > DETERMINED
+    if share * (best.log_likelihood - half.log_likelihood) <= DETERMINED:
+
+        def loss(factor: float) -> float:
+            return share * (best.log_likelihood - fitted(factor * sigma).log_likelihood)
+
+        highest = float((_mean_squares(obs, groups, count).sqrt() / sigma).max())
+        # the smallest eigenvalue of the sample covariance of m values of noise is τ²(1 − √(m/n))², not τ²
+        ratio = min(float(measured_values(obs).sum()) / len(obs) ** 2, 0.9)
+        error = torch.full_like(sigma, -math.log1p(-math.sqrt(ratio)) / NORMAL95)
+        return prior, NoiseLevels.of(_largest(loss, highest) * sigma, error, False)
     higher = _without_small_directions(prior, obs, log_variance, groups, count)
     # of the observations that were scored, since the others add nothing; and whether the small directions vary
     error = torch.hypot(0.5 * best.information.clamp(min=1e-12).rsqrt(), 0.5 * (higher - log_variance))
-    return prior, NoiseLevels.of((higher / 2).exp(), error, determined)
+    return prior, NoiseLevels.of((higher / 2).exp(), error, True)
+
+
+def _largest(loss: Callable[[float], float], highest: float) -> float:
+    """The largest factor from 1 to `highest` for which the loss of log-likelihood is at most ALLOWED nats.
+
+    Levels below it explain the observations as well: the rest of the variation is then a part of x.
+    """
+    low, high = 0.0, math.log(max(highest, 1.0))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if loss(math.exp(middle)) <= ALLOWED else (low, middle)
+    return math.exp(low)
 
 
 def maximum_likelihood(obs: Observations, fit: Fit) -> tuple[GaussianPrior, Tensor]:
