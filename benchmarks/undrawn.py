@@ -70,6 +70,7 @@ def undrawn() -> Iterator[None]:
 @contextmanager
 def reports_undrawn() -> Iterator[None]:
     """Make reports draw nothing; other pictures are drawn as usual."""
+    from diffem import api
     from diffem.report import page
 
     write_report = page.write_report
@@ -78,5 +79,6 @@ def reports_undrawn() -> Iterator[None]:
         with undrawn():
             return write_report(*arguments, **options)
 
-    with mock.patch.object(page, "write_report", write_undrawn):
+    # the command line imports the function when it is called, `fit` has imported it already
+    with mock.patch.object(page, "write_report", write_undrawn), mock.patch.object(api, "write_report", write_undrawn):
         yield
