@@ -48,6 +48,7 @@ LEAVES = {
 }
 SEPARATE = [{"nn", "samplers"}]  # neither imports the other
 ROOT_MODULES = 5  # largest number of modules at the root
+FILE_LINES, FUNCTION_LINES = 350, 80  # longest file and longest function, with docstrings
 # Imports inside functions that are allowed, and the reason.
 DELAYED = {
     "diffem": "`import diffem` imports the packages when they are used, among them torch and pydantic",
@@ -119,6 +120,15 @@ def test_every_package_has_its_place():
 def test_few_modules_are_at_the_root():
     at_root = [path.name for path in modules().values() if path.parent == SOURCE / "diffem"]
     assert len(at_root) <= ROOT_MODULES, at_root
+
+
+def test_files_and_functions_are_short():
+    for path in modules().values():
+        text = path.read_text()
+        assert text.count("\n") <= FILE_LINES, path
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+        long = [f.name for f in functions if f.end_lineno - f.lineno >= FUNCTION_LINES]
+        assert not long, (path, long)
 
 
 def test_imports_go_one_way():

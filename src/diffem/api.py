@@ -50,20 +50,17 @@ def fit(
 ) -> Run:
     """Learn a prior from observations. Calling it again with the same arguments resumes the run, or returns it.
 
-    Probable mistakes are reported as `RunWarning` (Python's `warnings`) at the end of the lap that shows them. After
-    the last lap there is a warning if it is worse than an earlier lap. Ctrl-C and SIGTERM save the run before they take
-    their usual effect.
+    Probable mistakes lead to a `RunWarning` at the end of the lap that shows them, or after the last lap if an earlier
+    one is better. Ctrl-C and SIGTERM save the run first.
 
     Example:
         ```python
-        obs = diffem.Observations(y, sigma=0.1)  # y: (n, height, width), NaN where not measured
-        run = diffem.fit(obs, recipe="small-images", out="runs/mine")
-        draws = run.load("best").posterior(obs[:8]).sample(draws=16)  # (16, 8, height, width)
+        run = diffem.fit(y, recipe="small-images", out="runs/mine", sigma=0.1)  # y: (n, height, width), with NaN
+        samples = run.load("best").sample(64)  # (64, height, width)
         ```
 
     Args:
-        obs: The observations; or y alone, with `A` and `sigma`, in any form that `Observations` accepts (arrays, data
-            frames, lists, data sets; NaN for values that were not measured). None uses the recipe's data source.
+        obs: The observations, or y alone in any form that `Observations` accepts. None uses the recipe's data source.
         recipe: The name of a built-in recipe (`diffem recipes`), the path of a YAML file, or a mapping.
         out: The run folder; None for `runs/` and the name of the recipe.
         seed: Replaces the seed of the recipe.
@@ -72,19 +69,14 @@ def fit(
         start: A prior to start from instead of the Gaussian start.
         changes: Replaces keys of the recipe, such as `{"train.lr": 1e-4}`.
         device: The device. Default: a GPU if there is one.
-        progress: None prints a row per lap and the verdict to standard output, also to files, pipes and captured
-            output, and shows progress bars on a terminal and in notebooks. True shows the bars everywhere. False prints
-            nothing except warnings.
+        progress: None prints a row per lap, and progress bars on a terminal. True: bars always. False: only warnings.
         report: Whether to write `report.html` into the run folder at the end.
         loggers: `"tensorboard"`, `"wandb"`: log metrics, losses and pictures of every lap.
         say: Called with the name and the data of every event.
         processes: This process among several (`diffem.core.processes.join()`), all of which see the same folder.
-        interruption: Stops the run at a point from which it can be resumed, by raising `Preempted`; the caller handles
-            signals.
+        interruption: Stops the run where it can resume, by raising `Preempted`; the caller handles signals.
         minutes: Stops the run after this time, counted from this call, by raising `Preempted`; the same call resumes.
-            A lap that would end later, judged by the previous lap, does not begin, and a lap that takes longer is saved
-            and stopped. A finished training is still evaluated. The first lap of a call and the final prior (`final:`)
-            begin in any case.
+            A lap begins only if it is expected to end in time, except the first lap of a call and the final prior.
 
     Returns:
         The run: `run.prior`, `run.load(lap)`, `run.laps`, `run.verdict`, `run.path`.
