@@ -6,8 +6,10 @@ import torch
 import diffem
 from diffem import priors
 from diffem.em.start import gaussian_start
+from diffem.em.start_plan import plan_start
 from diffem.priors.files import load_prior, save_prior
 from diffem.runs.recipe import load_recipe
+from diffem.runs.sections import Gaussian
 
 from .small import RECIPE, observations
 
@@ -42,6 +44,9 @@ def test_a_rank_that_small_samples_do_not_have_is_a_full_covariance():
         for rank in ({}, {"rank": 64})  # samples have 4 values
     )
     assert torch.equal(full[0].sample(8, seed=0), high[0].sample(8, seed=0))
+    plans = [plan_start(Gaussian(rank=rank), observations(), torch.device("cpu"), 0) for rank in (None, 64)]
+    assert torch.equal(*(plan.observations for plan in plans))
+    assert plans[0].moments == plans[1].moments
 
 
 def test_a_start_of_another_shape_is_rejected(tmp_path):

@@ -28,7 +28,7 @@ from .checkpoint import StartCheckpoint
 from .exports import cost as cost_of
 from .exports import is_export, read_card
 from .exports import load as load_export
-from .start_plan import plan_start
+from .start_plan import plan_start, with_possible_rank
 from .totals import Totals, totals
 
 
@@ -53,9 +53,7 @@ def gaussian_start(
     Returns:
         The prior, and metrics of the fit.
     """
-    options, history = recipe.gaussian, FitHistory()
-    if options.rank is not None and options.rank >= math.prod(obs.x_shape):
-        options = options.model_copy(update={"rank": None})  # that is a full covariance
+    options, history = with_possible_rank(recipe.gaussian, obs), FitHistory()
     if is_simulated(obs):
         channel = fit_channel_gaussian(obs, options.rank, seed=recipe.seed)
         set_noise_range(channel, recipe, obs)

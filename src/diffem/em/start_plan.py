@@ -50,8 +50,15 @@ class StartPlan:
     held_out: torch.Tensor | None
 
 
+def with_possible_rank(options: Gaussian, obs: Observations) -> Gaussian:
+    """The options with a full covariance instead of a rank that samples do not have."""
+    impossible = options.rank is not None and options.rank >= math.prod(obs.x_shape)
+    return options.model_copy(update={"rank": None}) if impossible else options
+
+
 def plan_start(options: Gaussian, obs: Observations, device: torch.device, seed: int) -> StartPlan:
     """Plan the fit of the recipe's section `gaussian`, and choose `rounds` and `observations` if they are open."""
+    options = with_possible_rank(options, obs)
     n, order = len(obs), Stream(seed, "gaussian subset").permutation(len(obs))
     if options.rounds is not None:
         some = options.observations or n
