@@ -16,8 +16,8 @@ from typing import Any
 from . import chance, manifold
 from .record import RESULTS, record
 
-PARTS = ("manifold", "chance")
-RISES = {"draws": "worst_rise", "pooled": "worst_rise_pooled", "even": "worst_rise_even"}  # measure → figure
+RISES = {measure: manifold.RISES[f"sinkhorn_{measure}"] for measure in chance.MEASURES}  # measure → figure
+LAST = {"manifold": "picture.png", "chance": "chance.json"}  # the file that each part writes at its end
 SHOWN = ("sinkhorn_draws", "sinkhorn_pooled", "sinkhorn_prior", "perfect_draws", "perfect_pooled", "floor", "laps")
 
 
@@ -32,33 +32,27 @@ def row_of(seed: int, folder: Path) -> dict[str, Any]:
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=LAST, default=list(LAST))
     parser.add_argument("--out", type=Path, default=Path("runs/seeds"))
-    parser.add_argument("--manifold", nargs="*", default=[], metavar="KEY=VALUE", help="options of benchmarks.manifold")
-    parser.add_argument("--chance", nargs="*", default=[], metavar="KEY=VALUE", help="options of benchmarks.chance")
+    parser.add_argument("--runs", type=int, default=32, help="runs with exact draws")
     parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args(words)
     for seed in arguments.seeds:
         folder = arguments.out / f"seed{seed}"
         changes = ["--results", str(folder), "--set", f"seed={seed}", *arguments.set]
-        if "manifold" in arguments.parts and not (folder / "picture.png").is_file():  # written at the end
-            own = ["--out", str(folder / "run"), "--picture", str(folder / "picture.png")]
-            manifold.main([*_options(arguments.manifold), *own, *changes])
-        if "chance" in arguments.parts and not (folder / "chance.json").is_file():
-            chance.main([*_options(arguments.chance), *changes])
-    complete = [s for s in arguments.seeds if all((arguments.out / f"seed{s}" / f"{p}.json").is_file() for p in PARTS)]
+        missing = [part for part in arguments.parts if not (folder / LAST[part]).is_file()]
+        if "manifold" in missing:
+            manifold.main(["--out", str(folder / "run"), "--picture", str(folder / LAST["manifold"]), *changes])
+        if "chance" in missing:
+            chance.main(["--runs", str(arguments.runs), *changes])
+    complete = [s for s in arguments.seeds if all((arguments.out / f"seed{s}" / f).is_file() for f in LAST.values())]
     rows = [row_of(seed, arguments.out / f"seed{seed}") for seed in complete]
     if not rows:
         return
     figures = {f"worst_{key}": max(row[f"sinkhorn_{key}"] for row in rows) for key in ("draws", "prior")}
     figures["rises_beyond_chance"] = sum(row["worst_rise_pooled"] > row["chance_pooled"] for row in rows)
     print(record("seeds", {**figures, "seeds": len(rows)}, rows, arguments.results))
-
-
-def _options(words: list[str]) -> list[str]:
-    """`points=64` → `--points 64`."""
-    return [part for word in words for part in ("--" + word.split("=", 1)[0], word.split("=", 1)[1])]
 
 
 if __name__ == "__main__":

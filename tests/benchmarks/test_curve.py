@@ -151,12 +151,14 @@ def test_chance_in_exact_draws(tmp_path):
 def test_seeds_are_compared_with_chance(tmp_path, monkeypatch):
     """A seed with both parts is a row; a seed that is complete is not computed again."""
     words = ["--seeds", "0", "1", "--out", str(tmp_path), "--results", str(tmp_path)]
-    exact = ["--chance", "runs=2", "points=64", "settled=20", "--set", "data.n=256", "e_step.fresh=0.02"]
+    exact = ["--runs", "2", "--set", "data.n=256", "e_step.fresh=0.02", "laps=8"]
     seeds.main([*words, "--parts", "chance", *exact])
     assert not (tmp_path / "seeds.json").exists()  # no run yet
     keys = (*seeds.SHOWN, *seeds.RISES.values(), "compute_minutes")
     run = {"figures": dict.fromkeys(keys, 0.04) | {"worst_rise_pooled": 1e3}}
-    (tmp_path / "seed1" / "manifold.json").write_text(json.dumps(run))
+    for seed in (0, 1):
+        (tmp_path / f"seed{seed}" / "manifold.json").write_text(json.dumps(run))
+    (tmp_path / "seed1" / "picture.png").touch()  # the run of seed 0 was interrupted
     monkeypatch.setattr(chance, "main", None)
     seeds.main([*words, "--parts", "chance"])
     result = json.loads((tmp_path / "seeds.json").read_text())
