@@ -213,4 +213,4 @@ def flicker(result: dict[str, Any]) -> str:
         "processes, the share is the part of the CPU time of both cores that the suite got:"
     )
     header = ["commit", "tests", "minutes", "load", "share of CPU time", "failures", "hangs"]
-    return "\n\n".join([lead, table(header, rows), source(result)])
+    return "\n\n".join([lead, table(header, rows), *kept(result), source(result)])
