@@ -67,3 +67,8 @@ def compile_network(network: torch.nn.Module) -> None:
     functorch.donated_buffer = False  # the backward pass is run more than once
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # what convolutions on a GPU work fastest with
     network.compile(dynamic=False)
+
+
+def run_eagerly(network: torch.nn.Module) -> None:
+    """Undo `compile_network`: for a few evaluations with a new batch size, which would compile the network again."""
+    network._compiled_call_impl = None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..core.compile import run_eagerly
 from ..files.memory import is_out_of_memory
 from ..priors import DiffusionPrior, Prior
 from ..runs.recipe import Recipe
@@ -40,13 +41,21 @@ class MicroBatches:
         self.max_batch = 1 << 62
         self.last_batch = 0
 
-    def prepare(self, prior: Prior) -> int:
-        """Choose the batch size, compile the network for it on a GPU, and return it."""
+    def prepare(self, prior: Prior, last: bool = False) -> int:
+        """Choose the batch size, compile the network for it on a GPU, and return it.
+
+        Args:
+            last: Whether no E-step follows. A network that has made no draws yet is then not compiled: a minute of
+                compilation would serve a few evaluations.
+        """
         requested = self.recipe.e_step.batch
         if not isinstance(prior, DiffusionPrior):
             return min(requested or prior.batch_for(self.shard), self.max_batch)
         if self.device.type == "cuda":
             prior.compute_in(self.recipe.drawing_precision)
+        if last and self.compiled_batch is None:
+            run_eagerly(prior.network)
+            return min(requested or prior.batch_for(self.shard), self.max_batch)
         if self.compiled_batch is None:  # a network is compiled for one size only
             self.compiled_batch = requested or prior.batch_for(self.shard)
         batch = min(self.compiled_batch, self.max_batch)
@@ -54,17 +63,18 @@ class MicroBatches:
             prior.accelerate(batch)
         return batch
 
-    def within_memory(self, prior: Prior, lap: int, compute: Callable[[int], Result]) -> Result:
+    def within_memory(self, prior: Prior, lap: int, compute: Callable[[int], Result], last: bool = False) -> Result:
         """Return `compute(batch)`; after an out-of-memory error, retry with smaller batches.
 
         Args:
             prior: The prior that `compute` evaluates.
             lap: The lap, for the message.
             compute: A function of the batch size.
+            last: Whether no E-step follows; see `prepare`.
         """
         attempts = 0
         while True:
-            batch = self.prepare(prior)
+            batch = self.prepare(prior, last)
             try:
                 return compute(batch)
             except RuntimeError as error:

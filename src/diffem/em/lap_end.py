@@ -48,15 +48,14 @@ def conclude(
 
 def _evaluate(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any], unseen: Tensor | None) -> None:
     """Run the held-out evaluation and write the samples and draws that the report shows."""
-    obs, recipe, batches = context.obs, context.recipe, context.batches
-    watched = batches.within_memory(
-        prior, lap, lambda batch: watch(prior, obs.held_out, obs.shown, recipe.at(lap + 1), batch)
-    )
+    obs, recipe = context.obs, context.recipe
+    within_memory = partial(context.batches.within_memory, prior, lap, last=lap == recipe.last_lap)
+    watched = within_memory(lambda batch: watch(prior, obs.held_out, obs.shown, recipe.at(lap + 1), batch))
     metrics |= watched.metrics
     if isinstance(prior, DiffusionPrior) and lap:
         losses, noise = read_losses(context.run, [lap])[1], recipe.at(lap).train.noise
         measure = partial(denoising_measures, prior, context.store(lap), unseen, noise, losses)
-        metrics |= batches.within_memory(prior, lap, measure)
+        metrics |= within_memory(measure)
     shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
     metrics["files"] = write_shown(context.run, lap, {name: x.cpu().numpy() for name, x in shown.items()})
 
