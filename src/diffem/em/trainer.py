@@ -24,7 +24,6 @@ from ..priors.preconditioning import preconditioning
 from ..runs.recipe import Train
 from .conditioning import Conditioning
 from .measured_loss import MeasuredLoss
-from .muon import Muon, is_hidden_matrix
 
 
 def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
@@ -92,7 +91,14 @@ class Trainer:
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.rates = learning_rates(options, steps, first_step).to(device=self.device, dtype=torch.float32)
         self.rate = torch.zeros((), device=self.device) if self.device.type == "cuda" else options.lr
-        self.optimizers = _optimizers(self.parameters, options, self.rate, self.device.type)
+        self.optimizer = torch.optim.Adam(
+            self.parameters,
+            lr=self.rate,
+            betas=options.betas,
+            weight_decay=options.weight_decay,
+            fused=self.device.type in ("cpu", "cuda"),
+            capturable=self.device.type == "cuda",
+        )
         self.average = [p.detach().clone() for p in self.parameters] if options.ema is not None else []
         self.autocast, self.fast = precision == "bf16", precision != "float32"
 
@@ -114,11 +120,9 @@ class Trainer:
         if isinstance(self.rate, Tensor):
             self.rate.copy_(self.rates[i].reshape(()))
         else:
-            for optimizer in self.optimizers.values():
-                for group in optimizer.param_groups:
-                    group["lr"] = float(self.rates[i])
-        for p in self.parameters:
-            p.grad = None
+            for group in self.optimizer.param_groups:
+                group["lr"] = float(self.rates[i])
+        self.optimizer.zero_grad(set_to_none=True)
         x = examples[0]
         loss = x.new_zeros(())
         share = 1 / (self.options.batch * x[0].numel())
@@ -131,8 +135,7 @@ class Trainer:
         elif self.device.type == "cpu":
             self.stop = self.interruption.should_stop
         nn.utils.clip_grad_norm_(self.parameters, self.options.clip, foreach=True)
-        for optimizer in self.optimizers.values():
-            optimizer.step()
+        self.optimizer.step()
         if self.average:
             assert self.options.ema is not None
             torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self.options.ema)
@@ -190,9 +193,8 @@ class Trainer:
             tensors[f"weight.{k}"] = p.detach()
             if self.average:
                 tensors[f"average.{k}"] = self.average[k]
-            for optimizer, own in self.optimizers.items():
-                for name, value in own.state.get(p, {}).items():
-                    tensors[f"{optimizer}.{k}.{name}"] = value
+            for name, value in self.optimizer.state[p].items():
+                tensors[f"adam.{k}.{name}"] = value
         return tensors
 
     @torch.no_grad()
@@ -224,42 +226,17 @@ class Trainer:
             p.copy_(tensors[f"weight.{k}"])
             if self.average:
                 self.average[k].copy_(tensors[f"average.{k}"])
-            for optimizer, own in self.optimizers.items():
-                prefix = f"{optimizer}.{k}."
-                entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-                if not entries:
-                    continue
-                # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a file):
-                # fused Adam ignores strides. The step counter of a captured optimizer is on the device.
-                own.state[p] = {
-                    n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
-                    for n, t in entries.items()
-                }
+            prefix = f"adam.{k}."
+            entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a file):
+            # fused Adam ignores strides. The step counter of a captured optimizer is on the device.
+            self.optimizer.state[p] = {
+                n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
+                for n, t in entries.items()
+            }
 
     @torch.no_grad()
     def finish(self) -> None:
         """Copy the averaged weights into the network."""
         for p, average in zip(self.parameters, self.average, strict=False):
             p.copy_(average)
-
-
-def _optimizers(
-    parameters: list[nn.Parameter], options: Train, rate: float | Tensor, device: str
-) -> dict[str, torch.optim.Optimizer]:
-    """Return the optimizers by name: Adam for all weights, or Muon for the matrices and Adam for the others."""
-    matrices = [p for p in parameters if options.optimizer == "muon" and is_hidden_matrix(p)]
-    chosen = {id(p) for p in matrices}
-    others = [p for p in parameters if id(p) not in chosen]
-    optimizers: dict[str, torch.optim.Optimizer] = {}
-    if matrices:
-        optimizers["muon"] = Muon(matrices, rate)
-    if others:
-        optimizers["adam"] = torch.optim.Adam(
-            others,
-            lr=rate,
-            betas=options.betas,
-            weight_decay=options.weight_decay,
-            fused=device in ("cpu", "cuda"),
-            capturable=device == "cuda",
-        )
-    return optimizers

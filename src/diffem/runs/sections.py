@@ -184,12 +184,7 @@ class Train(Section):
         "laps",
     )
     batch: int = Field(256, ge=1, le=MANY, description="examples per optimizer step")
-    optimizer: Literal["adam", "muon"] = Field(
-        "adam",
-        description="adam, or muon for the matrices and convolutions of the hidden layers and adam for the other "
-        "weights; muon works best with a learning rate about three times that of adam",
-    )
-    lr: float = Field(1e-3, gt=0, description="learning rate at the start of a lap")
+    lr: float = Field(1e-3, gt=0, description="learning rate of Adam at the start of a lap")
     final_lr: float = Field(0.0, ge=0, description="learning rate at the end of a lap, unless the schedule is constant")
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="decay of the learning rate: linear, cosine or constant"
