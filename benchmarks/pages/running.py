@@ -125,7 +125,8 @@ def chaos(result: dict[str, Any]) -> str:
     rows = [[FAULTS.get(kind, kind), *(str(counts.get((kind, outcome), 0)) for outcome in outcomes)] for kind in kinds]
     lead = prose(
         f"{f['faults']} faults at random times in {f['minutes']:.0f} minutes. Identical: all weights and draws are "
-        "bit-identical to those of an undisturbed run. Refused: the run stops with an error that names the problem. "
+        "bit-identical to those of an undisturbed run. Refused: an error names the file, when the run resumes or when "
+        "draws of a finished lap are read that the run no longer needs. "
         "Lost: the run cannot be resumed. Silently wrong: weights or draws differ without an error."
     )
     return "\n\n".join([lead, table(["fault", *outcomes], rows), source(result)])
