@@ -197,6 +197,13 @@ def test_running_out_of_memory_is_one_line(home, monkeypatch):
     assert len(result.err.splitlines()) == 1
 
 
+def test_a_training_that_diverges_is_one_line(home, tmp_path):
+    result = diffem("fit", home / "recipe.yaml", "-o", tmp_path / "run", "--set", "train.lr=1e30")
+    assert result.code == 1
+    (line,) = [text for text in result.err.splitlines() if text.startswith("diffem:")]
+    assert re.search(r"the loss of lap 1 became .* 6 times .* lower train\.lr in a new run", line)
+
+
 def test_samples_of_equal_number_are_not_mistaken_for_the_true_x(tmp_path):
     """Errors against unrelated samples would be meaningless; the residuals distinguish the two cases."""
     from diffem.runs.sources import make_problem

@@ -3,6 +3,7 @@ resumed."""
 
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +24,10 @@ from .test_resume import contents, same
 DRAWS = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
 
 
-def train(steps=600, resume=None, **options):
+def train(steps=600, resume=None, seconds=120.0, **options):
     torch.manual_seed(0)
     prior = priors.DiffusionPrior(MLP((3,), (16,), 8), sigma_min=0.02, sigma_max=10.0)
-    settings = Train(steps=steps, batch=16, lr=1e-3, ema=0.9)
+    settings = Train(steps=steps, batch=16, lr=1e-3, ema=0.9, checkpoint_seconds=seconds)
     record = maximization(prior, DRAWS, settings, steps=steps, seed=0, lap=1, resume=resume, progress=False, **options)
     return torch.cat([p.flatten() for p in prior.network.parameters()]), record
 
@@ -61,6 +62,49 @@ def test_training_is_reset_after_one_bad_loss(monkeypatch):
     assert all(math.isfinite(loss) for _, loss in record.losses)
     steps = [step for step, _ in record.losses]
     assert steps == sorted(set(steps))
+
+
+def test_noise_that_always_gives_a_bad_loss_is_replaced(monkeypatch):
+    """A smaller learning rate does not help against it."""
+    loss, kept = Trainer._loss, {}
+
+    def recorded(self, x, log_sigma, z, *rest):
+        kept.setdefault("z", []).append(z.clone())
+        return loss(self, x, log_sigma, z, *rest)
+
+    monkeypatch.setattr(Trainer, "_loss", recorded)
+    train()
+    bad = kept["z"][400]
+
+    def broken(self, x, log_sigma, z, *rest):
+        value = loss(self, x, log_sigma, z, *rest)
+        return value * math.nan if torch.equal(z, bad) else value
+
+    monkeypatch.setattr(Trainer, "_loss", broken)
+    weights, record = train()
+    assert record.rollbacks == 1
+    assert record.steps == 600
+    assert torch.isfinite(weights).all()
+
+
+def test_a_training_that_was_reset_resumes_bit_for_bit(monkeypatch):
+    """Its noise after the reset depends on the number of resets, which the checkpoint contains."""
+    monkeypatch.setattr("diffem.em.maximization.BLOCK_BYTES", 50 * 16 * (3 + 8) * 4)  # blocks of 50 steps
+    failing(monkeypatch, lambda n, size: n == 120, not_a_number)
+    saved = []
+
+    def checkpoint(done, state, record):
+        copied = {name: t.clone() for name, t in state.items()}
+        saved.append((done, copied, replace(record, losses=list(record.losses))))
+
+    whole, record = train(checkpoint=checkpoint, seconds=1e-9)
+    assert record.rollbacks == 1
+    resumed = next(entry for entry in saved if entry[0] >= 300)
+    assert resumed[2].rollbacks == 1
+    monkeypatch.undo()
+    monkeypatch.setattr("diffem.em.maximization.BLOCK_BYTES", 50 * 16 * (3 + 8) * 4)
+    weights, _ = train(resume=resumed)
+    assert torch.equal(weights, whole)
 
 
 def test_training_ends_with_an_error_if_the_loss_stays_bad(monkeypatch):

@@ -8,7 +8,7 @@ import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -315,7 +315,7 @@ for module in ELSEWHERE:
 
 
 def main() -> None:
-    """Entry point. Bad input gives one message and exit code 2, a storage error exit code 74."""
+    """Entry point. Errors that users can resolve give one message: exit code 2 for bad input, 74 for failed writes."""
     from ..core.errors import InputError, StorageError
     from ..core.interruption import EXIT_LOST, Lost, Preempted
     from ..files.memory import is_out_of_memory
@@ -324,25 +324,23 @@ def main() -> None:
         with printed_warnings(sys.stderr):
             app()
     except InputError as error:
-        _complain(error)
-        sys.exit(2)
+        _exit(2, error)
     except Preempted as where:
-        print(f"diffem: stopped {where.reason} ({where}); the same command resumes", file=sys.stderr)
-        sys.exit(where.exit_code)
+        _exit(where.exit_code, f"stopped {where.reason} ({where}); the same command resumes")
     except Lost as error:
-        print(f"diffem: {error}; this process stops too. No work is lost: the same command resumes.", file=sys.stderr)
-        sys.exit(EXIT_LOST)
+        _exit(EXIT_LOST, f"{error}; this process stops too. No work is lost: the same command resumes.")
     except StorageError as error:
-        _complain(f"{error}; the same command resumes when it can be written")
-        sys.exit(74)  # EX_IOERR
+        _exit(74, f"{error}; the same command resumes when it can be written")  # EX_IOERR
+    except FloatingPointError as error:  # a training that diverges
+        _exit(1, error)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not is_out_of_memory(error):
             raise
-        _complain(f"out of memory: {next(iter(str(error).splitlines()), 'no details')}; use a smaller batch")
-        sys.exit(1)
+        _exit(1, f"out of memory: {next(iter(str(error).splitlines()), 'no details')}; use a smaller batch")
 
 
-def _complain(message: object) -> None:
+def _exit(code: int, message: object) -> NoReturn:
     # names may be untrusted, and control characters could change the state of the terminal
     text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(message))
     print(f"diffem: {text}", file=sys.stderr)
+    sys.exit(code)

@@ -28,6 +28,9 @@ class Examples:
         conditioned: The fraction of the examples that receive the operator of an observation.
         observations: The number of observations to take these operators from.
         repeats: (draws,). How often an epoch uses each draw. Default: once.
+
+    Attributes:
+        attempt: A part of the addresses; another number gives other noise levels, noise and operators.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class Examples:
         observations: int = 0,
         repeats: Tensor | None = None,
     ) -> None:
-        self.conditioned, self.observations = conditioned, observations
+        self.conditioned, self.observations, self.attempt = conditioned, observations, 0
         self.draws, self.batch, self.law, self.augment, self.stream = draws, batch, law, augment, stream
         self.first, self.last = (batch * r // processes.count for r in (processes.rank, processes.rank + 1))
         self._orders: dict[int, Tensor] = {}
@@ -78,9 +81,10 @@ class Examples:
         mine = self.last - self.first
         position = position.reshape(count, self.batch)[:, self.first : self.last].flatten()
         count_u = self.law.uniforms + self.augment.uniforms
-        uniforms = self.stream.uniform(position, (count_u,), step=1, dtype=self.draws.dtype)
+        attempt = torch.full_like(position, self.attempt)
+        uniforms = self.stream.uniform(position, (count_u,), step=1, draw=attempt, dtype=self.draws.dtype)
         for_law, for_augment = uniforms.tensor_split([self.law.uniforms], 1)
-        z = self.stream.normal(position, shape, step=2, dtype=self.draws.dtype)
+        z = self.stream.normal(position, shape, step=2, draw=attempt, dtype=self.draws.dtype)
 
         def split(v: Tensor) -> Tensor:
             return v.reshape(count, mine, *v.shape[1:])
@@ -94,7 +98,8 @@ class Examples:
         """Return the observation whose operator the example at each position receives, −1 for none."""
         if not self.conditioned:
             return torch.full_like(position, -1)
-        u = self.stream.uniform(position, (2,), step=3, dtype=torch.float64)
+        attempt = torch.full_like(position, self.attempt)
+        u = self.stream.uniform(position, (2,), step=3, draw=attempt, dtype=torch.float64)
         chosen = (u[:, 1] * self.observations).long().clamp(max=self.observations - 1)
         return torch.where(u[:, 0] < self.conditioned, chosen, -1)
 

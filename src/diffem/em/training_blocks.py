@@ -66,6 +66,7 @@ class BlockTraining:
         self.trainer, self.examples, self.stream, self.block = trainer, examples, stream, block
         self.done, self.record, self.checkpoint = done, record, checkpoint
         self.steps, self.batch, self.processes = len(trainer.rates), trainer.options.batch, trainer.processes
+        self.examples.attempt = record.rollbacks
         self._runner: Callable[[int, int], Tensor] | None = None
         self._snapshot = (done, copy_state(trainer.state()))
         self._snapshot_steps = SNAPSHOT_STEPS if trainer.device.type == "cuda" else 1
@@ -131,14 +132,19 @@ class BlockTraining:
         self.record.losses = [entry for entry in self.record.losses if entry[0] <= self.done]
 
     def _roll_back(self, loss: float) -> None:
-        """Return to the last snapshot after a divergence, and halve the step size."""
+        """Return to the last snapshot after a divergence; continue with half the learning rate and other noise.
+
+        The same noise could give the same NaN at any learning rate.
+        """
         self.record.rollbacks += 1
         if self.record.rollbacks > ROLLBACKS:
             raise FloatingPointError(
                 f"the loss of lap {self.stream.lap} became {loss} near step {self.done}, {self.record.rollbacks} "
-                "times in spite of halving the step size; lower train.lr or train.clip and resume"
+                "times in spite of smaller learning rates and new noise; lower train.lr in a new run, which can begin "
+                "with the last finished lap of this one (key: start)"
             )
         self.trainer.rates *= 0.5
+        self.examples.attempt = self.record.rollbacks
         self._restore()
 
     def _save(self) -> None:
