@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from diffem.cli.commands import app
 from diffem.core.errors import InputError
 from diffem.tables.assessment import gap_auc, hide
+from diffem.tables.files import read_table
 
 TABLE = """age,city,children,member
 34,Rome,0,True
@@ -55,6 +56,9 @@ def test_a_file_is_completed_and_reported(table, tmp_path):
         ("table.csv", "", "cannot be read as a table"),
         ("table.txt", "a\n1\n", "ends in .csv, .tsv, .parquet"),
         ("table.csv", "a,b\n1,\n2,\n", "'b' holds no value"),
+        ("table.csv", "a;b\n1,5;2\n2,5;\n", "the first line 'a;b' seems to be separated by ';'"),
+        ("table.tsv", "a,b\n1,2\n3,\n", "the first line 'a,b' seems to be separated by ','"),
+        ("table.csv", "a,b\n1,2,3\n4,,6\n", "more fields than its first line has names, 2"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, name, text, words):
@@ -72,6 +76,33 @@ def test_a_missing_file_and_a_bad_kind_are_refused(table, tmp_path):
         run(table, "-o", tmp_path / "out.csv", "--kind", "age")
     with pytest.raises(InputError, match="the kind must be one of"):
         run(table, "-o", tmp_path / "out.csv", "--kind", "age=ordinal")
+
+
+def test_a_file_is_read_without_a_change_of_values(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("id,zip,mass,key\n1234567890123456789,00123,1e20,18446744073709551615\n,,3e22,\n-5,90210,,7\n")
+    frame = read_table(path)
+    assert frame["id"].dtype == "Int64"
+    assert frame["id"].dropna().tolist() == [1234567890123456789, -5]
+    assert frame["zip"].dropna().tolist() == ["00123", "90210"]
+    assert frame["mass"].dropna().tolist() == [1e20, 3e22]
+    assert frame.isna().to_numpy().sum(0).tolist() == [1, 1, 1, 1]
+
+
+def test_an_empty_line_is_a_gap_if_there_is_one_column(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a\n1\n\n3\n")
+    assert read_table(path)["a"].isna().tolist() == [False, True, False]
+    path.write_text("a,b\n1,2\n\n3,4\n")
+    assert read_table(path)["a"].tolist() == [1, 3]
+
+
+def test_skipped_columns_are_copied_as_they_are_written(tmp_path):
+    written = ["1.50", "007", "NA", "", "9007199254740993"] * 4
+    path, out = tmp_path / "table.csv", tmp_path / "completed.csv"
+    path.write_text("a,kept\n" + "".join(f"{k if k % 5 else ''},{text}\n" for k, text in enumerate(written)))
+    assert run(path, "-o", out, "--skip", "kept", "--laps", 1, "--steps", 2, "--draws", 2).exit_code == 0
+    assert [line.split(",")[1] for line in out.read_text().splitlines()] == ["kept", *written]
 
 
 def test_skipped_columns_are_copied(table, tmp_path):

@@ -10,7 +10,7 @@ import pandas as pd
 from ..core.errors import InputError
 from ..files.writing import write_text
 from .assessment import assess, hide
-from .files import read_table, require_format, write_table
+from .files import read_strings, read_table, require_format, write_table
 from .imputer import DiffusionImputer
 from .report import warnings_of, write_page
 
@@ -49,9 +49,11 @@ def impute(
             f"columns to skip that {table} does not have: {unknown[:5]}; it has {list(whole.columns)[:20]}"
         )
     frame = whole.drop(columns=list(skip))
+    typed = ".parquet" in (table.suffix, out.suffix)
+    copied = whole[list(skip)] if typed or not skip else read_strings(table)[list(skip)]
 
     def write(completed: pd.DataFrame, path: Path) -> None:
-        write_table(pd.concat([completed, whole[list(skip)]], axis=1)[whole.columns], path)
+        write_table(pd.concat([completed, copied], axis=1)[whole.columns], path)
         say(str(path))
 
     seed = imputer.random_state if isinstance(imputer.random_state, int) else 0
