@@ -125,6 +125,9 @@ def test_skipped_columns_are_copied(table, tmp_path):
 def test_what_cannot_be_written_is_refused_before_the_fit(table, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="is the table itself"):
         run(table, "-o", table)
+    with pytest.raises(InputError, match=r"table-2.csv is the table itself"):
+        run(table.rename(tmp_path / "table-2.csv"), "-o", table, "--imputations", 2)
+    (tmp_path / "table-2.csv").rename(table)
     monkeypatch.setattr("diffem.tables.files.find_spec", lambda name: None)
     for given, out in ((table, "completed.parquet"), (tmp_path / "table.parquet", "completed.csv")):
         with pytest.raises(InputError, match="Parquet files need the package pyarrow"):
