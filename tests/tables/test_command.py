@@ -97,6 +97,11 @@ def test_an_empty_line_is_a_gap_if_there_is_one_column(tmp_path):
     assert read_table(path)["a"].tolist() == [1, 3]
 
 
+def test_a_seed_out_of_range_is_refused(table, tmp_path):
+    with pytest.raises(InputError, match=r"random_state, the seed: .*; got -1"):
+        run(table, "-o", tmp_path / "out.csv", "--seed", -1)
+
+
 def test_skipped_columns_are_copied_as_they_are_written(tmp_path):
     written = ["1.50", "007", "NA", "", "9007199254740993"] * 4
     path, out = tmp_path / "table.csv", tmp_path / "completed.csv"
