@@ -97,6 +97,14 @@ def test_an_empty_line_is_a_gap_if_there_is_one_column(tmp_path):
     assert read_table(path)["a"].tolist() == [1, 3]
 
 
+def test_categories_with_dollar_signs_are_reported(tmp_path):
+    path, out = tmp_path / "table.csv", tmp_path / "completed.csv"
+    path.write_text("income,x\n" + "".join(f"{('$10_{-$20', '$20+', '')[k % 3]},{k}\n" for k in range(30)))
+    assert run(path, "-o", out, "--laps", 1, "--steps", 2, "--folds", 1, "--draws", 2).exit_code == 0
+    assert set(pd.read_csv(out)["income"]) == {"$10_{-$20", "$20+"}
+    assert "data:image/png" in (tmp_path / "completed.html").read_text()
+
+
 def test_a_seed_out_of_range_is_refused(table, tmp_path):
     with pytest.raises(InputError, match=r"random_state, the seed: .*; got -1"):
         run(table, "-o", tmp_path / "out.csv", "--seed", -1)
