@@ -108,3 +108,9 @@ def test_numbers_written_with_commas_or_marks_of_gaps_are_no_categories(values, 
 @pytest.mark.parametrize("values", [["1", "2", "3+"], ["+", "-"], ["1", "2"], ["1, 2", "a"]])
 def test_strings_with_digits_or_signs_may_be_categories(values):
     assert describe(pd.Series(values, name="a", dtype=object)).kind == "categorical"
+
+
+def test_masked_values_are_refused_instead_of_being_taken_for_observed_ones():
+    with pytest.raises(InputError, match="masked values"):
+        as_frame(np.ma.array([[1.0, 2.0], [3.0, 0.0]], mask=[[False, False], [False, True]]))
+    assert as_frame(np.ma.array([[1.0, 2.0]], mask=False)).to_numpy().tolist() == [[1.0, 2.0]]
