@@ -72,6 +72,8 @@ def opened_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name:
         raise InputError(
             f"{name} cannot be read as an image: it begins like a {NAMES[kind]} file, but the rest is invalid"
         ) from None
+    except Image.DecompressionBombError:  # raised before the size is known here
+        raise InputError(f"{name} has too many pixels, the limit is {max_pixels >> 20} million") from None
     except Exception as error:  # decoders raise many kinds of exceptions, all caused by the file
         raise InputError(f"{name} cannot be read as an image, it is corrupted: {error}") from None
 
