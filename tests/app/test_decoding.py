@@ -188,6 +188,17 @@ class TestDataSets:
         with pytest.raises(InputError, match=r"x\.png has more than 8 bits per value"):
             read_images(str(tmp_path))
 
+    @pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
+    def test_sixteen_bits_of_colours_and_of_grey_with_transparency(self, kind, channels, tmp_path):
+        def chunk(name, data):
+            return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+        header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, kind, 0, 0, 0))
+        pixels = chunk(b"IDAT", zlib.compress((b"\0" + b"\xff\xff" * channels * 8) * 8))
+        (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b""))
+        with pytest.raises(InputError, match=r"x\.png has more than 8 bits per value"):
+            read_images(str(tmp_path))
+
     def test_transparency(self, tmp_path):
         Image.new("RGBA", (8, 8), (9, 9, 9, 255)).save(tmp_path / "x.png")
         assert (read_images(str(tmp_path)).pixels == 9).all()
