@@ -69,6 +69,12 @@ def test_bad_files_are_refused(tmp_path, name, text, words):
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_a_file_in_another_encoding_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "table.csv").write_bytes("größe\n1\n2\n".encode("latin-1"))
+    with pytest.raises(InputError, match="it must be saved as UTF-8 text"):
+        read_table(tmp_path / "table.csv")
+
+
 def test_a_missing_file_and_a_bad_kind_are_refused(table, tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         run(tmp_path / "none.csv", "-o", tmp_path / "out.csv")

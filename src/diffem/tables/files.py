@@ -41,6 +41,8 @@ def read_table(path: Path) -> pd.DataFrame:
         else:
             names = pd.read_csv(path, sep=_separator(path), header=None, nrows=1, dtype=str).iloc[0]
             frame = _read_text(path, names)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} cannot be read as a table: it must be saved as UTF-8 text ({error})") from None
     except (OSError, ValueError) as error:  # the errors of pandas and pyarrow about contents are ValueErrors
         raise InputError(f"{path} cannot be read as a table: {error}") from None
     duplicates = names[names.duplicated()].unique().tolist()
