@@ -160,7 +160,7 @@ class TestRefusals:
         jpeg[place : place + 4] = struct.pack(">HH", 65_500, 65_500)
         webp = b"RIFF\x1e\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00" + bytes(4) + b"\xfe\xff\xff" * 2 + bytes(8)
         for data in (bytes(jpeg), webp):
-            with pytest.raises(InputError, match="pixels"):
+            with pytest.raises(InputError, match=r"has .* pixels, the limit is 64 million"):
                 decode(data, (8, 8))
 
     def test_text_and_profiles_that_unpack_to_gigabytes(self):
@@ -185,6 +185,17 @@ class TestDataSets:
 
     def test_sixteen_bits(self, tmp_path):
         Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(tmp_path / "x.png")
+        with pytest.raises(InputError, match=r"x\.png has more than 8 bits per value"):
+            read_images(str(tmp_path))
+
+    @pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
+    def test_sixteen_bits_of_colours_and_of_grey_with_transparency(self, kind, channels, tmp_path):
+        def chunk(name, data):
+            return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+        header = chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, kind, 0, 0, 0))
+        pixels = chunk(b"IDAT", zlib.compress((b"\0" + b"\xff\xff" * channels * 8) * 8))
+        (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b""))
         with pytest.raises(InputError, match=r"x\.png has more than 8 bits per value"):
             read_images(str(tmp_path))
 

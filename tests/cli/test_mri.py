@@ -10,6 +10,8 @@ from benchmarks.undrawn import undrawn
 from diffem import Observations
 from diffem.metrics import mse
 from diffem.metrics.images import ssim
+from diffem.priors import GaussianPrior
+from diffem.priors.files import save_prior
 
 from ..command import diffem
 from ..mri.volumes import write_volume
@@ -91,6 +93,23 @@ def test_observe_posterior_export(name, channels, request, tmp_path):
     assert np.allclose(mean, u.mean(0).transpose(2, 1, 0), atol=1e-6)
     assert np.allclose(std, u.std(0, ddof=1).transpose(2, 1, 0), atol=1e-6)
     assert std.dtype == np.float32
+    assert "the values are intensities from 0 to 1" in result.stdout
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_volume_of_own_images_is_in_their_units(channels, tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    shape = (channels, 4, 5)
+    save_prior(GaussianPrior(torch.full(shape, 1000.0), torch.eye(channels * 20)), tmp_path / "prior.safetensors")
+    np.save(tmp_path / "y.npy", np.full((3, *shape), 1000.0, dtype=np.float32))
+    words = ("--sigma", 0.1, "--draws", 2)
+    for out in ("p.npz", "p.nii"):
+        result = diffem("posterior", tmp_path / "prior.safetensors", tmp_path / "y.npy", "-o", tmp_path / out, *words)
+        assert result.returncode == 0, result.stderr
+    assert "the values are in the units of x" in result.stdout
+    x = np.load(tmp_path / "p.npz")["draws"]
+    u = x[:, :, 0] if channels == 1 else x[:, :, 0] + 1j * x[:, :, 1]
+    assert np.array_equal(np.asarray(nibabel.load(tmp_path / "p_draws.nii").dataobj), u.transpose(3, 2, 1, 0))
 
 
 @pytest.mark.parametrize(("name", "channels"), [("single", 1), ("multi", 2)])

@@ -154,6 +154,23 @@ class TestSource:
         assert np.allclose(problem.reference[0], 2 * z[0] / 4095)
         assert "complex" in problem.about
 
+    def test_magnitudes_that_would_be_clipped_are_refused_or_counted(self, tmp_path):
+        pixels = np.random.default_rng(0).integers(0, 4000, (30, 16, 16)).astype(np.int16)
+        pixels[3, :4, :8] = 6000
+        options = {"path": str(tmp_path / "x.npz"), "accel": 4, "resemblance": 1.0}
+        np.savez(options["path"], images=pixels)
+        with pytest.raises(ValueError, match=r"between 0 and data\.scale, here 4095; got 0 to 6000"):
+            make_problem("mri_images", 0, options)
+        assert (
+            "0.42% of the pixels are above data.scale" in make_problem("mri_images", 0, {**options, "scale": 5e3}).about
+        )
+        assert "above data.scale" not in make_problem("mri_images", 0, {**options, "scale": 6000}).about
+        with pytest.raises(ValueError, match=r"data\.scale must be a positive number, got inf"):
+            make_problem("mri_images", 0, {**options, "scale": float("inf")})
+        np.savez(tmp_path / "standardised.npz", images=pixels / 2000 - 1)
+        with pytest.raises(ValueError, match="got -1 to 2"):
+            make_problem("mri_images", 0, {**options, "path": str(tmp_path / "standardised.npz")})
+
     def test_resized(self, tmp_path):
         path = str(folder_of_images(tmp_path / "images", count=20))
         problem = make_problem("mri_images", 0, {"path": path, "size": 12, "resemblance": 1.0})

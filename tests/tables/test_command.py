@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from diffem.cli.commands import app
 from diffem.core.errors import InputError
 from diffem.tables.assessment import gap_auc, hide
+from diffem.tables.files import read_table
 
 TABLE = """age,city,children,member
 34,Rome,0,True
@@ -55,6 +56,9 @@ def test_a_file_is_completed_and_reported(table, tmp_path):
         ("table.csv", "", "cannot be read as a table"),
         ("table.txt", "a\n1\n", "ends in .csv, .tsv, .parquet"),
         ("table.csv", "a,b\n1,\n2,\n", "'b' holds no value"),
+        ("table.csv", "a;b\n1,5;2\n2,5;\n", "the first line 'a;b' seems to be separated by ';'"),
+        ("table.tsv", "a,b\n1,2\n3,\n", "the first line 'a,b' seems to be separated by ','"),
+        ("table.csv", "a,b\n1,2,3\n4,,6\n", "more fields than its first line has names, 2"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, name, text, words):
@@ -65,6 +69,12 @@ def test_bad_files_are_refused(tmp_path, name, text, words):
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_a_file_in_another_encoding_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "table.csv").write_bytes("größe\n1\n2\n".encode("latin-1"))
+    with pytest.raises(InputError, match="it must be saved as UTF-8 text"):
+        read_table(tmp_path / "table.csv")
+
+
 def test_a_missing_file_and_a_bad_kind_are_refused(table, tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         run(tmp_path / "none.csv", "-o", tmp_path / "out.csv")
@@ -72,6 +82,46 @@ def test_a_missing_file_and_a_bad_kind_are_refused(table, tmp_path):
         run(table, "-o", tmp_path / "out.csv", "--kind", "age")
     with pytest.raises(InputError, match="the kind must be one of"):
         run(table, "-o", tmp_path / "out.csv", "--kind", "age=ordinal")
+
+
+def test_a_file_is_read_without_a_change_of_values(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("id,zip,mass,key\n1234567890123456789,00123,1e20,18446744073709551615\n,,3e22,\n-5,90210,,7\n")
+    frame = read_table(path)
+    assert frame["id"].dtype == "Int64"
+    assert frame["id"].dropna().tolist() == [1234567890123456789, -5]
+    assert frame["zip"].dropna().tolist() == ["00123", "90210"]
+    assert frame["mass"].dropna().tolist() == [1e20, 3e22]
+    assert frame.isna().to_numpy().sum(0).tolist() == [1, 1, 1, 1]
+
+
+def test_an_empty_line_is_a_gap_if_there_is_one_column(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a\n1\n\n3\n")
+    assert read_table(path)["a"].isna().tolist() == [False, True, False]
+    path.write_text("a,b\n1,2\n\n3,4\n")
+    assert read_table(path)["a"].tolist() == [1, 3]
+
+
+def test_categories_with_dollar_signs_are_reported(tmp_path):
+    path, out = tmp_path / "table.csv", tmp_path / "completed.csv"
+    path.write_text("income,x\n" + "".join(f"{('$10_{-$20', '$20+', '')[k % 3]},{k}\n" for k in range(30)))
+    assert run(path, "-o", out, "--laps", 1, "--steps", 2, "--folds", 1, "--draws", 2).exit_code == 0
+    assert set(pd.read_csv(out)["income"]) == {"$10_{-$20", "$20+"}
+    assert "data:image/png" in (tmp_path / "completed.html").read_text()
+
+
+def test_a_seed_out_of_range_is_refused(table, tmp_path):
+    with pytest.raises(InputError, match=r"random_state, the seed: .*; got -1"):
+        run(table, "-o", tmp_path / "out.csv", "--seed", -1)
+
+
+def test_skipped_columns_are_copied_as_they_are_written(tmp_path):
+    written = ["1.50", "007", "NA", "", "9007199254740993"] * 4
+    path, out = tmp_path / "table.csv", tmp_path / "completed.csv"
+    path.write_text("a,kept\n" + "".join(f"{k if k % 5 else ''},{text}\n" for k, text in enumerate(written)))
+    assert run(path, "-o", out, "--skip", "kept", "--laps", 1, "--steps", 2, "--draws", 2).exit_code == 0
+    assert [line.split(",")[1] for line in out.read_text().splitlines()] == ["kept", *written]
 
 
 def test_skipped_columns_are_copied(table, tmp_path):
@@ -94,6 +144,9 @@ def test_skipped_columns_are_copied(table, tmp_path):
 def test_what_cannot_be_written_is_refused_before_the_fit(table, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="is the table itself"):
         run(table, "-o", table)
+    with pytest.raises(InputError, match=r"table-2.csv is the table itself"):
+        run(table.rename(tmp_path / "table-2.csv"), "-o", table, "--imputations", 2)
+    (tmp_path / "table-2.csv").rename(table)
     monkeypatch.setattr("diffem.tables.files.find_spec", lambda name: None)
     for given, out in ((table, "completed.parquet"), (tmp_path / "table.parquet", "completed.csv")):
         with pytest.raises(InputError, match="Parquet files need the package pyarrow"):

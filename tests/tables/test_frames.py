@@ -1,5 +1,7 @@
 """Frames as data scientists have them: types of columns, categories and types that differ at transform, refusals."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -85,3 +87,30 @@ def test_dates_are_refused_with_what_to_do(values, words):
     with pytest.raises(InputError, match="'c' holds values of type") as error:
         describe(pd.Series(values, name="c"))
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["1,5", "2,5", "3"], "'1,5', '2,5'"),
+        (["1,234.5", "-7"], "'1,234.5'"),
+        (["3", "?", "4"], "'?'"),
+        (["3", " ", "4.5", "--"], "'', '--'"),
+    ],
+)
+def test_numbers_written_with_commas_or_marks_of_gaps_are_no_categories(values, words):
+    column = pd.Series(values, name="a", dtype=object)
+    with pytest.raises(InputError, match="column 'a' seems to hold numbers, but also " + re.escape(words)):
+        describe(column)
+    assert describe(column, "categorical").kind == "categorical"
+
+
+@pytest.mark.parametrize("values", [["1", "2", "3+"], ["+", "-"], ["1", "2"], ["1, 2", "a"]])
+def test_strings_with_digits_or_signs_may_be_categories(values):
+    assert describe(pd.Series(values, name="a", dtype=object)).kind == "categorical"
+
+
+def test_masked_values_are_refused_instead_of_being_taken_for_observed_ones():
+    with pytest.raises(InputError, match="masked values"):
+        as_frame(np.ma.array([[1.0, 2.0], [3.0, 0.0]], mask=[[False, False], [False, True]]))
+    assert as_frame(np.ma.array([[1.0, 2.0]], mask=False)).to_numpy().tolist() == [[1.0, 2.0]]

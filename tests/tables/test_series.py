@@ -115,6 +115,24 @@ def test_a_spacing_is_a_duration_or_a_number():
     assert spacing(None, [np.array([0.0, 1.0, 2.0, 9.0])]) == 1.0
 
 
+def test_times_of_different_kinds_are_refused():
+    """Nanoseconds of dates and plain numbers are no common scale: all times would lie at one point of the grid."""
+    dated, numbered = series(), series().reset_index(drop=True)
+    with pytest.raises(InputError, match="are numbers, those of the others are dates"):
+        tiny().fit([dated, numbered])
+    with pytest.raises(InputError, match="are numbers, those of the others are dates"):
+        tiny().fit(dated).transform(numbered)
+    with pytest.raises(InputError, match="every must be a number, as the times of the series are, got '1h'"):
+        tiny(every="1h").fit(numbered)
+
+
+def test_a_nested_list_is_one_series():
+    numbers = series().to_numpy()
+    imputer = tiny().fit(numbers)
+    np.testing.assert_array_equal(imputer.transform(numbers.tolist()), imputer.transform(numbers))
+    np.testing.assert_array_equal(imputer.sample_posterior(numbers.tolist(), 2), imputer.sample_posterior(numbers, 2))
+
+
 def test_every_point_is_taken_from_the_window_whose_middle_is_nearest():
     grid = Grid(np.arange(1000, dtype=np.float32)[None], np.arange(1000))
     windows, firsts = grid.windows(10, 3)

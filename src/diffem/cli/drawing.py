@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..observations import Observations
-    from ..runs.recipe import EStep
+    from ..runs.recipe import EStep, Recipe
 
 ITERATIONS = 3  # smallest default of --iterations; E-steps may use fewer to save time
 
@@ -132,7 +132,10 @@ def posterior(
     if out.suffix == ".png":
         write_bytes(out, pictures.posterior(obs.backprojected().numpy(), x.numpy()))
     else:
-        write_posterior(out, x, chi2)
+        intensities = _has_intensities(run)
+        write_posterior(out, x, chi2, intensities)
+        if out.suffix != ".npz":
+            typer.echo("the values are intensities from 0 to 1" if intensities else "the values are in the units of x")
     typer.echo(out)
 
 
@@ -190,14 +193,26 @@ def methods_with_iterations() -> list[str]:
 
 def _drawing(run: Path) -> EStep:
     """Options of the E-step of the run, or of the run that an export came from; otherwise the defaults."""
-    from ..em import exports as hub
     from ..runs.recipe import EStep
+
+    recipe = _recipe(run)
+    return EStep.model_validate({}) if recipe is None else recipe.drawing
+
+
+def _has_intensities(run: Path) -> bool:
+    """Whether x has the scale of the MRI data sources; own data have their own units."""
+    recipe = _recipe(run)
+    return recipe is not None and recipe.data.source in ("fastmri", "mri_images")
+
+
+def _recipe(run: Path) -> Recipe | None:
+    """The recipe of the run, or of the run that an export came from, if it is known."""
+    from ..em import exports as hub
     from ..runs.rundir import RunDir
 
     if hub.is_export(run):
-        recipe = hub.kept_recipe(hub.read_card(run))
-        return EStep.model_validate({}) if recipe is None else recipe.drawing
-    return RunDir(run).recipe().drawing if run.is_dir() else EStep.model_validate({})
+        return hub.kept_recipe(hub.read_card(run))
+    return RunDir(run).recipe() if run.is_dir() else None
 
 
 def register(app: typer.Typer) -> None:

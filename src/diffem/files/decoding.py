@@ -72,6 +72,8 @@ def opened_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name:
         raise InputError(
             f"{name} cannot be read as an image: it begins like a {NAMES[kind]} file, but the rest is invalid"
         ) from None
+    except Image.DecompressionBombError:  # raised before the size is known here
+        raise InputError(f"{name} has too many pixels, the limit is {max_pixels >> 20} million") from None
     except Exception as error:  # decoders raise many kinds of exceptions, all caused by the file
         raise InputError(f"{name} cannot be read as an image, it is corrupted: {error}") from None
 
@@ -80,9 +82,11 @@ def require_plain_grey(image: Image, name: str) -> None:
     """Reject pictures that would lose information in the conversion to 8-bit grey.
 
     Raises:
-        InputError: If the picture has values of more than 8 bits, which would be clipped, or transparency.
+        InputError: If the picture has values of more than 8 bits, which would be clipped or rounded, or transparency.
     """
-    if image.mode.startswith(("I", "F")):
+    # Pillow reads colours and grey with transparency of 16 bits as modes of 8 bits
+    deep = any("16" in str(part.args) for part in getattr(image, "tile", ()))
+    if deep or image.mode.startswith(("I", "F")):
         raise InputError(
             f"{name} has more than 8 bits per value; save it with 8 bits, or put the values into an .npz array 'images'"
         )

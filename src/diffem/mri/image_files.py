@@ -6,6 +6,7 @@ import bz2
 import gzip
 import hashlib
 import io
+import math
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class ImageSet:
     def unit(self, scale: float | None) -> float:
         """The pixel value that corresponds to 1: `scale`, or a default that depends on the type of the pixels."""
         if scale is not None:
-            if not (isinstance(scale, int | float) and scale > 0):
+            if not (isinstance(scale, int | float) and 0 < scale < math.inf):
                 raise InputError(f"data.scale must be a positive number, got {scale!r}")
             return float(scale)
         if self.pixels.dtype == np.uint8:
@@ -57,6 +58,21 @@ class ImageSet:
             return 4095.0  # scanners store twelve bits
         magnitude = np.hypot(self.pixels[:, 0], self.pixels[:, 1]) if self.complex else self.pixels
         return float(magnitude.max()) or 1.0
+
+    def clipped(self, scale: float | None) -> float:
+        """The fraction of magnitudes above the unit, which samples do not distinguish; complex images are not clipped.
+
+        Raises:
+            InputError: If magnitudes are negative, or some are above the unit and `scale` is not given.
+        """
+        if self.complex:
+            return 0.0
+        one, low, high = self.unit(scale), float(self.pixels.min()), float(self.pixels.max())
+        if low < 0 or (scale is None and high > one):
+            raise InputError(
+                f"data.path: magnitude images must lie between 0 and data.scale, here {one:g}; got {low:g} to {high:g}"
+            )
+        return float((self.pixels > one).mean())
 
     def digest(self) -> str:
         """SHA-256 of the pixels, in hexadecimal."""

@@ -59,8 +59,8 @@ def mri_images(
         heldout: Fraction of each folder that is held out, at its end.
         gap: Number of slices before it that belong to neither part.
         resemblance: Training slices whose correlation with a held-out slice exceeds this are left out.
-        scale: Pixel value that corresponds to u = 1. Default: 255 for bytes, 4095 for 16-bit integers, the largest
-            magnitude for floating point.
+        scale: Pixel value that corresponds to u = 1. Default: 255 for bytes, 4095 for signed 16-bit integers, the
+            largest magnitude otherwise. Larger magnitudes are clipped if it is given, otherwise refused.
         cache: See `fastmri`.
 
     Raises:
@@ -80,7 +80,7 @@ def mri_images(
                 f"data.n must be from 1 to {len(chosen)}, the number of slices of part {part!r}, got {n!r}"
             )
         chosen = chosen[(torch.arange(n) * len(chosen)) // n]
-    one = images.unit(scale)
+    one, clipped = images.unit(scale), images.clipped(scale)
 
     def parts() -> Iterator[Slices]:
         for rows in chosen.split(CHUNK):
@@ -96,6 +96,8 @@ def mri_images(
     kspace = cache_kspace(parts(), images.complex, len(chosen) * height * width * 8, cache, made_from)
     kind = "complex" if images.complex else "magnitude"
     about = f"{len(chosen)} slices ({part}) of {height}×{width}, {kind}, R = {accel:g}, noise {sigma:g}; {division}"
+    if clipped:
+        about += f"; {clipped:.2%} of the pixels are above data.scale and are clipped"
     return Problem(kspace.observations(), kspace.reference, about=about)
 
 

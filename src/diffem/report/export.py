@@ -34,19 +34,24 @@ def require_volume(path: Path, event: tuple[int, ...]) -> None:
         raise InputError(f"writing {path.name} needs nibabel: pip install 'diffem[mri]', or export .npz")
 
 
-def to_volume(x: Tensor) -> np.ndarray:
+def to_volume(x: Tensor, intensities: bool = True) -> np.ndarray:
     """Convert slices to a volume in the axis order of NIfTI: columns, rows, slices, draws.
 
     Args:
         x: `(n, 1 or 2, H, W)`, slices, or `(k, n, 1 or 2, H, W)`, k draws of n slices.
+        intensities: Whether x has the scale of the MRI data sources and is converted to intensities.
 
     Returns:
-        `(W, H, n)` or `(W, H, n, k)`. Magnitudes in [0, 1], or complex numbers of magnitude up to 1.
+        `(W, H, n)` or `(W, H, n, k)`. Magnitudes in [0, 1], or complex numbers of magnitude up to 1; in the units of x
+        if they are not converted.
     """
     if x.ndim not in (4, 5) or x.shape[-3] not in (1, 2):
         raise InputError(f"a volume needs image slices (n, 1 or 2, H, W), got samples of shape {tuple(x.shape)}")
     array = x.numpy()
-    values = (array[..., 0, :, :] + 1j * array[..., 1, :, :]) / 2 if x.shape[-3] == 2 else (array[..., 0, :, :] + 2) / 4
+    complex = x.shape[-3] == 2
+    values = array[..., 0, :, :] + 1j * array[..., 1, :, :] if complex else array[..., 0, :, :]
+    if intensities:
+        values = values / 2 if complex else (values + 2) / 4
     volume = np.moveaxis(values, (-1, -2), (0, 1)) if values.ndim == 3 else values.transpose(3, 2, 1, 0)
     return np.ascontiguousarray(volume, dtype=np.complex64 if np.iscomplexobj(volume) else np.float32)
 
@@ -76,7 +81,7 @@ def write_nifti(path: Path, volume: np.ndarray, voxel: tuple[float, float, float
     write_bytes(path, data)
 
 
-def write_posterior(path: Path, draws: Tensor, chi2: Tensor) -> None:
+def write_posterior(path: Path, draws: Tensor, chi2: Tensor, intensities: bool = True) -> None:
     """Write posterior draws with their mean and standard deviation.
 
     An `.npz` file contains all arrays. For NIfTI, `path` is the mean, and files with `_std` and `_draws` in their names
@@ -86,6 +91,7 @@ def write_posterior(path: Path, draws: Tensor, chi2: Tensor) -> None:
         path: A file that ends in `.npz`, `.nii` or `.nii.gz`.
         draws: `(k, n, *event)`.
         chi2: `(k, n)`. Squared residual of each draw per measured value.
+        intensities: Whether the values of a volume are converted to intensities; see `to_volume`.
     """
     if path.suffix == ".npz":
         std = {"std": draws.std(0)} if len(draws) > 1 else {}
@@ -95,7 +101,7 @@ def write_posterior(path: Path, draws: Tensor, chi2: Tensor) -> None:
     suffix = path.name[len(stem) :]
     if suffix not in (".nii", ".nii.gz"):
         raise InputError(f"--out must end in .npz, .nii, .nii.gz or .png, got {path}")
-    volumes = to_volume(draws)
+    volumes = to_volume(draws, intensities)
     write_nifti(path, volumes.mean(-1))
     if len(draws) > 1:
         deviations = np.abs(volumes - volumes.mean(-1, keepdims=True))

@@ -48,7 +48,10 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 require_count(name, getattr(self, name))
         if self.estimate not in ("mean", "median"):
             raise InputError(f"estimate must be 'mean' or 'median', got {self.estimate!r}")
-        random = check_random_state(self.random_state)
+        try:
+            random = check_random_state(self.random_state)
+        except ValueError as error:
+            raise InputError(f"random_state, the seed: {error}; got {self.random_state!r}") from None
         self.seed_ = int(random.randint(1 << 31))
         return random
 

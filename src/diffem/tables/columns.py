@@ -17,6 +17,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 FEW = 20  # number of categories that every column may have
 MANY = 256  # largest number of categories of a column that the user has not named as categorical
 MOST = 4096  # largest number of categories
+COMMAS = r"[+-]?\d+(,\d+)+(\.\d*)?"  # numbers with decimal commas or separators of thousands
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ def _kind(observed: pd.Series, round_integers: bool) -> str:
         return "categorical"
     if types.is_object_dtype(dtype) or types.is_string_dtype(dtype):
         inferred = pd.api.types.infer_dtype(observed, skipna=True)
+        if inferred == "string":
+            _require_no_altered_numbers(observed)
         if inferred in ("string", "mixed", "mixed-integer", "bytes"):
             return "categorical"
         if inferred == "boolean":
@@ -107,6 +110,22 @@ def _kind(observed: pd.Series, round_integers: bool) -> str:
         return "integer"
     whole = round_integers and bool((_as_floats(observed, "numeric") % 1 == 0).all())
     return "integer" if whole else "numeric"
+
+
+def _require_no_altered_numbers(observed: pd.Series) -> None:
+    """Raise InputError for strings that are numbers except for commas (`1,5`) and marks of gaps (`?`)."""
+    different = pd.Series(observed.unique()).str.strip()
+    other = different[pd.to_numeric(different, errors="coerce").isna()]
+    commas = other[other.str.fullmatch(COMMAS)]
+    marks = other[other.str.fullmatch(r"\W*")]
+    if len(commas) + len(marks) < len(other) or other.empty or len(marks) == len(different):
+        return
+    examples = ", ".join(map(repr, (*commas[:2], *marks[:2])))
+    raise InputError(
+        f"column {observed.name!r} seems to hold numbers, but also {examples}. A number has a decimal point and no "
+        f"other separator, and a missing value is NaN or an empty field. If it holds categories, name it: "
+        f"columns={{{observed.name!r}: 'categorical'}} (--kind {observed.name}=categorical)"
+    )
 
 
 def _unsupported(name: Hashable, found: str) -> InputError:

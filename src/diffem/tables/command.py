@@ -10,7 +10,7 @@ import pandas as pd
 from ..core.errors import InputError
 from ..files.writing import write_text
 from .assessment import assess, hide
-from .files import read_table, require_format, write_table
+from .files import read_strings, read_table, require_format, write_table
 from .imputer import DiffusionImputer
 from .report import warnings_of, write_page
 
@@ -37,11 +37,16 @@ def impute(
         say: Prints a line.
 
     Raises:
-        InputError: If a file cannot be read or written, `out` is the table itself, or a column to skip does not exist.
+        InputError: If a file cannot be read or written, would replace the table itself, or a column to skip does not
+            exist.
     """
     require_format(out)
-    if out.resolve() == table.resolve():
-        raise InputError(f"{out} is the table itself: its gaps would be lost; give the completed table another name")
+    drawn = [out.with_name(f"{out.stem}-{number}{out.suffix}") for number in range(1, imputations + 1)]
+    for path in (out, *drawn):
+        if path.resolve() == table.resolve():
+            raise InputError(
+                f"{path} is the table itself: its gaps would be lost; give the completed table another name"
+            )
     whole = read_table(table)
     unknown = [name for name in skip if name not in whole.columns]
     if unknown:
@@ -49,9 +54,11 @@ def impute(
             f"columns to skip that {table} does not have: {unknown[:5]}; it has {list(whole.columns)[:20]}"
         )
     frame = whole.drop(columns=list(skip))
+    typed = ".parquet" in (table.suffix, out.suffix)
+    copied = whole[list(skip)] if typed or not skip else read_strings(table)[list(skip)]
 
     def write(completed: pd.DataFrame, path: Path) -> None:
-        write_table(pd.concat([completed, whole[list(skip)]], axis=1)[whole.columns], path)
+        write_table(pd.concat([completed, copied], axis=1)[whole.columns], path)
         say(str(path))
 
     seed = imputer.random_state if isinstance(imputer.random_state, int) else 0
@@ -59,12 +66,12 @@ def impute(
     say(f"{table}: {len(frame)} rows, {len(frame.columns)} columns, {frame.isna().to_numpy().mean():.1%} missing")
     imputer.fit(frame.mask(hidden))
     write(imputer.transform(frame), out)
-    for number, completed in enumerate(imputer.sample_posterior(frame, imputations) if imputations else [], 1):
-        write(completed, out.with_name(f"{out.stem}-{number}{out.suffix}"))
+    for completed, path in zip(imputer.sample_posterior(frame, imputations) if drawn else [], drawn, strict=True):
+        write(completed, path)
     found = assess(imputer, frame, hidden, imputer.draws, seed)
-    drawn = imputer.sample_posterior(frame, 1)[0]
+    example = imputer.sample_posterior(frame, 1)[0]
     calibrated = imputer.model_.held_out is not None
-    write_text(report, write_page(table.name, frame, drawn, imputer.encoding_.columns, found, calibrated))
+    write_text(report, write_page(table.name, frame, example, imputer.encoding_.columns, found, calibrated))
     for text in warnings_of(found):
         say(f"warning: {text}")
     say(str(report))

@@ -21,8 +21,11 @@ def as_frame(X: Any, least_rows: int = 1) -> pd.DataFrame:
         least_rows: The smallest accepted number of rows.
 
     Raises:
-        InputError: If the table has infinite or complex numbers, sparse columns or duplicate names, or is too small.
+        InputError: If the table has infinite or complex numbers, masked values, sparse columns or duplicate names, or
+            is too small.
     """
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):  # the mask would be lost
+        raise InputError("the table has masked values: convert it with X.filled(np.nan); a missing value is NaN")
     if not isinstance(X, pd.DataFrame):
         array = check_array(X, dtype=None, ensure_all_finite=False, ensure_min_samples=least_rows)
         X = pd.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])

@@ -116,4 +116,5 @@ def _bars(axis: Any, observed: np.ndarray, imputed: np.ndarray, values: np.ndarr
     for some, colour, shift in ((observed, MUTED, -0.2), (imputed, ACCENT, 0.2)):
         axis.bar(places + shift, (some[:, None] == values).sum(0) / max(1, len(some)), width=0.4, color=colour)
     crowded = sum(map(len, labels)) > LETTERS
-    axis.set_xticks(places, labels, rotation=30 if crowded else 0, ha="right" if crowded else "center")
+    turned = {"rotation": 30 if crowded else 0, "ha": "right" if crowded else "center"}
+    axis.set_xticks(places, labels, parse_math=False, **turned)  # a category may contain dollar signs

@@ -22,7 +22,7 @@ from .frames import as_frame, filled, like
 from .gaps import RARE
 from .predictions import Predictions, predict
 from .recipe import default_recipe
-from .windows import Grid, spacing, times_of
+from .windows import Grid, clock_of, require_clock, spacing, times_of
 
 LAPS = 8
 COVERED = 4  # number of training windows that contain a point
@@ -52,6 +52,7 @@ class SeriesImputer(Imputer):
     every: Any = None
 
     every_: float = field(init=False)
+    clock_: str = field(init=False)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from one or several series; y is not used."""
@@ -61,8 +62,10 @@ class SeriesImputer(Imputer):
         validate_data(self, _listed(X)[0], reset=True, skip_check_array=True)
         if any(list(frame.columns) != list(frames[0].columns) for frame in frames):
             raise InputError("all series must have the same channels, in the same order")
-        times = [times_of(frame) for frame in frames]
-        self.every_ = spacing(self.every, times)
+        times, self.clock_ = [times_of(frame) for frame in frames], clock_of(frames[0])
+        for frame in frames:
+            require_clock(frame, self.clock_)
+        self.every_ = spacing(self.every, times, self.clock_)
         whole = pd.concat(frames, ignore_index=True)
         self.encoding_ = Encoding(whole, dict.fromkeys(whole.columns, "numeric"))
         if self.encoding_.size < len(whole.columns):
@@ -86,7 +89,7 @@ class SeriesImputer(Imputer):
         for series in _listed(X):
             frame, found = self._predictions(series, int(self.draws))
             done.append(like(_completed(frame, [p.estimate(self.estimate) for p in found]), series))
-        return done if isinstance(X, list) else done[0]
+        return done if _is_several(X) else done[0]
 
     def sample_posterior(self, X: Any, n_imputations: int | None = None) -> list[Any]:
         """Return several completed versions of X, whose gaps are filled with different draws."""
@@ -96,14 +99,16 @@ class SeriesImputer(Imputer):
             frame, found = self._predictions(series, self._draws_for(count))
             for i, kept in enumerate(done):
                 kept.append(like(_completed(frame, [p.draws[i] for p in found]), series))
-        return done if isinstance(X, list) else [kept[0] for kept in done]
+        return done if _is_several(X) else [kept[0] for kept in done]
 
     def _predictions(self, series: Any, draws: int) -> tuple[pd.DataFrame, list[Predictions]]:
         """Return the series `(n, channels)`, and predictions of all values of each channel."""
         check_is_fitted(self, "model_")
         frame = as_frame(series)
         validate_data(self, series, reset=False, skip_check_array=True)
-        grid = Grid.of(self.encoding_.encode(frame), times_of(frame), self.every_)
+        times = times_of(frame)
+        require_clock(frame, self.clock_)
+        grid = Grid.of(self.encoding_.encode(frame), times, self.every_)
         windows, firsts = grid.windows(int(self.window), max(1, int(self.window) // 2))
         drawn = self.model_.draw(windows, draws, steps=int(self.sampling_steps), seed=self.seed_)
         drawn = Draws(*(grid.joined(part, firsts)[..., grid.places, :] for part in (drawn.x, drawn.mean)))
@@ -114,7 +119,12 @@ class SeriesImputer(Imputer):
 def _listed(X: Any) -> list[Any]:
     if isinstance(X, list) and not X:
         raise InputError("a list of series must hold at least one")
-    return X if isinstance(X, list) and all(isinstance(series, pd.DataFrame | np.ndarray) for series in X) else [X]
+    return X if _is_several(X) else [X]
+
+
+def _is_several(X: Any) -> bool:
+    """Whether X is a list of series; a nested list of numbers is one series."""
+    return isinstance(X, list) and all(isinstance(series, pd.DataFrame | np.ndarray) for series in X)
 
 
 def _completed(frame: pd.DataFrame, values: Sequence[np.ndarray]) -> pd.DataFrame:

@@ -36,13 +36,28 @@ def times_of(frame: pd.DataFrame) -> np.ndarray:
     return times
 
 
-def spacing(every: Any, times: list[np.ndarray]) -> float:
+def clock_of(frame: pd.DataFrame) -> str:
+    """The kind of the times of a series: dates, durations or numbers; their units differ."""
+    kinds = {pd.DatetimeIndex: "dates", pd.TimedeltaIndex: "durations"}
+    return next((name for kind, name in kinds.items() if isinstance(frame.index, kind)), "numbers")
+
+
+def require_clock(frame: pd.DataFrame, clock: str) -> None:
+    """Raise InputError unless the times of a series are of the kind `clock`."""
+    if clock_of(frame) != clock:
+        raise InputError(f"the times of a series, its index, are {clock_of(frame)}, those of the others are {clock}")
+
+
+def spacing(every: Any, times: list[np.ndarray], clock: str = "dates") -> float:
     """The spacing of the grid.
 
     Args:
         every: A positive number, or for dates a duration such as `"1h"`; None for the median difference of the times.
         times: The times of all series, at least two each.
+        clock: The kind of the times, as `clock_of` returns it.
     """
+    if isinstance(every, str | timedelta) and clock == "numbers":
+        raise InputError(f"every must be a number, as the times of the series are, got {every!r}")
     if every is None:
         return float(np.median(np.concatenate([np.diff(t) for t in times])))
     try:
