@@ -189,7 +189,15 @@ class GaussianPrior(Prior):
         together = working_bytes(residual.device) // (8 * 8 * max(1, int(selected.sum(1).max())) ** 2)
         for rows in torch.arange(len(obs), device=residual.device).split(max(1, together)):
             blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])
-            u = blocks.spread(blocks.solve(blocks.take(residual[rows].flatten(1))), len(matrix))
+            try:
+                solved = blocks.solve(blocks.take(residual[rows].flatten(1)))
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                sigma = float(variances[selected].min()) ** 0.5
+                raise InputError(
+                    f"the noise of these observations is too small beside the signal: with sigma {sigma:.1e} the "
+                    "covariance of their measured values is singular in float64"
+                ) from None
+            u = blocks.spread(solved, len(matrix))
             gain.append(u @ matrix)
         return torch.cat(gain).reshape(residual.shape)
 
