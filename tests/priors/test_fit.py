@@ -208,3 +208,15 @@ def test_noise_that_float64_cannot_resolve_beside_the_signal_is_refused():
         priors.GaussianPrior(torch.zeros(80, dtype=torch.float64), cov).posterior(obs).sample(seed=0)
     with pytest.raises(InputError, match="too small beside the signal"):
         priors.fit_gaussian(obs, rounds=40)
+
+
+def test_the_low_rank_fit_of_few_dense_observations_has_exact_moments():
+    # traces estimated with random signs are far off for few observations: the likelihood fell, and the fit ended
+    generator = torch.Generator().manual_seed(2)
+    matrix = torch.randn(20, 3, 5, generator=generator, dtype=torch.float64)
+    x = torch.randn(20, 5, generator=generator, dtype=torch.float64) * torch.tensor([2.0, 1, 1, 0.5, 0.5]) + 3
+    y = (matrix @ x.unsqueeze(-1)).squeeze(-1) + 0.2 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    history = rounds.FitHistory()
+    priors.fit_gaussian(Observations(y, operators.Dense(matrix), sigma=0.2), rank=2, rounds=60, history=history)
+    steps = torch.tensor(history.log_likelihood, dtype=torch.float64).diff()
+    assert (steps > -1e-9).all()  # the tolerance of the solves
