@@ -84,3 +84,13 @@ def test_errors_of_images():
     x[:, 0, 1] = 2.0
     assert metrics.mse_unmeasured(x, truth, obs) == pytest.approx(2.0)
     assert float(metrics.psnr(truth + 0.4, truth)[0]) == pytest.approx(20.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(("n", "m"), [(5, 3), (7, 20), (100, 99)])
+@pytest.mark.parametrize("p", [1, 2])
+def test_sets_of_different_sizes_have_the_distance_of_their_copies(n, m, p):
+    # m copies of one set and n of the other are two sets of equal size and of the same distributions
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(k, 3, generator=generator, dtype=torch.float64) for k in (n, m))
+    expected = metrics.sliced_wasserstein(x.repeat(m, 1), y.repeat(n, 1), p=p, slices=70)
+    assert metrics.sliced_wasserstein(x, y, p=p, slices=70) == pytest.approx(expected, rel=1e-12)

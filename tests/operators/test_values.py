@@ -83,6 +83,27 @@ def test_stack_and_compose_take_nan_where_a_part_does_not_measure():
     assert obs.counts().tolist() == [1]
 
 
+def test_what_a_composition_measures_does_not_depend_on_brackets():
+    crop, mask = operators.Crop((2, 4), (4, 6)), operators.Mask(torch.rand(3, 4, 6) < 0.5)
+    mean, other = operators.Downsample(2, "mean"), operators.Mask(torch.rand(3, 2, 4) < 0.7)
+    flat = operators.Compose(mean, other, crop, mask)
+    y = flat(torch.randn(3, 4, 6))
+    assert not flat.measured(y).all()
+    for A in (mean @ other @ crop @ mask, mean @ (other @ (crop @ mask)), (mean @ other) @ (crop @ mask)):
+        assert torch.equal(A.measured(y), flat.measured(y))
+
+
+@pytest.mark.parametrize("x_shape", [None, (4, 6)])
+def test_a_stack_measures_what_an_earlier_mask_leaves_to_its_parts(x_shape):
+    mask = torch.rand(3, 4, 6) < 0.5
+    parts = operators.Crop((2, 4), (4, 6), 0, 0), operators.Crop((2, 4), (4, 6), 2, 2)
+    A = operators.Compose(operators.Stack(*parts, x_shape=x_shape), operators.Mask(mask))
+    y = A(torch.randn(3, 4, 6))
+    expected = torch.stack([mask[:, :2, :4], mask[:, 2:, 2:]], 1).reshape(y.shape)
+    assert torch.equal(A.measured(y), expected)
+    assert torch.equal(Observations(y, A, sigma=1.0).counts(), expected.flatten(1).sum(1))
+
+
 def test_a_function_with_float32_constants_is_checked_in_float32():
     """Errors of rounding are not errors of the function; those of an affine function are larger."""
     psf = torch.rand(3, 3)

@@ -242,3 +242,19 @@ def test_noise_of_every_entry_is_solved_for_all_observations_at_once():
     mean, D = prior.mean.flatten(), torch.diag(variances.flatten())
     expected = mean + (y.flatten(1) - mean) @ torch.linalg.inv(cov + D) @ cov
     torch.testing.assert_close(prior.posterior_mean(obs).flatten(1), expected, rtol=1e-9, atol=1e-10)
+
+
+def test_noise_of_nine_orders_of_magnitude_leaves_precise_values_exact():
+    # two measurements of each entry, and a prior in float32: a residual that is small beside the noisiest values was
+    # hundreds of standard deviations of the most precise ones
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 6, generator=generator, dtype=torch.float64)
+    sigma = 10 ** (9 * torch.rand(5, 2, 6, generator=generator, dtype=torch.float64) - 6)
+    y = (x.unsqueeze(1) + sigma * torch.randn(5, 2, 6, generator=generator, dtype=torch.float64)).float()
+    A = operators.Stack(operators.Identity(), operators.Identity())
+    prior = priors.GaussianPrior(torch.zeros(6), Diagonal(torch.ones(6)))
+    mean = prior.posterior(Observations(y, A, sigma=sigma)).mean().double()
+    precision = 1 + (sigma**-2).sum(1)
+    expected = (y.double() / sigma**2).sum(1) / precision
+    # rounding of the result and of the variances to float32, and the tolerance of the solve
+    assert ((mean - expected).abs() < 0.02 * precision.rsqrt() + 1e-7 * expected.abs()).all()

@@ -60,6 +60,13 @@ def test_exact_draws_against_importance_sampling():
     assert ((x.mean(0) - mean).abs() < 5 * standard_error).all()
 
 
+def test_an_exact_draw_does_not_depend_on_the_other_observations():
+    posterior = mixture().posterior(observations(4), method="exact")
+    draws = posterior.exact_sample(3, seed=1)
+    # a batch of another size rounds its matrix products differently
+    assert torch.allclose(posterior[:2].exact_sample(5, seed=1)[:3], draws[:, :2], rtol=0, atol=1e-12)
+
+
 def test_diffusion_with_the_exact_denoiser_reaches_the_exact_posterior():
     prior, obs = mixture(), observations()
     posterior = prior.posterior(obs, method="exact")

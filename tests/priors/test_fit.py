@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
+from diffem.core.errors import InputError
 from diffem.linalg import DenseCovariance
 from diffem.priors import rounds
 
@@ -181,3 +182,41 @@ def test_bad_input():
     big = Observations(torch.zeros(1, 80, 80), operators.Identity(), sigma=1.0)
     with pytest.raises(ValueError, match=r"6400 numbers.*rank"):
         priors.fit_gaussian(big)
+
+
+def precise(noise, size=80, rank=5, n=40):
+    """Masked observations of samples of low rank with little noise, and the covariance of the samples."""
+    generator = torch.Generator().manual_seed(0)
+    U = torch.randn(size, rank, generator=generator, dtype=torch.float64)
+    x = torch.randn(n, rank, generator=generator, dtype=torch.float64) @ U.T
+    y = x + noise * torch.randn(n, size, generator=generator, dtype=torch.float64)
+    mask = torch.rand(n, size, generator=generator) < 0.9
+    return Observations(torch.where(mask, y, 0), operators.Mask(mask), sigma=noise), U @ U.T
+
+
+def test_posteriors_of_a_singular_covariance_with_little_noise_fit_their_observations():
+    # draws of the right posterior have chi2 about 1 per value, (80 − 5)/80 of it from values that x cannot follow;
+    # the covariance of the measured values is singular to 1e-9, and its factor could not be computed
+    obs, cov = precise(1e-4)
+    draws = priors.GaussianPrior(torch.zeros(80, dtype=torch.float64), cov).posterior(obs).sample(seed=0)
+    assert abs(float(obs.chi2(draws).mean()) - 1) < 5 * math.sqrt(2 / obs.counts().sum())
+
+
+def test_noise_that_float64_cannot_resolve_beside_the_signal_is_refused():
+    obs, cov = precise(1e-7)
+    with pytest.raises(InputError, match="too small beside the signal"):
+        priors.GaussianPrior(torch.zeros(80, dtype=torch.float64), cov).posterior(obs).sample(seed=0)
+    with pytest.raises(InputError, match="too small beside the signal"):
+        priors.fit_gaussian(obs, rounds=40)
+
+
+def test_the_low_rank_fit_of_few_dense_observations_has_exact_moments():
+    # traces estimated with random signs are far off for few observations: the likelihood fell, and the fit ended
+    generator = torch.Generator().manual_seed(2)
+    matrix = torch.randn(20, 3, 5, generator=generator, dtype=torch.float64)
+    x = torch.randn(20, 5, generator=generator, dtype=torch.float64) * torch.tensor([2.0, 1, 1, 0.5, 0.5]) + 3
+    y = (matrix @ x.unsqueeze(-1)).squeeze(-1) + 0.2 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    history = rounds.FitHistory()
+    priors.fit_gaussian(Observations(y, operators.Dense(matrix), sigma=0.2), rank=2, rounds=60, history=history)
+    steps = torch.tensor(history.log_likelihood, dtype=torch.float64).diff()
+    assert (steps > -1e-9).all()  # the tolerance of the solves

@@ -67,6 +67,18 @@ def test_mixture_covariance_is_the_jacobian():
             )
 
 
+def test_a_mixture_far_from_the_origin_is_the_same_mixture_moved():
+    generator = torch.Generator().manual_seed(0)
+    weights, stds = torch.tensor([0.2, 0.3, 0.5]).double(), torch.tensor([0.01, 0.1, 0.3]).double()
+    means = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    x_t = means[[0, 1, 2, 0, 1, 2]] + 0.05 * torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    here = priors.MixturePrior(weights, means, stds)
+    far = priors.MixturePrior(weights, means + 2**26, stds)
+    for sigma in (1e-3, 1e-2, 0.1, 1.0):
+        # float64 resolves 1.5e-8 at 2²⁶
+        assert torch.allclose(far(x_t + 2**26, sigma) - 2**26, here(x_t, sigma), rtol=0, atol=1e-6)
+
+
 def test_moments_of_exact_draws():
     prior, n = mixture(), 200_000
     x = prior.exact_sample(torch.rand(n), torch.randn(n, *EVENT, dtype=torch.float64)).flatten(1)

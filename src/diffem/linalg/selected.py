@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 PIVOT = 64
+CORRECTIONS = 3  # of a solution by its residual
+NEGLIGIBLE = 1e-2  # largest last correction, relative to the solution; Σu then has an error below the noise
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,27 @@ class SelectedBlocks:
         inverse.diagonal(dim1=-2, dim2=-1).sub_((~self.inside).to(inverse.dtype))
         return inverse, logdet
 
-    def solve(self, v: Tensor) -> Tensor:
-        """K⁻¹v, `(n, m)`."""
-        inverse, _ = self.inverse()
-        return (inverse @ v.unsqueeze(-1)).squeeze(-1)
+    def solve(self, v: Tensor, inverse: Tensor | None = None) -> Tensor:
+        """K⁻¹v, `(n, m)`, as accurate as a Cholesky solve.
+
+        A product with K⁻¹ alone would not be: if the noise is 1e-6 of the signal, it is wrong by hundreds of noise
+        levels. Corrections by the residual remove that error.
+
+        Args:
+            inverse: K⁻¹ of `inverse`. Default: it is computed.
+
+        Raises:
+            LinAlgError: If the corrections do not vanish: K is singular in its precision.
+        """
+        inverse = self.inverse()[0] if inverse is None else inverse
+        v = v.unsqueeze(-1)
+        u, correction = torch.zeros_like(v), inverse @ v
+        for _ in range(CORRECTIONS):
+            u = u + correction
+            correction = inverse @ (v - self.matrices @ u)
+        if (correction.norm(dim=1) > NEGLIGIBLE * u.norm(dim=1)).any():
+            raise torch.linalg.LinAlgError("the blocks of the covariance are singular")  # type: ignore[attr-defined]
+        return (u + correction).squeeze(-1)
 
     def add_to(self, total: Tensor, blocks: Tensor) -> None:
         """Add blocks `(n, m, m)` into `total` `(N, N)` at their entries."""
@@ -86,12 +105,12 @@ def inverse_and_logdet(K: Tensor) -> tuple[Tensor, Tensor]:
         logdet += 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         eye = torch.eye(chol.shape[-1], dtype=K.dtype, device=K.device)
         half = torch.linalg.solve_triangular(chol, eye, upper=False)
-        pivot = half.mT @ half
-        columns = K[:, :, rows].clone()
-        scaled = columns @ pivot
-        # K_ij − K_ip P⁻¹ K_pj everywhere; the rows and columns of the pivot become ±P⁻¹ times what they were
-        K.baddbmm_(scaled, columns.mT, alpha=-1)
+        white = half @ K[:, rows, :]
+        # K_ij − K_ip P⁻¹ K_pj everywhere, as a square: with the factor P⁻¹ itself, its rounding errors would make the
+        # remaining rows indefinite. The rows and columns of the pivot become ±P⁻¹ times what they were.
+        K.baddbmm_(white.mT, white, alpha=-1)
+        scaled = white.mT @ half
         K[:, :, rows] = scaled
         K[:, rows, :] = scaled.mT
-        K[:, rows, rows] = -pivot
+        K[:, rows, rows] = -half.mT @ half
     return K.neg_(), logdet

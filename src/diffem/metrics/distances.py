@@ -34,23 +34,27 @@ def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 @in_own_modes
 def sliced_wasserstein(x: Tensor, y: Tensor, *, p: int = 1, slices: int = 1000, seed: int = 0) -> float:
-    """Sliced Wasserstein distance: (mean over random directions of W_p^p of the projections)^(1/p).
-
-    Sets of different sizes are compared by quantiles.
-    """
+    """Sliced Wasserstein distance: (mean over random directions of W_p^p of the projections)^(1/p)."""
     x, y = flat(x, y)
-    total, chunk = 0.0, 64
+    (of_x, of_y, share), total, chunk = _pairs(len(x), len(y), x.device), 0.0, 64
     for start in range(0, slices, chunk):
         index = torch.arange(start, min(start + chunk, slices), device=x.device)
         directions = Stream(seed, "slices").normal(index, (x.shape[1],), dtype=x.dtype)
         directions = directions / directions.norm(dim=1, keepdim=True)
         a, b = ((s @ directions.T).sort(0).values for s in (x, y))
-        if len(a) != len(b):
-            n = max(len(a), len(b))
-            level = (torch.arange(n, device=x.device) + 0.5) / n
-            a, b = (s[(level * len(s)).long().clamp(max=len(s) - 1)] for s in (a, b))
-        total += float((a - b).abs().pow(p).mean(0).double().sum())
+        if len(a) == len(b):
+            total += float((a - b).abs().pow(p).mean(0).double().sum())
+        else:
+            total += float((share @ (a[of_x] - b[of_y]).abs().pow(p).double()).sum())
     return (total / slices) ** (1 / p)
+
+
+def _pairs(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The transport between n and m sorted numbers of equal weight: the pairs of indices, and the share of each."""
+    # in units of 1/(n·m), number i of n holds the quantiles from i·m to (i + 1)·m
+    ends = torch.cat([torch.arange(1, n + 1) * m, torch.arange(1, m + 1) * n]).unique().to(device)
+    share = ends.diff(prepend=ends.new_zeros(1)).double() / (n * m)
+    return (ends - 1) // m, (ends - 1) // n, share
 
 
 @in_own_modes

@@ -81,6 +81,12 @@ class Compose(_Composite):
             measured = None if measured is None else measured.expand_as(out)
         return measured
 
+    def keeps(self, measured: Tensor) -> Tensor | None:
+        kept: Tensor | None = measured
+        for A in reversed(self._children):
+            kept = None if kept is None else A.keeps(kept)
+        return kept
+
     def spectrum(self, precision: Tensor) -> Spectrum | None:
         # A₁ᵀ(A₂ᵀPA₂)A₁: each information must be diagonal in the measurements of the operator before
         for A in self._children[:-1]:
@@ -157,7 +163,14 @@ class Stack(_Composite):
             torch.ones_like(part, dtype=torch.bool) if mask is None else mask.expand_as(part)
             for mask, part in zip(masks, parts, strict=True)
         ]
-        return torch.stack(full, 1) if self.x_shape is None else torch.cat([mask.flatten(1) for mask in full], 1)
+        return self._put_together(full)
+
+    def keeps(self, measured: Tensor) -> Tensor | None:
+        kept = [mask for A in self._children if (mask := A.keeps(measured)) is not None]
+        return self._put_together(kept) if len(kept) == len(self._children) else None
+
+    def _put_together(self, masks: list[Tensor]) -> Tensor:
+        return torch.stack(masks, 1) if self.x_shape is None else torch.cat([mask.flatten(1) for mask in masks], 1)
 
     def implied_shape(self, y: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         if self.x_shape is None:

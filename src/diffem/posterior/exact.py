@@ -113,11 +113,13 @@ class Exact(Posterior):
         means = prior.means.flatten(1).expand(n, -1, -1)
         log_w, means, v = self.components(log_r, means, (prior.stds**2).expand(n, -1))
         stream, shape = Stream(seed, "exact posterior"), prior.event_shape
-        index = torch.arange(draws * n, device=means.device)
-        pick = stream.uniform(index, (), dtype=means.dtype).reshape(draws, n)
-        k = torch.searchsorted(log_w.exp().cumsum(-1), pick.T.contiguous()).clamp(max=len(prior.weights) - 1).T
+        # addressed by the number of the draw and that of the observation, so that a draw does not depend on n
+        number = torch.arange(draws, device=means.device).repeat_interleave(n)
         row = torch.arange(n, device=means.device)
-        z = stream.normal(index, (means.shape[-1],), step=1, dtype=means.dtype).reshape(draws, n, -1)
+        pick = stream.uniform(number, (), draw=row.repeat(draws), dtype=means.dtype).reshape(draws, n)
+        k = torch.searchsorted(log_w.exp().cumsum(-1), pick.T.contiguous()).clamp(max=len(prior.weights) - 1).T
+        z = stream.normal(number, (means.shape[-1],), step=1, draw=row.repeat(draws), dtype=means.dtype)
+        z = z.reshape(draws, n, -1)
         # covariance v(I − W diag(vs²/(1+vs²)) Wᵀ): shrink the noise along the measured directions
         _, s, wt = self._svd
         v_k = v[row, k].unsqueeze(-1)

@@ -113,7 +113,13 @@ def fit_gaussian(
     else:
         unseen = None if held_out is None else held_out.scaled(1 / scale)
         fit = Rounds(rounds, tolerance, per_value, history, progress, checkpoint, resume)
-        mean, cov = _iterate(obs, batches, rank, moments, seed, start, scale, unseen, batch_size, device, fit)
+        try:
+            mean, cov = _iterate(obs, batches, rank, moments, seed, start, scale, unseen, batch_size, device, fit)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            raise InputError(
+                "the noise of these observations is too small beside the signal: the covariance of their measured "
+                f"values is singular in float64; give a sigma of {1e-5 * scale:.1e} or more, or a rank"
+            ) from None
         mean, cov = mean.to(dtype), cov.to(dtype)
     return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
 

@@ -157,7 +157,7 @@ class Selected(Full):
         blocks = SelectedBlocks.gather(self.cov, variances, selected)
         inverse, logdet = blocks.inverse()
         residual = blocks.take(y - self.mean)
-        solved = (inverse @ residual.unsqueeze(-1)).squeeze(-1)
+        solved = blocks.solve(residual, inverse)
         g = blocks.spread(solved, len(self.mean))
         self.count += len(obs)
         self.g = self.g + g.sum(0)

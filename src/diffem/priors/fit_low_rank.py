@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from ..observations.matrices import measurement_matrices, noise_matrices
 
 STARTED_FROM = 1024  # observations from which the start is computed
 ACCURATE = 1e-6  # relative residual of a solve; the resulting error of the moments is below the sampling error
-MAX_DENSE = 4096  # largest number of measured values for which the likelihood is computed if AAᵀ is not diagonal
+MAX_DENSE = 4096  # largest number of measured values for which N is formed if AAᵀ is not diagonal
 
 
 class LowRankModel:
@@ -30,8 +31,9 @@ class LowRankModel:
         tr V[x | z, y] = dN − d² tr(AᵀN⁻¹A),
 
     which are the moments for the regression of x on (z, 1). N is diagonal if AAᵀ is (masks, crops, complex k-space,
-    block means); otherwise N⁻¹ is applied by conjugate gradients and the traces are estimated with one fixed random
-    sign vector per observation, whose error averages out over observations.
+    block means); otherwise N⁻¹ is applied by conjugate gradients, and the traces are those of dense matrices. Above
+    `MAX_DENSE` measured values they are estimated with one fixed random sign vector per observation, whose error
+    averages out over observations.
     """
 
     def __init__(self, batches: Batches, rank: int, seed: int, amplified: bool = False) -> None:
@@ -181,7 +183,7 @@ class _ObservationNoise:
         shape = tuple(obs.y.shape[1:])
         self.diagonal = self.sigma_y.diagonal(shape).expand(obs.y.shape).flatten(1)
         self.exact = self.gram is not None and self.sigma_y.is_diagonal
-        if not self.exact:
+        if not self.exact and not self._forms:
             index = torch.arange(first, first + len(obs), device=obs.y.device)
             signs = stream.uniform(index, obs.x_shape, dtype=torch.float64) < 0.5
             self.probe = torch.where(signs, -1.0, 1.0).double()
@@ -209,6 +211,8 @@ class _ObservationNoise:
         if self.exact:
             assert self.gram is not None
             return self.solve(self.gram).sum(1)
+        if self._forms:
+            return self._dense[1]
         seen = self.obs.A(self.probe).flatten(1)
         return (seen * self.solve(seen)).sum(1)
 
@@ -216,14 +220,26 @@ class _ObservationNoise:
         """log|N| per observation, `(n,)`."""
         if self.exact:
             return torch.where(self.diagonal > 0, self._total().log(), 0).sum(1)
-        if self.obs.y[0].numel() > MAX_DENSE:
-            return torch.full((len(self.obs),), torch.nan, dtype=torch.float64, device=self.d.device)
+        if self._forms:
+            return self._dense[0]
+        return torch.full((len(self.obs),), torch.nan, dtype=torch.float64, device=self.d.device)
+
+    @property
+    def _forms(self) -> bool:
+        return self.obs.y[0].numel() <= MAX_DENSE
+
+    @cached_property
+    def _dense(self) -> Tensor:
+        """log|N| and tr(AᵀN⁻¹A) from dense matrices, `(2, n)`."""
         m, size = self.obs.y[0].numel(), math.prod(self.obs.x_shape)
         # matrices may take a quarter of the memory of the batch
-        rows = max(1, working_bytes(self.d.device) // (4 * 8 * (2 * m * size + 4 * m * m)))
+        rows = max(1, working_bytes(self.d.device) // (4 * 8 * (3 * m * size + 4 * m * m)))
         parts = [self.obs[i : i + rows] for i in range(0, len(self.obs), rows)]
-        return torch.cat([self._dense_logdet(part) for part in parts])
+        return torch.cat([self._of_matrices(part) for part in parts], 1)
 
-    def _dense_logdet(self, obs: Observations) -> Tensor:
+    def _of_matrices(self, obs: Observations) -> Tensor:
         A = measurement_matrices(obs)
-        return torch.logdet(self.d * (A @ A.mT) + noise_matrices(obs)[0])
+        chol = torch.linalg.cholesky(self.d * (A @ A.mT) + noise_matrices(obs)[0])
+        whitened = torch.linalg.solve_triangular(chol, A, upper=False)
+        logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return torch.stack([logdet, whitened.square().sum((1, 2))])

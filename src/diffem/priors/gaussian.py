@@ -21,6 +21,7 @@ from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import Unconverged
 from ..observations import Observations
 from ..operators import Identity
+from ..operators.gain import mean_gain
 from ..samplers import DEFAULT_STEPS, Sampler
 from .base import Prior, require_count, require_mean, typical_size
 
@@ -170,12 +171,26 @@ class GaussianPrior(Prior):
             pullback = cov.matvec(obs.A.adjoint(p))
             return obs.A(pullback), pullback
 
-        tolerance = torch.finfo(self.mean.dtype).eps ** 0.75
-        solution = cg(System(signal, obs.noise), residual, iterations=ITERATIONS, tolerance=tolerance)
-        unconverged = Unconverged("posterior of a Gaussian prior", max(tolerance, ACCURATE))
+        required = torch.finfo(self.mean.dtype).eps ** 0.75
+        scale = self._equalising(obs)
+        # with unequal noise, the most precise values may be a small part of the residual
+        tolerance = required if scale is None else min(required, ACCURATE)
+        system = System(signal, obs.noise, scale)
+        solution = cg(system, system.scaled(residual), iterations=ITERATIONS, tolerance=tolerance)
+        unconverged = Unconverged("posterior of a Gaussian prior", max(required, ACCURATE))
         unconverged.add(solution)
         unconverged.warn()
         return solution.pullback
+
+    def _equalising(self, obs: Observations) -> Tensor | None:
+        """The scale of a system whose noise variances differ, see `posterior/solving.py`; None if they are equal.
+
+        Without it the residual at which the solve ends would be that of the values with the most noise.
+        """
+        if isinstance(obs.cov, Isotropic):
+            return None
+        signal = float(self.scale) ** 2 * mean_gain(obs.A, obs.y)
+        return (obs.noise.diagonal(tuple(obs.y.shape[1:])) + signal).rsqrt()
 
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
         """The same by a direct solve, for operators that measure single entries.
@@ -189,7 +204,15 @@ class GaussianPrior(Prior):
         together = working_bytes(residual.device) // (8 * 8 * max(1, int(selected.sum(1).max())) ** 2)
         for rows in torch.arange(len(obs), device=residual.device).split(max(1, together)):
             blocks = SelectedBlocks.gather(matrix, variances[rows], selected[rows])
-            u = blocks.spread(blocks.solve(blocks.take(residual[rows].flatten(1))), len(matrix))
+            try:
+                solved = blocks.solve(blocks.take(residual[rows].flatten(1)))
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                sigma = float(variances[selected].min()) ** 0.5
+                raise InputError(
+                    f"the noise of these observations is too small beside the signal: with sigma {sigma:.1e} the "
+                    "covariance of their measured values is singular in float64"
+                ) from None
+            u = blocks.spread(solved, len(matrix))
             gain.append(u @ matrix)
         return torch.cat(gain).reshape(residual.shape)
 

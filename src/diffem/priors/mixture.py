@@ -85,10 +85,11 @@ class MixturePrior(Prior):
     def responsibilities(self, x_t: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
         """log r `(n, K)` and s_k²/(s_k²+σ²) `(1 or n, K)`, by matrix products, without a tensor of size `(n, K, N)`.
 
-        In float64 if the device supports it, because ‖x‖² − 2xᵀμ + ‖μ‖² cancels.
+        In float64 if the device supports it and relative to the mean, because ‖x‖² − 2xᵀμ + ‖μ‖² cancels.
         """
         dtype = accumulate_dtype(x_t.device)
-        x, means, variances = x_t.flatten(1).to(dtype), self.means.flatten(1).to(dtype), self.stds.to(dtype) ** 2
+        x, means = ((v.to(dtype) - self.mean.to(dtype)).flatten(1) for v in (x_t, self.means))
+        variances = self.stds.to(dtype) ** 2
         spread = variances + sigma.to(dtype).reshape(-1, 1) ** 2
         distance = x.square().sum(-1, keepdim=True) - 2 * x @ means.T + means.square().sum(-1)
         log_r = self.weights.to(dtype).log() - 0.5 * (distance / spread + x.shape[1] * spread.log())
