@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..linalg import Isotropic
 from ..linalg.inner import accumulate_dtype
 from ..operators.gain import mean_gain
 from .batches import scanned_together
@@ -49,6 +50,9 @@ def smallest_noise(obs: Observations) -> float:
         variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())
         lowest = min(lowest, float(variances.min()))
         gain, count = gain + _total(part, mean_gain(part.A, part.y)), count + int(part.counts().sum())
+    if isinstance(obs, Observations) and isinstance(obs.cov, Isotropic) and len(obs) > PROBED:
+        # a few precise observations may not be among those above
+        lowest = min(lowest, float(torch.where(obs.empty(), torch.inf, obs.cov.eigenvalue_floor()).min()))
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
 
 
