@@ -126,6 +126,14 @@ def test_columns_of_equal_variance_that_are_correlated_are_not_constant():
     assert level_of_constants(Observations(y / y.std(0), operators.Identity(), sigma="learn")) is None
 
 
+def test_entries_that_are_hardly_measured_together_are_not_constant():
+    """Of 60 observations, 36 measure an entry and 22 a pair: too few to see that all entries are the same number."""
+    g = generator()
+    y = torch.randn(60, 1, generator=g) + 0.1 * torch.randn(60, 64, generator=g)
+    mask = torch.rand(60, 64, generator=g) < 0.6
+    assert level_of_constants(Observations(y, operators.Mask(mask), sigma="learn")) is None
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_factor_analysis_gives_one_level_per_column_group(masked):
     groups = torch.arange(12) // 3
