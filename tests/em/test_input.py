@@ -11,6 +11,7 @@ from diffem.em.evaluation import evaluate
 from diffem.em.given import suspicions
 from diffem.observations.lazy import LazyObservations, MemorySource
 from diffem.observations.precision import in_float32, lossy
+from diffem.priors.files import save_prior
 
 from .small import RECIPE, observations
 from .test_resume import contents, same
@@ -118,6 +119,8 @@ def test_observations_on_disk_are_converted_as_they_are_read():
         (lambda out: diffem.fit(None, "digits", out, sigma=0.1), "the recipe's data source has"),
         (lambda out: diffem.fit("obs.safetensors", FEW, out, sigma=0.1), "Observations.load"),
         (lambda out: diffem.fit(table(), FEW, out, sigma=[1.0, 2.0]), "sigma must be one number or 136"),
+        (lambda out: diffem.fit(observations(), FEW, out, device="cuda:99"), "device 'cuda:99' cannot be used here"),
+        (lambda out: diffem.fit(observations(), FEW, out, device="gpu"), "device 'gpu' cannot be used here"),
         (lambda out: diffem.fit(np.full((40, 4), np.nan), FEW, out, sigma=0.1), "measures anything"),
         (
             lambda out: diffem.fit(
@@ -145,6 +148,12 @@ def test_misuse_is_reported_before_anything_is_written(call, words, tmp_path):
     with pytest.raises(InputError, match=f"(?s){words}"):
         call(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_prior_is_not_loaded_on_a_device_that_is_not_there(tmp_path):
+    save_prior(priors.GaussianPrior(torch.zeros(4), torch.eye(4)), tmp_path / "prior.safetensors")
+    with pytest.raises(InputError, match=r"device 'cuda:99' cannot be used here: .*'cpu' always can"):
+        diffem.load(tmp_path / "prior.safetensors", device="cuda:99")
 
 
 IMAGES = {
