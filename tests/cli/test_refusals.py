@@ -86,6 +86,7 @@ REFUSED = [
     # laps
     ("sample {home}/run --lap 1 " + QUICK, "lap 1 is not finished; finished laps are 0 to 0"),
     ("sample {home}/run --lap -1 " + QUICK, "lap -1 is not finished"),
+    ("sample {home}/run --lap last " + QUICK, "'--lap': must be a number or 'best', got 'last'"),
     ("export {home}/run --lap 5 -o {home}/e", "lap 5 is not finished"),
     ("evaluate {home}/run --lap 5 " + EVALUATE, "lap 5 is not finished"),
     ("sample {home}/prior.safetensors --lap 7 -o {home}/x.npy " + QUICK, "the file of one prior: it has no lap 7"),
