@@ -119,6 +119,14 @@ def test_observations_on_disk_are_converted_as_they_are_read():
         (lambda out: diffem.fit(None, "digits", out, sigma=0.1), "the recipe's data source has"),
         (lambda out: diffem.fit("obs.safetensors", FEW, out, sigma=0.1), "Observations.load"),
         (lambda out: diffem.fit(table(), FEW, out, sigma=[1.0, 2.0]), "sigma must be one number or 136"),
+        (
+            lambda out: diffem.fit(np.ones((40, 3)), FEW, out, A=operators.Dense(np.zeros((3, 4))), sigma=0.1),
+            "A x is 0 for every x and every observation",
+        ),
+        (
+            lambda out: diffem.fit(np.ones((40, 4)), FEW, out, A=operators.Function(lambda x: 0 * x, (4,)), sigma=0.1),
+            "A x is 0 for every x and every observation",
+        ),
         (lambda out: diffem.fit(observations(), FEW, out, device="cuda:99"), "device 'cuda:99' cannot be used here"),
         (lambda out: diffem.fit(observations(), FEW, out, device="gpu"), "device 'gpu' cannot be used here"),
         (lambda out: diffem.fit(np.full((40, 4), np.nan), FEW, out, sigma=0.1), "measures anything"),
@@ -148,6 +156,13 @@ def test_misuse_is_reported_before_anything_is_written(call, words, tmp_path):
     with pytest.raises(InputError, match=f"(?s){words}"):
         call(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_operators_of_which_only_the_last_measures_something_are_used(monkeypatch):
+    matrices = torch.zeros(40, 3, 4)
+    matrices[-1] = 1
+    monkeypatch.setattr(given, "scanned_together", lambda obs: 7)
+    given.require_signal(Observations(torch.zeros(40, 3), operators.Dense(matrices), sigma=0.1))
 
 
 def test_a_prior_is_not_loaded_on_a_device_that_is_not_there(tmp_path):

@@ -39,6 +39,22 @@ def require_linear(obs: Observations) -> None:
         raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
 
 
+def require_signal(obs: Observations) -> None:
+    """Raise an `InputError` if A x is 0 for every observation, as with a matrix or a kernel of zeros."""
+    if is_simulated(obs) or isinstance(obs[:1].A, Mask | Identity):
+        return
+    stream, together = Stream(0, "signal"), scanned_together(obs)
+    for start, end in [(0, 2), *((first, first + together) for first in range(0, len(obs), together))]:
+        part = obs[start:end]
+        x = stream.normal(torch.arange(len(part), device=part.y.device), obs.x_shape, dtype=part.y.dtype)
+        if bool((part.A(x) != 0).any()):
+            return
+    raise InputError(
+        "the operators measure nothing: A x is 0 for every x and every observation. Check the matrix, kernel, mask or "
+        "function of A"
+    )
+
+
 def require_features(obs: Observations) -> None:
     """Raise an `InputError` if the features or the estimate of a channel are not finite for some observation."""
     if not is_simulated(obs):
