@@ -209,6 +209,15 @@ def test_columns_that_are_not_standardised_cause_a_warning():
     assert suspicions(observations(), images=False) == []
 
 
+def test_very_few_observations_cause_a_warning():
+    """A single image, or an array whose first axis does not count observations."""
+    x = torch.randn(16, 8, 8)
+    assert suspicions(Observations(x, sigma=0.1), images=True) == []
+    (text,) = suspicions(Observations(x[:15], sigma=0.1), images=True)
+    assert "there are 15 observations of samples of shape (8, 8)" in text
+    assert "there is 1 observation of" in suspicions(Observations(x[:1], sigma=0.1), images=True)[0]
+
+
 def test_the_moments_of_measured_values_do_not_depend_on_the_parts(monkeypatch):
     y = torch.where(torch.rand(50, 2, 3) < 0.5, 1e4 + torch.randn(50, 2, 3, dtype=torch.float64), torch.nan)
     obs = Observations(y, sigma=0.1)

@@ -21,6 +21,7 @@ from ..priors.parameters import MOST, with_first_values
 
 FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
 UNEQUAL = 20.0  # warn above this ratio of the largest to the smallest standard deviation of the columns
+FEWEST = 16  # warn if there are fewer observations
 NUMBERS = 1 << 20  # values per part
 LEARNABLE = 512  # largest number of values in a sample, if parameters of the operator are learned
 DIFFERENCE = 1e-4  # change of a parameter, relative to its size, by which derivatives are checked
@@ -136,6 +137,11 @@ def suspicions(obs: Observations, images: bool) -> list[str]:
         images: Whether the network treats samples as images, (channels, height, width).
     """
     found = [] if (text := lossy(obs)) is None else [text]
+    if len(obs) < FEWEST:
+        found.append(
+            f"there {'is 1 observation' if len(obs) == 1 else f'are {len(obs)} observations'} of samples of shape "
+            f"{obs.x_shape}. A prior is learned from hundreds; the first axis of y counts them"
+        )
     if images and (text := channels_last(obs.x_shape)) is not None:
         found.append(text)
     if isinstance(obs[:1].A, Mask | Identity):
