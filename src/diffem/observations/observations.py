@@ -113,7 +113,7 @@ class Observations:
         if isinstance(A, Channel):
             self.cov: Covariance = simulated_noise(sigma, cov, groups)
         else:
-            self.cov = noise_covariance(sigma, cov, groups, self.y)
+            self.cov = noise_covariance(sigma, cov, groups, self.y, A.measured(self.y))
         self.A = A.resolve_axes(x)
 
     @classmethod
