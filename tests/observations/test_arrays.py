@@ -109,6 +109,24 @@ def test_whole_numbers_are_exact(array, dtype):
     assert obs.y.double().flatten().tolist() == array.tolist()
 
 
+def test_parameters_of_operators_may_have_another_byte_order_or_be_read_only():
+    """FITS files are big-endian, and `np.load(..., mmap_mode="r")` is read-only: neither changes the numbers."""
+    matrix, x = np.random.default_rng(0).normal(size=(2, 3)), torch.randn(4, 3, dtype=torch.float64)
+    fixed = matrix.copy()
+    fixed.flags.writeable = False
+    expected = operators.Dense(matrix)(x)
+    for same in (matrix.astype(">f8"), fixed):
+        assert torch.equal(operators.Dense(same)(x), expected)
+    mask = np.isfinite(TABLE)
+    for kind in (">i4", ">f4"):
+        assert torch.equal(operators.Mask(mask.astype(kind)).measured(x), torch.from_numpy(mask))
+    gain = np.arange(4.0)[:, None]
+    A = operators.Function(lambda x, gain: gain * x, (3,), gain=gain.astype(">f8"))
+    assert torch.equal(A(x), torch.from_numpy(gain) * x)
+    obs = Observations(TABLE, sigma="learn", groups=np.array([0, 1, 1, 0], dtype=">i4"))
+    assert obs.cov.groups.tolist() == [0, 1, 1, 0]
+
+
 def test_masks_matrices_and_kernels_may_be_arrays():
     mask = np.isfinite(TABLE)
     assert torch.equal(Observations(TABLE, operators.Mask(mask), sigma=1.0).measured, torch.from_numpy(mask))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arrays import from_array
 from ..core.errors import InputError
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, SimulatedNoise, UnknownNoise
 from .arrays import as_tensor
@@ -137,7 +139,7 @@ def unknown_noise(word: str, groups: Any, y: Tensor) -> UnknownNoise:
         groups = torch.arange(y.shape[-1], device=y.device)
         return UnknownNoise(groups.expand(y.shape[1:]).contiguous(), per_value=True)
     try:
-        labels = torch.as_tensor(groups).to(y.device)
+        labels = (from_array(groups) if isinstance(groups, np.ndarray) else torch.as_tensor(groups)).to(y.device)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"groups must be whole numbers, the label of each group, got {groups!r:.80}") from None
     if labels.is_complex() or not bool((labels == labels.double().floor()).all()):
