@@ -69,6 +69,12 @@ def test_kernel_larger_than_the_image():
         operators.Blur(torch.rand(9, 9))(torch.randn(1, 8, 8))
 
 
+def test_the_kernel_of_a_signal():
+    with raises(r"2 axes, got shape \(3,\)", r"kernel of shape \(1, 3\) and y of shape \(n, 1, length\)"):
+        operators.Blur(torch.ones(3))
+    assert operators.Blur(torch.ones(1, 3))(torch.eye(5)[2:3, None]).round().tolist() == [[[0, 1, 1, 1, 0]]]
+
+
 def test_crop_outside_the_image():
     with raises("top", r"\[0, 2\]"):
         operators.Crop((2, 2), (4, 4), top=3)
