@@ -80,6 +80,21 @@ def test_crop_outside_the_image():
         operators.Crop((2, 2), (4, 4), top=3)
 
 
+def test_sizes_that_are_not_pairs():
+    with raises(r"Crop: size is \(height, width\), such as \(8, 8\), got 8"):
+        operators.Crop(8, (12, 12))
+    with raises(r"Crop: image is \(height, width\)", r"got \(3, 12, 12\)"):
+        operators.Crop((8, 8), (3, 12, 12))
+    with raises(r"x_shape is the shape of a sample, such as \(8, 8\), got 8"):
+        operators.check(operators.Identity(), 8)
+
+
+def test_measurements_that_are_not_stacked():
+    A = operators.Stack(operators.Identity(), operators.Identity())
+    with raises(r"Stack of 2 operators needs y of shape \(n, 2, \*measurement\), got \(5, 8\)"):
+        A.adjoint(torch.ones(5, 8))
+
+
 def test_stack_that_cannot_be_split():
     with raises("different shapes", "x_shape"):
         operators.Stack(operators.Identity(), operators.Downsample(2))(torch.randn(1, 4, 4))
