@@ -27,6 +27,12 @@ def test_residual_and_chi2():
     assert torch.allclose(obs.chi2(x), expected, rtol=1e-5)
 
 
+def test_chi2_of_an_array_is_that_of_the_tensor():
+    obs, x = masked(), torch.randn(4, 3, 4)
+    assert torch.equal(obs.chi2(x.numpy()), obs.chi2(x))
+    assert torch.equal(obs.residual(x.numpy()), obs.residual(x))
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_chi2_under_a_full_noise_covariance(shared):
     """(y − Ax)ᵀ Σ⁻¹ (y − Ax) with the block of Σ on the measured values, divided by their number."""

@@ -239,7 +239,8 @@ class Observations:
         return None if empty.all() else self[(~empty).nonzero().flatten()]
 
     def residual(self, x: Tensor) -> Tensor:
-        """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`."""
+        """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`, a tensor or an array."""
+        x = as_tensor(x, "x")
         if x.shape != (len(self), *self.x_shape):
             raise InputError(
                 f"needed: one sample per observation, {(len(self), *self.x_shape)}, got x of shape {tuple(x.shape)}"
@@ -252,7 +253,7 @@ class Observations:
     def chi2(self, x: Tensor) -> Tensor:
         """Compute (y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws of the right posterior.
 
-        NaN for an observation without measured values; averages must skip it.
+        NaN for an observation without measured values; averages must skip it. x: `(n, *event)`, a tensor or an array.
         """
         counts = self.counts()
         chi2 = self.noise.mahalanobis(self.residual(x)) / counts.clamp(min=1)
