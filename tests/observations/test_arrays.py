@@ -1,5 +1,7 @@
 """Observations from arrays, data frames, lists and data sets, with NaN for missing values."""
 
+import io
+
 import numpy as np
 import pandas
 import pytest
@@ -94,6 +96,14 @@ def test_an_observation_has_at_least_one_value():
         Observations(np.zeros((5, 0)), sigma=0.1)
 
 
+def archive(**arrays: np.ndarray) -> object:
+    """The archive that np.load makes of an .npz file."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    file.seek(0)
+    return np.load(file)
+
+
 @pytest.mark.parametrize(
     ("array", "dtype"),
     [
@@ -140,7 +150,8 @@ def test_masks_matrices_and_kernels_may_be_arrays():
     ("make", "words"),
     [
         (lambda: Observations("obs.safetensors", sigma=1.0), "y must be a tensor, an array, a data frame.*got str"),
-        (lambda: Observations({"y": TABLE}, sigma=1.0), "got dict"),
+        (lambda: Observations({"y": TABLE}, sigma=1.0), "got dict; choose one of its entries"),
+        (lambda: Observations(archive(y=TABLE), sigma=1.0), "got NpzFile; choose one of its entries"),
         (lambda: Observations(3.0, sigma=1.0), "at least one sample"),
         (lambda: Observations([], sigma=1.0), "empty list"),
         (lambda: Observations([np.ones(2), np.ones(3)], sigma=1.0), r"y\[0\] has \(2,\), y\[1\] has \(3,\)"),

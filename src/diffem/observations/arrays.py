@@ -6,7 +6,7 @@ stays float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
         return _from_numpy(_from_frame(values, name), name)
     if hasattr(values, "__array__") or hasattr(values, "__array_interface__"):  # PIL images, arrays of other libraries
         return _from_numpy(np.asarray(values), name)
-    if isinstance(values, str | bytes | dict) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+    if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
         raise InputError(
             f"{name} must be a tensor, an array, a data frame, a list of arrays or a data set with a length, "
-            f"got {type(values).__name__}"
+            f"got {type(values).__name__}" + ("; choose one of its entries" if isinstance(values, Mapping) else "")
         )
     return _stacked(values, name)
 
