@@ -161,7 +161,12 @@ def test_masks_matrices_and_kernels_may_be_arrays():
         (lambda: Observations(TABLE.astype(np.longdouble), sigma=1.0), "must hold numbers"),
         (lambda: Observations(pandas.DataFrame({"age": [1, 2], "sex": ["f", "m"]}), sigma=1.0), "do not: sex"),
         (lambda: Observations(np.ones(4), sigma=1.0), r"give \(n, 1\) for single numbers"),
-        (lambda: Observations(np.ones((2, 2)) * 1j, sigma=1.0), "name the operator"),
+        (lambda: Observations(np.ones((2, 2)) * 1j, sigma=1.0), "name the operator.*passed as two channels"),
+        (lambda: Observations(np.ones((2, 2)) * 1j, operators.Identity(), sigma=1.0), "real numbers.*two channels"),
+        (
+            lambda: Observations(np.ones((5, 8, 8)), operators.Fourier(), sigma=1.0),
+            r"Fourier measures complex numbers: y must be complex.*got torch.float64 of shape \(5, 8, 8\)",
+        ),
         (lambda: Observations(TABLE, np.isfinite(TABLE), sigma=1.0), r"operator, got ndarray.*operators.Mask\(mask\)"),
         (lambda: Observations(Observations(TABLE, sigma=1.0), sigma=1.0), "Observations already"),
         (lambda: Observations(TABLE, sigma="small"), "sigma must be a number, an array or 'learn', got"),

@@ -151,10 +151,20 @@ def aligned(sigma: Any, y: Any) -> Any:
     return sigma[columns]
 
 
+def complex_advice() -> str:
+    """How to pass complex numbers that were measured directly, for error messages."""
+    return (
+        "Complex images that were measured directly are passed as two channels, "
+        "torch.view_as_real(y).movedim(-1, 1), with NaN in both where nothing was measured"
+    )
+
+
 def implied_operator(y: Tensor) -> Operator:
     """Make the operator of observations that were given without one: NaN marks unmeasured entries."""
     if y.is_complex():
-        raise InputError("y is complex: name the operator A that measured it, such as operators.Fourier(mask)")
+        raise InputError(
+            f"y is complex: name the operator A that measured it, such as operators.Fourier(mask). {complex_advice()}"
+        )
     missing = torch.isnan(y)
     return Mask(~missing) if missing.any() else Identity()
 
