@@ -26,6 +26,7 @@ from ..runs.steps import resolve_steps
 from .context import RunContext, Say
 from .exports import is_export, kept_recipe, read_card
 from .exports import load as load_export
+from .lap_start import require_start
 from .loop import Loop
 from .table import warn
 from .validation import validate
@@ -141,6 +142,7 @@ def run_recipe(
         note, used = cast_note(obs), in_float32(obs)
         recipe, run = placed(resolve_steps(recipe, len(obs)), Path(out)), RunDir(out)
         validate(recipe, used, start)
+        require_start(run, recipe, used, start)
         fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
         # the observations as they were given identify the run; the first process locks the folder
         processes.first(partial(run.open, recipe, obs, fingerprint))
