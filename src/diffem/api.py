@@ -15,7 +15,7 @@ from .core.errors import InputError
 from .core.interruption import Interruption, Preempted
 from .core.modes import in_own_modes
 from .core.processes import ALONE, Processes
-from .em.given import require_features, require_learnable, require_linear, suspicions
+from .em.given import require_features, require_learnable, require_linear, require_signal, suspicions
 from .em.loop import Say
 from .em.run import Run, run_recipe
 from .em.table import LapTable, warn
@@ -132,6 +132,7 @@ def _resolve(
         require_linear(problem.obs)
         require_features(problem.obs)
         require_learnable(problem.obs)
+        require_signal(problem.obs)
     if processes.is_first:
         for text in suspicions(problem.obs, images=resolved.network.kind == "unet"):
             warn(text)

@@ -38,6 +38,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("refusals")
     write_sound(folder)
     (folder / "file").write_text("x")
+    np.save(folder / "array.npy", np.zeros((2, 4)))
     (folder / "empty").mkdir()
     (folder / "begun").mkdir()
     for name in ("recipe.yaml", "run.json"):
@@ -83,9 +84,12 @@ REFUSED = [
      r"observations of x with shape \(4,\), as .*run, got \(3, 3\)"),
     ("posterior {home}/prior.safetensors {home}/other.safetensors " + DRAWS,
      r"must contain observations of x with shape \(4,\).*got \(3, 3\)"),
+    # an array without its noise level
+    ("posterior {home}/run {home}/array.npy " + DRAWS, r"is an array: give its noise level too \(--sigma 0.1"),
     # laps
     ("sample {home}/run --lap 1 " + QUICK, "lap 1 is not finished; finished laps are 0 to 0"),
     ("sample {home}/run --lap -1 " + QUICK, "lap -1 is not finished"),
+    ("sample {home}/run --lap last " + QUICK, "'--lap': must be a number or 'best', got 'last'"),
     ("export {home}/run --lap 5 -o {home}/e", "lap 5 is not finished"),
     ("evaluate {home}/run --lap 5 " + EVALUATE, "lap 5 is not finished"),
     ("sample {home}/prior.safetensors --lap 7 -o {home}/x.npy " + QUICK, "the file of one prior: it has no lap 7"),

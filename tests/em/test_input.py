@@ -11,6 +11,7 @@ from diffem.em.evaluation import evaluate
 from diffem.em.given import suspicions
 from diffem.observations.lazy import LazyObservations, MemorySource
 from diffem.observations.precision import in_float32, lossy
+from diffem.priors.files import save_prior
 
 from .small import RECIPE, observations
 from .test_resume import contents, same
@@ -118,6 +119,16 @@ def test_observations_on_disk_are_converted_as_they_are_read():
         (lambda out: diffem.fit(None, "digits", out, sigma=0.1), "the recipe's data source has"),
         (lambda out: diffem.fit("obs.safetensors", FEW, out, sigma=0.1), "Observations.load"),
         (lambda out: diffem.fit(table(), FEW, out, sigma=[1.0, 2.0]), "sigma must be one number or 136"),
+        (
+            lambda out: diffem.fit(np.ones((40, 3)), FEW, out, A=operators.Dense(np.zeros((3, 4))), sigma=0.1),
+            "A x is 0 for every x and every observation",
+        ),
+        (
+            lambda out: diffem.fit(np.ones((40, 4)), FEW, out, A=operators.Function(lambda x: 0 * x, (4,)), sigma=0.1),
+            "A x is 0 for every x and every observation",
+        ),
+        (lambda out: diffem.fit(observations(), FEW, out, device="cuda:99"), "device 'cuda:99' cannot be used here"),
+        (lambda out: diffem.fit(observations(), FEW, out, device="gpu"), "device 'gpu' cannot be used here"),
         (lambda out: diffem.fit(np.full((40, 4), np.nan), FEW, out, sigma=0.1), "measures anything"),
         (
             lambda out: diffem.fit(
@@ -145,6 +156,19 @@ def test_misuse_is_reported_before_anything_is_written(call, words, tmp_path):
     with pytest.raises(InputError, match=f"(?s){words}"):
         call(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_operators_of_which_only_the_last_measures_something_are_used(monkeypatch):
+    matrices = torch.zeros(40, 3, 4)
+    matrices[-1] = 1
+    monkeypatch.setattr(given, "scanned_together", lambda obs: 7)
+    given.require_signal(Observations(torch.zeros(40, 3), operators.Dense(matrices), sigma=0.1))
+
+
+def test_a_prior_is_not_loaded_on_a_device_that_is_not_there(tmp_path):
+    save_prior(priors.GaussianPrior(torch.zeros(4), torch.eye(4)), tmp_path / "prior.safetensors")
+    with pytest.raises(InputError, match=r"device 'cuda:99' cannot be used here: .*'cpu' always can"):
+        diffem.load(tmp_path / "prior.safetensors", device="cuda:99")
 
 
 IMAGES = {
@@ -183,6 +207,15 @@ def test_columns_that_are_not_standardised_cause_a_warning():
     values = (y[:, :2] - y[:, :2].nanmean(0)) / x[:, :2].std(0)
     assert suspicions(Observations(values, sigma=0.1), images=False) == []
     assert suspicions(observations(), images=False) == []
+
+
+def test_very_few_observations_cause_a_warning():
+    """A single image, or an array whose first axis does not count observations."""
+    x = torch.randn(16, 8, 8)
+    assert suspicions(Observations(x, sigma=0.1), images=True) == []
+    (text,) = suspicions(Observations(x[:15], sigma=0.1), images=True)
+    assert "there are 15 observations of samples of shape (8, 8)" in text
+    assert "there is 1 observation of" in suspicions(Observations(x[:1], sigma=0.1), images=True)[0]
 
 
 def test_the_moments_of_measured_values_do_not_depend_on_the_parts(monkeypatch):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import diffem
 from diffem import InputError, Observations, operators
 from diffem.cli.commands import app
+from diffem.em.noise_update import combined
 from diffem.priors.levels import NoiseLevels
 from diffem.report.page import write_report
 from tests.em.small import RECIPE
@@ -84,6 +85,13 @@ def test_a_prior_learned_with_known_noise_cannot_condition_on_unknown_noise():
     prior = diffem.priors.GaussianPrior(torch.zeros(8), torch.eye(8))
     with pytest.raises(InputError, match="give sigma as a number"):
         prior.posterior(observations())
+
+
+def test_the_draws_of_a_lap_do_not_lower_the_bound_of_a_level_that_is_not_determined():
+    start, found = NoiseLevels((0.1,), (0.4,), False), NoiseLevels((0.05,), (0.01,), False)
+    both = combined(start, found)
+    assert 0.05 < both.sigma[0] < 0.1
+    assert both.interval()[1] == pytest.approx(start.interval()[1], rel=1e-9)
 
 
 def test_damaged_noise_levels_are_rejected():

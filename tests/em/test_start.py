@@ -52,6 +52,23 @@ def test_a_rank_that_small_samples_do_not_have_is_a_full_covariance():
 def test_a_start_of_another_shape_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"\(3,\).*\(4,\)"):
         diffem.fit(observations(), QUICK, tmp_path / "run", start=priors.GaussianPrior(torch.zeros(3), torch.eye(3)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_cannot_be_read_leaves_no_run_behind(tmp_path):
+    """The corrected command would be refused as one of another recipe."""
+    with pytest.raises(ValueError, match="nowhere is not a run"):
+        diffem.fit(observations(), {**QUICK, "start": str(tmp_path / "nowhere")}, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_start_that_was_deleted_is_not_needed_after_lap_zero(tmp_path):
+    save_prior(priors.GaussianPrior(torch.zeros(4), torch.eye(4)), tmp_path / "start.safetensors")
+    recipe = {**QUICK, "start": str(tmp_path / "start.safetensors")}
+    diffem.fit(observations(), recipe, tmp_path / "run", progress=False, report=False)
+    (tmp_path / "start.safetensors").unlink()
+    again = diffem.fit(observations(), {**recipe, "laps": 2}, tmp_path / "run", progress=False, report=False)
+    assert len(again.laps) == 3
 
 
 def test_other_observations_are_rejected(tmp_path):

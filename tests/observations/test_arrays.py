@@ -1,5 +1,7 @@
 """Observations from arrays, data frames, lists and data sets, with NaN for missing values."""
 
+import io
+
 import numpy as np
 import pandas
 import pytest
@@ -94,6 +96,14 @@ def test_an_observation_has_at_least_one_value():
         Observations(np.zeros((5, 0)), sigma=0.1)
 
 
+def archive(**arrays: np.ndarray) -> object:
+    """The archive that np.load makes of an .npz file."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    file.seek(0)
+    return np.load(file)
+
+
 @pytest.mark.parametrize(
     ("array", "dtype"),
     [
@@ -109,6 +119,24 @@ def test_whole_numbers_are_exact(array, dtype):
     assert obs.y.double().flatten().tolist() == array.tolist()
 
 
+def test_parameters_of_operators_may_have_another_byte_order_or_be_read_only():
+    """FITS files are big-endian, and `np.load(..., mmap_mode="r")` is read-only: neither changes the numbers."""
+    matrix, x = np.random.default_rng(0).normal(size=(2, 3)), torch.randn(4, 3, dtype=torch.float64)
+    fixed = matrix.copy()
+    fixed.flags.writeable = False
+    expected = operators.Dense(matrix)(x)
+    for same in (matrix.astype(">f8"), fixed):
+        assert torch.equal(operators.Dense(same)(x), expected)
+    mask = np.isfinite(TABLE)
+    for kind in (">i4", ">f4"):
+        assert torch.equal(operators.Mask(mask.astype(kind)).measured(x), torch.from_numpy(mask))
+    gain = np.arange(4.0)[:, None]
+    A = operators.Function(lambda x, gain: gain * x, (3,), gain=gain.astype(">f8"))
+    assert torch.equal(A(x), torch.from_numpy(gain) * x)
+    obs = Observations(TABLE, sigma="learn", groups=np.array([0, 1, 1, 0], dtype=">i4"))
+    assert obs.cov.groups.tolist() == [0, 1, 1, 0]
+
+
 def test_masks_matrices_and_kernels_may_be_arrays():
     mask = np.isfinite(TABLE)
     assert torch.equal(Observations(TABLE, operators.Mask(mask), sigma=1.0).measured, torch.from_numpy(mask))
@@ -122,7 +150,8 @@ def test_masks_matrices_and_kernels_may_be_arrays():
     ("make", "words"),
     [
         (lambda: Observations("obs.safetensors", sigma=1.0), "y must be a tensor, an array, a data frame.*got str"),
-        (lambda: Observations({"y": TABLE}, sigma=1.0), "got dict"),
+        (lambda: Observations({"y": TABLE}, sigma=1.0), "got dict; choose one of its entries"),
+        (lambda: Observations(archive(y=TABLE), sigma=1.0), "got NpzFile; choose one of its entries"),
         (lambda: Observations(3.0, sigma=1.0), "at least one sample"),
         (lambda: Observations([], sigma=1.0), "empty list"),
         (lambda: Observations([np.ones(2), np.ones(3)], sigma=1.0), r"y\[0\] has \(2,\), y\[1\] has \(3,\)"),
@@ -132,7 +161,12 @@ def test_masks_matrices_and_kernels_may_be_arrays():
         (lambda: Observations(TABLE.astype(np.longdouble), sigma=1.0), "must hold numbers"),
         (lambda: Observations(pandas.DataFrame({"age": [1, 2], "sex": ["f", "m"]}), sigma=1.0), "do not: sex"),
         (lambda: Observations(np.ones(4), sigma=1.0), r"give \(n, 1\) for single numbers"),
-        (lambda: Observations(np.ones((2, 2)) * 1j, sigma=1.0), "name the operator"),
+        (lambda: Observations(np.ones((2, 2)) * 1j, sigma=1.0), "name the operator.*passed as two channels"),
+        (lambda: Observations(np.ones((2, 2)) * 1j, operators.Identity(), sigma=1.0), "real numbers.*two channels"),
+        (
+            lambda: Observations(np.ones((5, 8, 8)), operators.Fourier(), sigma=1.0),
+            r"Fourier measures complex numbers: y must be complex.*got torch.float64 of shape \(5, 8, 8\)",
+        ),
         (lambda: Observations(TABLE, np.isfinite(TABLE), sigma=1.0), r"operator, got ndarray.*operators.Mask\(mask\)"),
         (lambda: Observations(Observations(TABLE, sigma=1.0), sigma=1.0), "Observations already"),
         (lambda: Observations(TABLE, sigma="small"), "sigma must be a number, an array or 'learn', got"),

@@ -27,6 +27,12 @@ def test_residual_and_chi2():
     assert torch.allclose(obs.chi2(x), expected, rtol=1e-5)
 
 
+def test_chi2_of_an_array_is_that_of_the_tensor():
+    obs, x = masked(), torch.randn(4, 3, 4)
+    assert torch.equal(obs.chi2(x.numpy()), obs.chi2(x))
+    assert torch.equal(obs.residual(x.numpy()), obs.residual(x))
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_chi2_under_a_full_noise_covariance(shared):
     """(y − Ax)ᵀ Σ⁻¹ (y − Ax) with the block of Σ on the measured values, divided by their number."""
@@ -39,6 +45,20 @@ def test_chi2_under_a_full_noise_covariance(shared):
         residual, block = (y - x)[i].flatten()[keep], matrices[0 if shared else i][keep][:, keep]
         expected = residual @ torch.linalg.solve(block, residual) / keep.sum()
         assert float(obs.chi2(x)[i]) == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_the_noise_level_of_unmeasured_values_is_ignored():
+    """Maps of the noise often have NaN or 0 where nothing was measured."""
+    obs, x = masked(), torch.randn(4, 3, 4)
+    sigma = torch.rand(4, 3, 4) + 0.1
+    whole = Observations(obs.y, obs.A, sigma=sigma)
+    for unused in (torch.nan, 0.0, torch.inf):
+        found = Observations(obs.y, obs.A, sigma=torch.where(obs.measured, sigma, unused))
+        assert torch.equal(found.chi2(x), whole.chi2(x))
+        assert float(found.cov.diagonal((3, 4)).max()) == pytest.approx(float(sigma[obs.measured].max()) ** 2)
+    sigma[obs.measured] = torch.nan
+    with pytest.raises(ValueError, match="sigma must be positive and finite"):
+        Observations(obs.y, obs.A, sigma=sigma)
 
 
 def test_a_large_y_is_checked_in_parts_and_not_copied(monkeypatch):

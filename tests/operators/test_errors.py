@@ -69,9 +69,30 @@ def test_kernel_larger_than_the_image():
         operators.Blur(torch.rand(9, 9))(torch.randn(1, 8, 8))
 
 
+def test_the_kernel_of_a_signal():
+    with raises(r"2 axes, got shape \(3,\)", r"kernel of shape \(1, 3\) and y of shape \(n, 1, length\)"):
+        operators.Blur(torch.ones(3))
+    assert operators.Blur(torch.ones(1, 3))(torch.eye(5)[2:3, None]).round().tolist() == [[[0, 1, 1, 1, 0]]]
+
+
 def test_crop_outside_the_image():
     with raises("top", r"\[0, 2\]"):
         operators.Crop((2, 2), (4, 4), top=3)
+
+
+def test_sizes_that_are_not_pairs():
+    with raises(r"Crop: size is \(height, width\), such as \(8, 8\), got 8"):
+        operators.Crop(8, (12, 12))
+    with raises(r"Crop: image is \(height, width\)", r"got \(3, 12, 12\)"):
+        operators.Crop((8, 8), (3, 12, 12))
+    with raises(r"x_shape is the shape of a sample, such as \(8, 8\), got 8"):
+        operators.check(operators.Identity(), 8)
+
+
+def test_measurements_that_are_not_stacked():
+    A = operators.Stack(operators.Identity(), operators.Identity())
+    with raises(r"Stack of 2 operators needs y of shape \(n, 2, \*measurement\), got \(5, 8\)"):
+        A.adjoint(torch.ones(5, 8))
 
 
 def test_stack_that_cannot_be_split():

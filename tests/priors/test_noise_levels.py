@@ -92,6 +92,35 @@ def test_a_stationary_sequence_cannot_tell_its_noise(correlation):
     assert not estimated(y, operators.Mask(torch.rand(600, 12, generator=g) < 0.6)).is_determined
 
 
+def falling_spectrum(n: int, size: int, seed: int) -> torch.Tensor:
+    """Samples `(n, size)` with standard deviations 2, 2/√2, 1, … in orthogonal directions, and noise of 0.1."""
+    g = generator(seed)
+    basis = torch.linalg.qr(torch.randn(size, size, generator=g, dtype=torch.float64)).Q
+    scales = 2 * 0.5 ** (torch.arange(size, dtype=torch.float64) / 2)
+    x = (torch.randn(n, size, generator=g, dtype=torch.float64) * scales) @ basis
+    return x + 0.1 * torch.randn(n, size, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_observations_of_a_falling_spectrum_cannot_tell_its_noise(seed):
+    """Of 80 observations, 48 measure each of 40 values: eigenvalues of noise and of the signal look alike."""
+    mask = torch.rand(80, 40, generator=generator(seed)) < 0.6
+    obs = Observations(falling_spectrum(80, 40, seed), operators.Mask(mask), sigma="learn")
+    until_held_out = RECIPE.gaussian.model_copy(update={"rounds": None})
+    for recipe in (RECIPE, RECIPE.model_copy(update={"gaussian": until_held_out})):
+        found = noise_start(recipe, obs, torch.device("cpu"), False, None, None)[0].noise
+        assert not found.is_determined
+        assert found.interval()[1][0] > 0.1
+
+
+@pytest.mark.parametrize("n", [20, 60, 200])
+def test_the_largest_level_that_few_complete_observations_allow_is_above_the_noise(n):
+    """The smallest eigenvalue of their covariance is far below the noise: 0 for 20 observations of 40 values."""
+    found = estimated(falling_spectrum(n, 40, 0), operators.Identity())
+    assert not found.is_determined
+    assert 0.1 < found.interval()[1][0] < 0.5
+
+
 def test_constant_entries_give_the_level_of_every_group_of_observations():
     levels, labels = torch.tensor([0.01, 0.1, 1.0, 10.0], dtype=torch.float64), torch.arange(800) % 4
     g = generator()
@@ -124,6 +153,14 @@ def test_columns_of_equal_variance_that_are_correlated_are_not_constant():
     z = torch.randn(400, 1, generator=generator())
     y = z + 0.5 * torch.randn(400, 6, generator=generator(1))
     assert level_of_constants(Observations(y / y.std(0), operators.Identity(), sigma="learn")) is None
+
+
+def test_entries_that_are_hardly_measured_together_are_not_constant():
+    """Of 60 observations, 36 measure an entry and 22 a pair: too few to see that all entries are the same number."""
+    g = generator()
+    y = torch.randn(60, 1, generator=g) + 0.1 * torch.randn(60, 64, generator=g)
+    mask = torch.rand(60, 64, generator=g) < 0.6
+    assert level_of_constants(Observations(y, operators.Mask(mask), sigma="learn")) is None
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -34,7 +34,10 @@ SeedOption = Annotated[int, typer.Option("--seed", help="seed of the random numb
 
 
 def _lap(text: str) -> int | str:
-    return text if text == "best" else int(text)
+    try:
+        return text if text == "best" else int(text)
+    except ValueError:
+        raise typer.BadParameter(f"must be a number or 'best', got {text!r}") from None
 
 
 # a number or "best"; typer does not support unions, so the type comes from the parser

@@ -21,6 +21,7 @@ from ..priors.parameters import MOST, with_first_values
 
 FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of that of the standard deviations
 UNEQUAL = 20.0  # warn above this ratio of the largest to the smallest standard deviation of the columns
+FEWEST = 16  # warn if there are fewer observations
 NUMBERS = 1 << 20  # values per part
 LEARNABLE = 512  # largest number of values in a sample, if parameters of the operator are learned
 DIFFERENCE = 1e-4  # change of a parameter, relative to its size, by which derivatives are checked
@@ -37,6 +38,22 @@ def require_linear(obs: Observations) -> None:
         check(few.A, obs.x_shape, dtype=dtype, device=few.y.device)
     except OperatorError as error:
         raise InputError(f"the operator of the observations cannot be used:\n{error}") from None
+
+
+def require_signal(obs: Observations) -> None:
+    """Raise an `InputError` if A x is 0 for every observation, as with a matrix or a kernel of zeros."""
+    if is_simulated(obs) or isinstance(obs[:1].A, Mask | Identity):
+        return
+    stream, together = Stream(0, "signal"), scanned_together(obs)
+    for start, end in [(0, 2), *((first, first + together) for first in range(0, len(obs), together))]:
+        part = obs[start:end]
+        x = stream.normal(torch.arange(len(part), device=part.y.device), obs.x_shape, dtype=part.y.dtype)
+        if bool((part.A(x) != 0).any()):
+            return
+    raise InputError(
+        "the operators measure nothing: A x is 0 for every x and every observation. Check the matrix, kernel, mask or "
+        "function of A"
+    )
 
 
 def require_features(obs: Observations) -> None:
@@ -120,6 +137,11 @@ def suspicions(obs: Observations, images: bool) -> list[str]:
         images: Whether the network treats samples as images, (channels, height, width).
     """
     found = [] if (text := lossy(obs)) is None else [text]
+    if len(obs) < FEWEST:
+        found.append(
+            f"there {'is 1 observation' if len(obs) == 1 else f'are {len(obs)} observations'} of samples of shape "
+            f"{obs.x_shape}. A prior is learned from hundreds; the first axis of y counts them"
+        )
     if images and (text := channels_last(obs.x_shape)) is not None:
         found.append(text)
     if isinstance(obs[:1].A, Mask | Identity):

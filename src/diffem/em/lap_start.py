@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..observations import Observations
 from ..priors import Prior
 from ..priors.files import save_prior
+from ..runs.recipe import Recipe
+from ..runs.rundir import RunDir
 from .context import RunContext
 from .start import given_start, set_noise_range
 
@@ -16,6 +19,18 @@ from .start import given_start, set_noise_range
 def start_file(context: RunContext) -> Path:
     """Return the checkpoint of an unfinished Gaussian start."""
     return context.run.file(0, "start.safetensors")
+
+
+def require_start(run: RunDir, recipe: Recipe, obs: Observations, start: Prior | None) -> None:
+    """Raise an `InputError` if a given start cannot be used, before the folder is written.
+
+    Once lap 0 is finished, the start is in the folder, and the prior that was given is not needed any more.
+    """
+    if (start is None and recipe.start == "gaussian") or run.laps_done() >= 0:
+        return
+    prior = start if start is not None else given_start(recipe.start)[0]
+    if prior.event_shape != obs.x_shape:
+        raise InputError(f"the start is a prior over {prior.event_shape}, the observations are of {obs.x_shape}")
 
 
 def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]) -> Prior:
@@ -29,7 +44,7 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
     Returns:
         The prior as it was saved, on the device.
     """
-    began, recipe, obs = time.monotonic(), context.recipe, context.obs.train
+    began, recipe = time.monotonic(), context.recipe
     given = start is not None or recipe.start != "gaussian"
     context.say("starting", {"start": "given" if given else "gaussian"})
     if given:
@@ -38,8 +53,6 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
         context.unknowns.complete(prior, context.device, context.progress)
         context.use_estimates(prior)
         set_noise_range(prior, recipe, context.obs.train)
-        if prior.event_shape != obs.x_shape:
-            raise InputError(f"the start is a prior over {prior.event_shape}, the observations are of {obs.x_shape}")
         metrics |= {"start": "given", **cost.before()}
     else:
         state = (start_file(context), context.run.origin("start", 0))

@@ -30,7 +30,7 @@ from ..observations import Observations
 from ..observations.levels import with_levels
 from ..operators.gain import mean_gain
 from ..priors import GaussianPrior
-from ..priors.levels import NoiseLevels, with_known_noise
+from ..priors.levels import NORMAL95, NoiseLevels, with_known_noise
 from ..priors.marginal import measured_values
 from ..runs.draws import DrawStore
 
@@ -121,4 +121,7 @@ def combined(start: NoiseLevels | None, found: NoiseLevels) -> NoiseLevels:
     further = (second.square() + SYSTEMATIC**2) ** -1
     total = precision + further
     log = (precision * start.tensor().log() + further * found.tensor().log()) / total
-    return NoiseLevels.of(log.exp(), total.rsqrt(), start.is_determined)
+    error = total.rsqrt()
+    if not start.is_determined:  # the draws of a lap do not lower the largest level that the data allow
+        error = error.maximum(first + (start.tensor().log() - log) / NORMAL95)
+    return NoiseLevels.of(log.exp(), error, start.is_determined)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..core.devices import require_device
 from ..core.errors import InputError
 from ..core.interruption import Interruption
 from ..core.processes import ALONE, Processes
@@ -25,6 +26,7 @@ from ..runs.steps import resolve_steps
 from .context import RunContext, Say
 from .exports import is_export, kept_recipe, read_card
 from .exports import load as load_export
+from .lap_start import require_start
 from .loop import Loop
 from .table import warn
 from .validation import validate
@@ -96,9 +98,9 @@ def load(
         The prior: a `GaussianPrior` for lap 0 of most runs, a `DiffusionPrior` for the other laps.
 
     Raises:
-        InputError: If there is no such prior or lap, or a file is damaged.
+        InputError: If there is no such prior, lap or device, or a file is damaged.
     """
-    path, recipe = Path(path), None
+    path, recipe, device = Path(path), None, require_device(device)
     if path.is_file():
         if lap is not None:
             raise InputError(f"{path} is the file of one prior: it has no lap {lap} to choose")
@@ -135,11 +137,12 @@ def run_recipe(
     Raises:
         InputError: If the recipe does not fit the observations, or the folder contains another run.
     """
-    device = torch.device(device) if device is not None else processes.device()
+    device = require_device(device) if device is not None else processes.device()
     with processes.announcing():
         note, used = cast_note(obs), in_float32(obs)
         recipe, run = placed(resolve_steps(recipe, len(obs)), Path(out)), RunDir(out)
         validate(recipe, used, start)
+        require_start(run, recipe, used, start)
         fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
         # the observations as they were given identify the run; the first process locks the folder
         processes.first(partial(run.open, recipe, obs, fingerprint))

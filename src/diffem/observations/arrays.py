@@ -6,7 +6,7 @@ stays float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
         return _from_numpy(_from_frame(values, name), name)
     if hasattr(values, "__array__") or hasattr(values, "__array_interface__"):  # PIL images, arrays of other libraries
         return _from_numpy(np.asarray(values), name)
-    if isinstance(values, str | bytes | dict) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+    if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
         raise InputError(
             f"{name} must be a tensor, an array, a data frame, a list of arrays or a data set with a length, "
-            f"got {type(values).__name__}"
+            f"got {type(values).__name__}" + ("; choose one of its entries" if isinstance(values, Mapping) else "")
         )
     return _stacked(values, name)
 
@@ -151,10 +151,20 @@ def aligned(sigma: Any, y: Any) -> Any:
     return sigma[columns]
 
 
+def complex_advice() -> str:
+    """How to pass complex numbers that were measured directly, for error messages."""
+    return (
+        "Complex images that were measured directly are passed as two channels, "
+        "torch.view_as_real(y).movedim(-1, 1), with NaN in both where nothing was measured"
+    )
+
+
 def implied_operator(y: Tensor) -> Operator:
     """Make the operator of observations that were given without one: NaN marks unmeasured entries."""
     if y.is_complex():
-        raise InputError("y is complex: name the operator A that measured it, such as operators.Fourier(mask)")
+        raise InputError(
+            f"y is complex: name the operator A that measured it, such as operators.Fourier(mask). {complex_advice()}"
+        )
     missing = torch.isnan(y)
     return Mask(~missing) if missing.any() else Identity()
 

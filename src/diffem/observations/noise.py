@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arrays import from_array
 from ..core.errors import InputError
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, SimulatedNoise, UnknownNoise
 from .arrays import as_tensor
 
 
-def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor) -> Covariance:
+def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor, measured: Tensor | None) -> Covariance:
     """Make the covariance of the noise of observations y `(n, *measurement)`; see `Observations`.
+
+    Args:
+        measured: Mask of the measured entries, broadcastable to y; None for all.
 
     Raises:
         InputError: If the arguments contradict each other or do not fit y.
@@ -25,7 +30,7 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor)
     elif groups is not None:
         raise InputError("groups name the values that share an unknown noise level: they go with sigma='learn'")
     elif sigma is not None:
-        cov = independent_noise(sigma, y)
+        cov = independent_noise(sigma, y, measured)
     if not isinstance(cov, Covariance):
         raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
     cov = cov.bind(y.ndim - 1)
@@ -72,7 +77,7 @@ def represented(cov: Covariance, y: Tensor) -> Covariance:
     return cov
 
 
-def independent_noise(sigma: Any, y: Tensor) -> Covariance:
+def independent_noise(sigma: Any, y: Tensor, measured: Tensor | None) -> Covariance:
     """Make the covariance of independent noise.
 
     Args:
@@ -80,11 +85,14 @@ def independent_noise(sigma: Any, y: Tensor) -> Covariance:
             (one per column of a table), or to all, `(n, *measurement)`. If there are as many observations as columns,
             `(n,)` is one per observation; pass `(1, n)` for one per column.
         y: The observations, `(n, *measurement)`.
+        measured: Mask of the measured entries. Where it is False, a sigma of the shape of y may have any value.
     """
     value = as_tensor(sigma, "sigma")
     if value.is_complex():
         raise InputError(f"sigma must be real, got {value.dtype}")
     value = value.to(device=y.device, dtype=torch.float64)
+    if value.shape == y.shape and measured is not None:
+        value = _without_unmeasured(value, measured.expand_as(value))
     if not ((value > 0) & torch.isfinite(value)).all():
         bad = value[~((value > 0) & torch.isfinite(value))]
         raise InputError(f"sigma must be positive and finite, got {bad.reshape(-1)[:4].tolist()}")
@@ -101,6 +109,12 @@ def independent_noise(sigma: Any, y: Tensor) -> Covariance:
     if padded[0] == 1:
         return Diagonal(variances[0].expand(y.shape[1:]).contiguous())
     return Diagonal(variances.expand(y.shape).contiguous())
+
+
+def _without_unmeasured(value: Tensor, measured: Tensor) -> Tensor:
+    """Replace unmeasured values that are no standard deviations, such as NaN, by the largest measured value."""
+    unused = ~measured & ~((value > 0) & torch.isfinite(value))
+    return torch.where(unused, value[measured].max(), value) if unused.any() and measured.any() else value
 
 
 def unknown_noise(word: str, groups: Any, y: Tensor) -> UnknownNoise:
@@ -125,7 +139,7 @@ def unknown_noise(word: str, groups: Any, y: Tensor) -> UnknownNoise:
         groups = torch.arange(y.shape[-1], device=y.device)
         return UnknownNoise(groups.expand(y.shape[1:]).contiguous(), per_value=True)
     try:
-        labels = torch.as_tensor(groups).to(y.device)
+        labels = (from_array(groups) if isinstance(groups, np.ndarray) else torch.as_tensor(groups)).to(y.device)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"groups must be whole numbers, the label of each group, got {groups!r:.80}") from None
     if labels.is_complex() or not bool((labels == labels.double().floor()).all()):

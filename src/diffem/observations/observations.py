@@ -30,7 +30,7 @@ from ..operators.saved import (
     require_affordable,
 )
 from ..operators.spectrum import Spectrum
-from .arrays import aligned, as_tensor, implied_operator, tried, without_unmeasured
+from .arrays import aligned, as_tensor, complex_advice, implied_operator, tried, without_unmeasured
 from .noise import noise_covariance, represented, simulated_noise
 
 FORMAT = "diffem-observations-1"
@@ -89,8 +89,15 @@ class Observations:
             )
         if y.is_complex():
             if not A.complex_output:
-                raise InputError(f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers")
+                raise InputError(
+                    f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers. {complex_advice()}"
+                )
             y = torch.view_as_real(y.resolve_conj())
+        elif A.complex_output and (y.ndim < 2 or y.shape[-1] != 2):
+            raise InputError(
+                f"{type(A).__name__} measures complex numbers: y must be complex, or real with a last axis of 2 (real "
+                f"and imaginary part), got {y.dtype} of shape {tuple(y.shape)}"
+            )
         y = require_batch(y, "y")
         require_precision(y.dtype, "y")
         if y.ndim == 1:
@@ -113,7 +120,7 @@ class Observations:
         if isinstance(A, Channel):
             self.cov: Covariance = simulated_noise(sigma, cov, groups)
         else:
-            self.cov = noise_covariance(sigma, cov, groups, self.y)
+            self.cov = noise_covariance(sigma, cov, groups, self.y, A.measured(self.y))
         self.A = A.resolve_axes(x)
 
     @classmethod
@@ -239,7 +246,8 @@ class Observations:
         return None if empty.all() else self[(~empty).nonzero().flatten()]
 
     def residual(self, x: Tensor) -> Tensor:
-        """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`."""
+        """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`, a tensor or an array."""
+        x = as_tensor(x, "x")
         if x.shape != (len(self), *self.x_shape):
             raise InputError(
                 f"needed: one sample per observation, {(len(self), *self.x_shape)}, got x of shape {tuple(x.shape)}"
@@ -252,7 +260,7 @@ class Observations:
     def chi2(self, x: Tensor) -> Tensor:
         """Compute (y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws of the right posterior.
 
-        NaN for an observation without measured values; averages must skip it.
+        NaN for an observation without measured values; averages must skip it. x: `(n, *event)`, a tensor or an array.
         """
         counts = self.counts()
         chi2 = self.noise.mahalanobis(self.residual(x)) / counts.clamp(min=1)

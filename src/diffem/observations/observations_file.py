@@ -47,7 +47,7 @@ def read_observations(path: Path, sigma: Any = None) -> Observations:
             raise InputError(f"{path} contains its noise level: sigma is for .npy files only")
         return Observations.load(path)
     if sigma is None:
-        raise InputError(f"{path} is an array: the noise level is needed too (sigma)")
+        raise InputError(f"{path} is an array: give its noise level too (--sigma 0.1; in a recipe data.sigma)")
     return Observations(read_array(path), sigma=sigma)
 
 

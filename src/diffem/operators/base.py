@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arrays import from_array
 from ..core.batched import Batched
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
@@ -154,7 +155,7 @@ def boolean(mask: Any, owner: str) -> Tensor:
     Raises InputError for other values.
     """
     if isinstance(mask, np.ndarray) and mask.dtype.kind in "biuf":
-        mask = torch.from_numpy(np.ascontiguousarray(mask))
+        mask = from_array(mask)
     if not isinstance(mask, Tensor):
         raise InputError(f"{owner}: mask must be a torch.Tensor or a NumPy array, got {type(mask).__name__}")
     if mask.dtype == torch.bool:
@@ -170,7 +171,7 @@ def numeric(parameter: Any, name: str) -> Any:
     Raises InputError for tensors with NaN or infinite numbers. name: of the parameter, for error messages.
     """
     if isinstance(parameter, np.ndarray) and parameter.dtype.kind in "fc":
-        parameter = torch.from_numpy(np.ascontiguousarray(parameter))
+        parameter = from_array(parameter)
     if isinstance(parameter, Tensor) and not (finite := torch.isfinite(parameter)).all():
         raise InputError(f"{name} must be finite, got {int((~finite).sum())} NaN or infinite numbers")
     return parameter

@@ -17,8 +17,8 @@ BOUNDARIES = ("circular", "reflect", "zero")
 class Blur(Operator):
     """y = kernel * x, the size of x.
 
-    x: `(n, ..., H, W)`. The image is padded according to `boundary` and convolved by FFT, so the cost does not depend
-    on the size of the kernel.
+    x: `(n, ..., H, W)`; signals are images with one row, `(n, 1, length)`. The image is padded according to `boundary`
+    and convolved by FFT, so the cost does not depend on the size of the kernel.
 
     Args:
         kernel: (h, w) for all observations, or (n, h, w) one per observation, of any size up to the image's; its origin
@@ -34,6 +34,11 @@ class Blur(Operator):
         kernel = numeric(kernel, "Blur: kernel")
         if not isinstance(kernel, Tensor) or not kernel.is_floating_point():
             raise InputError("Blur: kernel must be a floating-point tensor of shape (h, w) or (n, h, w)")
+        if kernel.ndim == 1:
+            raise InputError(
+                f"Blur: kernel must have 2 axes, got shape {tuple(kernel.shape)}. A signal is an image with one row: "
+                f"pass a kernel of shape {(1, *kernel.shape)} and y of shape (n, 1, length)"
+            )
         self.boundary = boundary
         self._store("kernel", kernel, 2)
 

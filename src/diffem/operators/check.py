@@ -80,6 +80,8 @@ def check(
         device: The device.
         seed: Seed of the random samples.
     """
+    if isinstance(x_shape, int):
+        raise InputError(f"check: x_shape is the shape of a sample, such as (8, 8), got {x_shape}")
     if not isinstance(A, Operator):
         A = Function(A, x_shape)
     try:

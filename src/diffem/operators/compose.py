@@ -141,7 +141,11 @@ class Stack(_Composite):
     def _take_apart(self, y: Tensor) -> list[Tensor]:
         if self.x_shape is None:
             if y.ndim < 2 or y.shape[1] != len(self._children):
-                raise InputError(f"Stack of {len(self._children)} operators got y of shape {tuple(y.shape)}")
+                k = len(self._children)
+                raise InputError(
+                    f"Stack of {k} operators needs y of shape (n, {k}, *measurement), got {tuple(y.shape)}: "
+                    "np.stack(parts, 1). For parts of different shapes pass x_shape, and y flat"
+                )
             return list(y.unbind(1))
         x = y.new_zeros(len(y), *self.x_shape)
         shapes = [tuple(A(x).shape[1:]) for A in self._children]

@@ -31,6 +31,9 @@ class Crop(Operator):
         left: int | Tensor | None = None,
     ) -> None:
         super().__init__()
+        for name, pair in (("size", size), ("image", image)):
+            if isinstance(pair, int | float) or len(pair) != 2:
+                raise InputError(f"Crop: {name} is (height, width), such as (8, 8), got {pair!r}")
         self.size, self.image = (int(size[0]), int(size[1])), (int(image[0]), int(image[1]))
         for name, offset, inner, outer in zip(("top", "left"), (top, left), self.size, self.image, strict=True):
             if not 0 < inner <= outer:

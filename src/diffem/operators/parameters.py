@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from ..core.arrays import from_array
 from ..core.errors import InputError
 
 Number = bool | int | float
@@ -29,7 +29,7 @@ def separated(parameters: Mapping[str, Any], owner: str) -> tuple[dict[str, Numb
         if isinstance(value, bool | int | float):
             numbers[name] = value
             continue
-        tensor = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+        tensor = from_array(value) if isinstance(value, np.ndarray) else value
         if not isinstance(tensor, Tensor):
             raise InputError(
                 f"{owner}: the parameter {name} must be a number, or a tensor with a leading observation axis, "

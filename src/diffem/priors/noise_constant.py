@@ -4,8 +4,9 @@ An entry of x that is the same in all observations is measured as its value plus
 and are uncorrelated with all other values. Such entries are found by both properties: they have the smallest variances,
 equal up to sampling, and for entry j the sum Σ_l n_jl ρ_jl² over the other entries l has the mean N − 1 of a χ²
 variable, with ρ_jl the correlation over the n_jl observations that measure both. Entries of equal variance that are
-correlated with others, such as standardised columns of a table, fail the second test. Entries that vary by rounding
-errors alone, such as the corners of images that were rotated or masked, contain no noise and are left out.
+correlated with others, such as standardised columns of a table, fail the second test, and so do entries that too few
+observations measure together with others. Entries that vary by rounding errors alone, such as the corners of images
+that were rotated or masked, contain no noise and are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from .marginal import measured_values
 
 FEWEST = 3  # smallest number of constant entries that determine the level
 ROUNDING = 1e-5  # deviation relative to the largest one, below which values differ by rounding errors only
-MEASURED = 30  # smallest number of observations that measure an entry
+MEASURED = 30  # smallest number of observations that measure an entry, or a pair of entries
+COMPARED = 0.5  # smallest fraction of the other entries that an entry is compared with
 MOST = 0.9  # largest fraction of constant entries: otherwise y is white, like noise or a white signal
 DIFFERENT = 3.0  # standard errors by which a variance is larger than that of the constant entries
 CORRELATED = 4.0  # standard deviations of χ² above its mean, beyond which an entry is correlated with others
@@ -40,7 +42,7 @@ def level_of_constants(obs: Observations) -> NoiseLevels | None:
     variance = centred.square().sum(0) / (count - 1).clamp(min=1)
     usable = (count >= MEASURED) & varies(variance)
     candidates = [
-        j for j in _equal_variances(variance, count, usable) if not _is_correlated(j, centred, inside, variance)
+        j for j in _equal_variances(variance, count, usable) if _is_uncorrelated(j, centred, inside, variance)
     ]
     if len(candidates) < FEWEST:
         return None
@@ -69,12 +71,15 @@ def _equal_variances(variance: Tensor, count: Tensor, usable: Tensor) -> list[in
     return found
 
 
-def _is_correlated(j: int, centred: Tensor, inside: Tensor, variance: Tensor) -> bool:
-    """Whether entry j is correlated with the other entries. centred, inside: `(n, N)`; variance: `(N,)`."""
+def _is_uncorrelated(j: int, centred: Tensor, inside: Tensor, variance: Tensor) -> bool:
+    """Whether entry j is shown to be uncorrelated with the others. centred, inside: `(n, N)`; variance: `(N,)`."""
     pairs = (inside[:, j : j + 1] & inside).sum(0).double()
     products = centred[:, j] @ centred
     squares = products.square() / (pairs * variance[j] * variance).clamp(min=1e-300)  # n ρ²
-    others = (pairs >= MEASURED) & (variance > 0)
+    others = variance > 0
     others[j] = False
-    freedom = int(others.sum())
-    return freedom > 0 and float(squares[others].sum()) > freedom + CORRELATED * math.sqrt(2 * freedom)
+    compared = others & (pairs >= MEASURED)
+    freedom = int(compared.sum())
+    if freedom == 0 or freedom < COMPARED * int(others.sum()):
+        return False
+    return float(squares[compared].sum()) <= freedom + CORRELATED * math.sqrt(2 * freedom)

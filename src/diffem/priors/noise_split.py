@@ -13,6 +13,9 @@ not reject (Lawley 1956), with rank r = N − k left for Σ, and
 
 where K_i is the covariance of observation i and M the number of values that show noise alone. The factor accounts for
 the k(r + 1) coefficients by which Σ fits the noise; for complete data M = nk and the factor is n / (n − r − 1).
+
+The test needs many observations per direction: with M < k²/FEW, eigenvalues of noise spread so widely that falling
+eigenvalues of a signal pass it. The level then counts as undetermined.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from ..linalg import DenseCovariance, LowRank
 from ..observations import Observations
 from ..operators import Identity, Mask
 from .gaussian import GaussianPrior
-from .levels import NoiseLevels
+from .levels import NORMAL95, NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
 REJECTED = 3.0  # standard deviations of χ² above its mean, beyond which eigenvalues are not equal
@@ -36,6 +39,7 @@ SHARED = 4  # smallest number of directions of equal variance: fewer may be equa
 SHARE = 1 / 20  # smallest fraction of all directions that have this variance
 GAP = 2.0  # smallest ratio of the next eigenvalue to the largest of these
 PRECISE = 0.1  # standard error of log σ above which the level counts as undetermined
+FEW = 0.1  # largest ratio of the directions of noise to the observations of each that the test distinguishes
 VALUES = 1024  # largest number of measured values per observation
 EVALUATED = 4096  # largest number of observations per pass
 ITERATIONS = 100  # iterations of the factor analysis for several levels
@@ -91,10 +95,31 @@ def split_noise(
     left = 1 - free * (rank + 1) / float(values.sum().clamp(min=1e-9))
     error = (2 * values * max(left, 1e-9)).clamp(min=1e-9).rsqrt()
     visible = noise_is_visible(matrix, variances[groups], free, count)
-    determined = rank > 0 and visible and left > 0 and bool((error < PRECISE).all())
-    corrected = variances / left if determined else variances
-    levels = NoiseLevels.of(corrected.sqrt(), error, determined)
+    many = free**2 <= FEW * float(values.sum())
+    determined = rank > 0 and visible and many and left > 0 and bool((error < PRECISE).all())
+    if determined:
+        levels = NoiseLevels.of((variances / left).sqrt(), error, True)
+    else:
+        observed = share * float(some.counts().sum()) / size
+        levels = NoiseLevels.of(variances.sqrt(), _error_of_bound(matrix, groups, variances, observed), False)
     return _with_covariance(prior, signal), levels
+
+
+def _error_of_bound(matrix: Tensor, groups: Tensor, variances: Tensor, observed: float) -> Tensor:
+    """Standard errors of log σ `(G,)` whose 95 % interval ends at the largest level that T `(N, N)` allows.
+
+    The smallest of N eigenvalues of a sample covariance of noise is σ²(1 − √(N/n))², not σ² (Marchenko and Pastur
+    1967). No level exceeds the standard deviation of an entry, which bounds it if n < N.
+
+    Args:
+        variances: `(G,)`. The variances that were split off.
+        observed: n, the number of observations that measure an entry.
+    """
+    infinite = torch.full_like(variances, torch.inf)
+    entries = infinite.scatter_reduce(0, groups, matrix.diagonal(), "amin") / variances
+    ratio = len(matrix) / observed
+    sampling = 1 / (1 - math.sqrt(ratio)) ** 2 if ratio < 1 else math.inf
+    return entries.clamp(min=1, max=sampling).log() / (2 * NORMAL95)
 
 
 def noise_is_visible(matrix: Tensor, noise: Tensor, equal: int, count: int) -> bool:

@@ -205,7 +205,10 @@ class RunDir:
         changed = differences(there.model_dump(mode="json"), recipe.model_dump(mode="json"))
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:
-            raise InputError(f"{self.path} contains a run of another recipe; it differs in {'; '.join(changed)}")
+            raise InputError(
+                f"{self.path} contains a run of another recipe; it differs in {'; '.join(changed)}. Choose another "
+                "folder, or restore these settings"
+            )
         if longer and old.final is not None and self.lap(old.last_lap).exists():
             raise InputError(
                 f"{self.path} has begun its final prior after {old.laps} laps, so no laps can be added; start another "

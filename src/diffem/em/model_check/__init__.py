@@ -80,7 +80,10 @@ def check_model(
     if unseen:
         _judge_pairing(pairing_evidence(unseen, recipe.seed), check, masks is not None)
     else:
-        check.notes.append("whether operators and observations belong together was not checked: watch.held_out is 0")
+        check.notes.append(
+            "whether operators and observations belong together was not checked: no observations are held out "
+            "(watch.held_out is 0)"
+        )
     if prior.noise is None:  # otherwise the level was estimated, and not stated
         _judge_noise(noise, check)
     return check
