@@ -46,7 +46,7 @@ class Covariance(Batched):
         """Raise InputError if finite tensors from an untrusted file do not form such a covariance."""
         for name in ("variance", "variances"):
             if name in tensors and not (tensors[name] > 0).all():
-                raise InputError(f"cov.{name} must be positive")
+                raise InputError(f"cov.{name} must be positive, got {float(tensors[name].min()):.3g}")
 
     def matvec(self, v: Tensor) -> Tensor:
         """Σv, `(n, *event)`."""
@@ -227,7 +227,12 @@ class LowRank(Covariance):
     def __init__(self, factor: Tensor, variances: Tensor | float) -> None:
         super().__init__()
         if not isinstance(factor, Tensor) or not factor.is_floating_point() or factor.ndim < 2:
-            raise InputError("factor must be a floating-point tensor of shape (r, *event) or (n, r, *event)")
+            given = (
+                f"{factor.dtype} of shape {tuple(factor.shape)}" if isinstance(factor, Tensor) else f"{factor!r:.80}"
+            )
+            raise InputError(
+                f"factor must be a floating-point tensor of shape (r, *event) or (n, r, *event), got {given}"
+            )
         variances = torch.as_tensor(variances, dtype=factor.dtype, device=factor.device)
         self._store("factor", factor, None)
         self._store("variances", _positive("variances", variances), None)
