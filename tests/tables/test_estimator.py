@@ -238,7 +238,7 @@ def test_other_columns_at_transform_are_refused(fitted):
         ({"estimate": "mode"}, "estimate must be 'mean' or 'median', got 'mode'"),
         ({"columns": {"colour": "categorical"}}, "['colour'], which the table does not have"),
         ({"columns": {"number": "ordinal"}}, "the kind must be one of"),
-        ({"columns": {"number": "integer"}}, "was named as integer and holds other numbers"),
+        ({"columns": {"number": "integer"}}, "must hold whole numbers, because its kind was set to integer"),
         ({"recipe": {"train.speed": 1}}, "unknown key"),
     ],
 )

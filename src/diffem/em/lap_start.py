@@ -39,7 +39,10 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
         context.use_estimates(prior)
         set_noise_range(prior, recipe, context.obs.train)
         if prior.event_shape != obs.x_shape:
-            raise InputError(f"the start is a prior over {prior.event_shape}, the observations are of {obs.x_shape}")
+            raise InputError(
+                f"the prior to start from must have samples of shape {obs.x_shape}, as the observations, "
+                f"got {prior.event_shape}"
+            )
         metrics |= {"start": "given", **cost.before()}
     else:
         state = (start_file(context), context.run.origin("start", 0))

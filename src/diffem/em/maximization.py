@@ -63,8 +63,8 @@ def maximization(
     """Train `prior.network` in place. It ends in evaluation mode with its averaged weights.
 
     If the loss or the weights become NaN, the training returns to its last snapshot and continues with half the step
-    size. A batch that exceeds the memory of the device is processed in pieces. After a request to stop, the training is
-    saved and raises `Preempted`, on a CPU within a step; the steps of an unfinished block are repeated later.
+    size. A batch that exceeds the memory of the device is processed in pieces. After a request to stop, on a CPU within
+    one step, the training is saved and `Preempted` is raised; the steps of an unfinished block are repeated later.
 
     Args:
         prior: The prior.
@@ -110,7 +110,10 @@ def maximization(
     training = BlockTraining(trainer, examples, stream, block, done, record, checkpoint)
     devices = [prior.mean.device] if prior.mean.device.type == "cuda" else []
     # dropout uses torch's global generator, which is seeded per block; its state is restored afterwards
-    with torch.random.fork_rng(devices), Progress(f"lap {lap} M", steps * options.batch, "examples", progress) as bar:
+    with (
+        torch.random.fork_rng(devices),
+        Progress(f"lap {lap} M-step", steps * options.batch, "examples", progress) as bar,
+    ):
         training.run(bar)
     if keep is not None:
         keep(trainer.state())
