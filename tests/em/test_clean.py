@@ -85,7 +85,7 @@ def test_observations_that_are_not_clean_are_rejected(tmp_path):
     refused(observations(), r"the operator Identity, got Mask.*Observations\.clean")
     noisy = Observations(images(), operators.Identity(), sigma=0.1)
     refused(noisy, r"at most 1% of the standard deviation of the data, got 0\.1 and 1\.\d+")
-    with pytest.raises(ValueError, match="measured through Dense"):
+    with pytest.raises(ValueError, match="got Dense"):
         diffem.fit(None, {**CLEAN, "data": {"source": "manifold", "n": 64}}, tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match=r"e_step: .*one of each: remove draws"):
         load_recipe(CLEAN, {"e_step.draws": 2})

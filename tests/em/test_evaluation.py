@@ -65,7 +65,7 @@ class TestReference:
         ):
             with pytest.raises(ValueError, match=words):
                 evaluation._reference(str(tmp_path / name), given, None)
-        with pytest.raises(ValueError, match="true x is not known"):
+        with pytest.raises(ValueError, match="does not provide the true x"):
             evaluation._reference("source", Problem(problem.obs), None)
 
 

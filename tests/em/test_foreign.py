@@ -76,7 +76,7 @@ def test_fit_recomputes_files_of_another_run(case, runs, tmp_path, capsys):
     for source, target in zip(sources, targets or sources, strict=True):
         shutil.copy(runs / name / "laps" / lap / source, out / "laps/002" / target)
     fit(out)
-    assert "belongs to another run or lap: it has" in capsys.readouterr().err
+    assert "does not belong here: it has" in capsys.readouterr().err
     aside = {file.relative_to(out / "laps/002").as_posix() for file in out.rglob("*.foreign")}
     assert aside == {f"{target}.foreign" for target in targets or sources}
     assert same(contents(out), contents(runs / "own"))
@@ -91,7 +91,7 @@ def test_the_checkpoint_of_another_run_is_not_resumed(name, runs, tmp_path, caps
         (out / "laps" / lap / file).unlink()
     shutil.copy(runs / f"{'own' if lap == '001' else name}.safetensors", out / "laps" / lap / "training.safetensors")
     fit(out)
-    assert "training.safetensors belongs to another run or lap" in capsys.readouterr().err
+    assert "training.safetensors does not belong here" in capsys.readouterr().err
     assert same(contents(out), contents(runs / "own"))
 
 
@@ -134,7 +134,7 @@ def test_a_finished_run_recomputes_files_of_another_run(lap, file, runs, tmp_pat
     shutil.copy(runs / "seed/laps" / lap / file, out / "laps" / lap / file)
     before = {path: path.stat().st_mtime_ns for path in out.glob("laps/*/prior.safetensors") if path.parent.name != lap}
     fit(out)
-    assert "belongs to another run or lap: it has seed 1, needed: seed 0" in capsys.readouterr().err
+    assert "does not belong here: it has seed 1, needed: seed 0" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert same(contents(out), contents(runs / "own"))
     assert [m["lap"] for m in diffem.Run(out).laps] == [0, 1, 2]
@@ -149,7 +149,7 @@ def test_missing_draws_that_a_later_lap_keeps_are_recomputed(runs, tmp_path, cap
     for file in SHARD:
         shutil.copy(runs / "data/laps/001" / file, out / "laps/001" / file)
     fit(out)
-    assert "00001.json belongs to another run or lap" in capsys.readouterr().err
+    assert "00001.json does not belong here" in capsys.readouterr().err
     assert same(contents(out), contents(runs / "own"))
 
 
@@ -167,7 +167,7 @@ def test_readers_reject_the_prior_of_another_run(name, lap, runs, tmp_path):
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / name / "laps" / lap / "prior.safetensors", out / "laps/002/prior.safetensors")
     for read in READERS.values():
-        with pytest.raises(ForeignFileError, match=r"002/prior.safetensors belongs to another run or lap"):
+        with pytest.raises(ForeignFileError, match=r"002/prior.safetensors does not belong here"):
             read(out)
 
 
@@ -184,7 +184,7 @@ def test_readers_reject_the_description_of_another_run(file, readers, runs, tmp_
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / "data" / file, out / file)
     for reader in readers:
-        with pytest.raises(InputError, match="belongs to another run or lap: it has run"):
+        with pytest.raises(InputError, match="does not belong here: it has run"):
             {**READERS, "report": write_report}[reader](out)
 
 

@@ -54,7 +54,7 @@ def test_a_file_is_completed_and_reported(table, tmp_path):
         ("table.csv", "a,b\n", "0 rows"),
         ("table.csv", "", "cannot be read as a table"),
         ("table.txt", "a\n1\n", "ends in .csv, .tsv, .parquet"),
-        ("table.csv", "a,b\n1,\n2,\n", "'b' holds no value"),
+        ("table.csv", "a,b\n1,\n2,\n", "'b' has no observed value"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, name, text, words):

@@ -41,7 +41,7 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
 
 
 def notes(lap: Lap, recipe: Recipe) -> list[str]:
-    """Return notes about a lap: information that needs no action, unlike a warning."""
+    """Return notes about a lap that are not warnings."""
     if not prior_alone(lap, recipe):
         return []
     before = max(k for k in range(int(lap["lap"])) if k == 0 or recipe.at(k).train.conditioned_share > 0)

@@ -34,7 +34,7 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
     store, options = context.store(lap), context.recipe.at(lap).e_step
     shards, fresh = len(store), options.fresh_at(lap)
     total = fresh_count(len(context.obs.train), fresh) * options.draws // processes.count
-    with Progress(f"lap {lap} E-step", total, "draws", context.progress) as bar:
+    with Progress(f"lap {lap} E", total, "draws", context.progress) as bar:
         for k in processes.share_out(shards):
             rows = slice(*store.range(k))
             if store.has(k):
@@ -88,7 +88,7 @@ def earlier_draws(context: RunContext, lap: int, k: int) -> Tensor:
     rows = slice(*store.range(k))
     prior = context.saved_prior(lap - 1, context.device)
     total = (rows.stop - rows.start) * context.recipe.at(lap).e_step.draws
-    with Progress(f"lap {lap} E-step, shard {k} again", total, "draws", context.progress) as bar:
+    with Progress(f"lap {lap} E, shard {k} again", total, "draws", context.progress) as bar:
         shard = draw(context, lap, prior, k, rows, bar)
     store.write(k, shard.x, shard.report)
     return store.read(k)

@@ -40,7 +40,7 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
         set_noise_range(prior, recipe, context.obs.train)
         if prior.event_shape != obs.x_shape:
             raise InputError(
-                f"the prior to start from must have samples of shape {obs.x_shape}, as the observations, "
+                f"the prior to start from must have samples of shape {obs.x_shape}, that of the observed x, "
                 f"got {prior.event_shape}"
             )
         metrics |= {"start": "given", **cost.before()}

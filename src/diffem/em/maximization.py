@@ -110,10 +110,7 @@ def maximization(
     training = BlockTraining(trainer, examples, stream, block, done, record, checkpoint)
     devices = [prior.mean.device] if prior.mean.device.type == "cuda" else []
     # dropout uses torch's global generator, which is seeded per block; its state is restored afterwards
-    with (
-        torch.random.fork_rng(devices),
-        Progress(f"lap {lap} M-step", steps * options.batch, "examples", progress) as bar,
-    ):
+    with torch.random.fork_rng(devices), Progress(f"lap {lap} M", steps * options.batch, "examples", progress) as bar:
         training.run(bar)
     if keep is not None:
         keep(trainer.state())

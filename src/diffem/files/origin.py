@@ -50,7 +50,7 @@ class Origin:
         for name in ("kind", "seed", "run", "lap", "observations"):
             if (found := note.get(name)) != expected.get(name):
                 given, needed = _words(name, found), _words(name, expected.get(name))
-                raise ForeignFileError(f"{path} belongs to another run or lap: it has {given}, needed: {needed}")
+                raise ForeignFileError(f"{path} does not belong here: it has {given}, needed: {needed}")
 
 
 def stamped(values: dict[str, Any], origin: Origin | None) -> dict[str, Any]:

@@ -227,12 +227,7 @@ class LowRank(Covariance):
     def __init__(self, factor: Tensor, variances: Tensor | float) -> None:
         super().__init__()
         if not isinstance(factor, Tensor) or not factor.is_floating_point() or factor.ndim < 2:
-            given = (
-                f"{factor.dtype} of shape {tuple(factor.shape)}" if isinstance(factor, Tensor) else f"{factor!r:.80}"
-            )
-            raise InputError(
-                f"factor must be a floating-point tensor of shape (r, *event) or (n, r, *event), got {given}"
-            )
+            raise InputError("factor must be a floating-point tensor of shape (r, *event) or (n, r, *event)")
         variances = torch.as_tensor(variances, dtype=factor.dtype, device=factor.device)
         self._store("factor", factor, None)
         self._store("variances", _positive("variances", variances), None)

@@ -52,29 +52,29 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], Any], file: str) 
 for name, changes in OTHERS.items():
     for command in ("run", "run, evaluate", "run, export", "run, app"):
 
-        @hostile(command, f"the prior of {name}", r"prior.safetensors belongs to another run or lap: it has (seed|run)")
+        @hostile(command, f"the prior of {name}", r"prior.safetensors does not belong here: it has (seed|run)")
         def _(folder, changes=changes):
             return swapped(folder, changes, "laps/000/prior.safetensors")
 
     for command in ("run, evaluate", "run, report", "run, app"):
 
-        @hostile(command, f"the measures of {name}", r"metrics.json belongs to another run or lap: it has (seed|run)")
+        @hostile(command, f"the measures of {name}", r"metrics.json does not belong here: it has (seed|run)")
         def _(folder, changes=changes):
             return swapped(folder, changes, "laps/000/metrics.json")
 
-    @hostile("draws", f"of {name}", r"00000.json belongs to another run or lap: it has (seed|run)")
+    @hostile("draws", f"of {name}", r"00000.json does not belong here: it has (seed|run)")
     def _(folder, changes=changes):
         return swapped(folder, changes, *SHARD)
 
-    @hostile("run", f"the description of {name}", "recipe.yaml belongs to another run or lap: it has run")
+    @hostile("run", f"the description of {name}", "recipe.yaml does not belong here: it has run")
     def _(folder, changes=changes):
         return swapped(folder, changes, "run.json")
 
-    @hostile("run, report", f"the recipe of {name}", "recipe.yaml belongs to another run or lap: it has run")
+    @hostile("run, report", f"the recipe of {name}", "recipe.yaml does not belong here: it has run")
     def _(folder, changes=changes):
         return swapped(folder, changes, "recipe.yaml")
 
-    @hostile("run, report", f"the losses of {name}", "losses.json belongs to another run or lap")
+    @hostile("run, report", f"the losses of {name}", "losses.json does not belong here")
     def _(folder, changes=changes):
         return swapped(folder, changes, "laps/000/losses.json")
 
@@ -86,7 +86,7 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of other observations", r"00000.json belongs to another run or lap: it has observations 14 to 28")
+@hostile("draws", "of other observations", r"00000.json does not belong here: it has observations 14 to 28")
 def _(folder):
     run = write_run(folder / "run")
     for file in SHARD:
@@ -94,7 +94,7 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of another lap", r"00000.json belongs to another run or lap: it has lap 2")
+@hostile("draws", "of another lap", r"00000.json does not belong here: it has lap 2")
 def _(folder):
     return rewritten(folder, lambda report: report["origin"].update(lap=2), SHARD[1])
 
@@ -153,7 +153,7 @@ def _(folder):
     return run
 
 
-@hostile("run", "the prior of another lap", "prior.safetensors belongs to another run or lap: it has lap 3")
+@hostile("run", "the prior of another lap", "prior.safetensors does not belong here: it has lap 3")
 def _(folder):
     return rewritten(folder, lambda note: note["origin"].update(lap=3), "laps/000/prior.safetensors")
 
@@ -163,7 +163,7 @@ def _(folder):
     return rewritten(folder, lambda note: note.pop("origin"), "laps/000/prior.safetensors")
 
 
-@hostile("run", "a checkpoint in place of the prior", "belongs to another run or lap: it has kind training")
+@hostile("run", "a checkpoint in place of the prior", "does not belong here: it has kind training")
 def _(folder):
     return rewritten(folder, lambda note: note["origin"].update(kind="training"), "laps/000/prior.safetensors")
 
@@ -293,14 +293,14 @@ def _(folder):
     return run
 
 
-@hostile("run, fit", "the recipe of another run", "recipe.yaml belongs to another run or lap")
+@hostile("run, fit", "the recipe of another run", "recipe.yaml does not belong here")
 def _(folder):
     run = write_run(folder / "run")
     (run / "recipe.yaml").write_text(load_recipe(RECIPE).to_file("0" * 32))
     return run
 
 
-@hostile("run, fit", "a recipe that names no run", "recipe.yaml belongs to another run or lap: it has run None")
+@hostile("run, fit", "a recipe that names no run", "recipe.yaml does not belong here: it has run None")
 def _(folder):
     run = write_run(folder / "run")
     (run / "recipe.yaml").write_text(RunDir(run).recipe().to_file())
