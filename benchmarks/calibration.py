@@ -5,14 +5,14 @@ On the 1,797 digits of 8×8 pixels with noise of 0.1:
 - `gain`: four groups of half-masked observations with gains 1, 0.7, 1.3, 1.6 and offsets 0, 0.3, −0.5, 0.8
   (`priors.calibrate`).
 - `width-1.3`, `width-0.7`: Gaussian blurs of width θ·s with four known factors s from 0.5 to 1.4. The true θ is 1, the
-  first value 1.3 or 0.7 (`Function(..., learn=...)`, the recipe `digits` with two laps of shorter training).
+  initial value 1.3 or 0.7 (`Function(..., learn=...)`, the recipe `digits` with two laps of shorter training).
 - `width-given`: the same run with the true θ, for the error of its draws.
-- `groups`: a width per group of observations, true values 0.8, 1 and 1.2, first value 1.3; the estimate at the start.
-- `shift`: frames displaced by multiples 0, 1, 2 of an unknown vector (0.6, −0.4) pixels, first value 0, and half of the
+- `groups`: a width per group of observations, true values 0.8, 1 and 1.2, initial value 1.3; the estimate at the start.
+- `shift`: frames displaced by multiples 0, 1, 2 of an unknown vector (0.6, −0.4) pixels, initial value 0, half of the
   pixels missing; the estimate at the start.
 - `phase`: half of k-space of images with a phase of 0, 1 or 2 times an unknown (0.5 radians, and 0.1 radians per
-  column), first values 20 % off; the estimate at the start.
-- `one-width`: one blur for all observations, whose width they cannot tell.
+  column), initial values 20 % off; the estimate at the start.
+- `one-width`: one blur for all observations, which do not determine its width.
 
 `--seeds` repeats the estimates at the start for several seeds. The cases of a run are measured for the first seed.
 """

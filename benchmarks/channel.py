@@ -1,4 +1,4 @@
-"""Measurements that are known by simulation only: `python -m benchmarks.channel`.
+"""Measurements that can only be simulated: `python -m benchmarks.channel`.
 
 FashionMNIST at 16×16 pixels with values from 0 to 1, seen by three channels (`operators.Channel`): photon counts with a
 peak of 5 and of 30 photons, and one bit per pixel, the comparison of the pixel with a threshold that is random for

@@ -1,7 +1,7 @@
 """Host memory of a whole run by number of observations: `python -m benchmarks.host_memory [--observations 2000 50000]`.
 
 The data are images of 32×32 with half of the pixels missing, in a file written by `Observations.save`. `diffem.fit`
-(the Gaussian start and two laps), the report and the export each run in a process of their own. The peak is that of the
+(the Gaussian start and two laps), the report and the export each run in a separate process. The peak is that of the
 resident set, which includes pages of mapped files and libraries. It is recorded and reset after every stage. The name
 of the result is `memory`.
 """

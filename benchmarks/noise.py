@@ -56,7 +56,7 @@ def compare(sigma: float, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def groups(seed: int, folder: Path) -> dict[str, Any]:
-    """Four groups of observations with levels of their own."""
+    """Four groups of observations with different noise levels."""
     mask = digits(seed, 0.5, 0.1).obs.A
     x, labels = images(), torch.arange(len(images())) % len(GROUPS)
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))

@@ -95,7 +95,7 @@ def merge(
 
 
 def without_folders(command: str) -> str:
-    """A command without the options that only say where data and results are."""
+    """A command without the options that only locate data and results."""
     words, kept = command.split(), []
     while words:
         word = words.pop(0)

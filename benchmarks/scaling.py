@@ -123,7 +123,7 @@ class Mapped:
 
 
 def memory_of(n: int, folder: str, out: str) -> None:
-    """The E-step for n observations on disk, in a process of its own; writes its additional memory in MiB."""
+    """The E-step for n observations on disk, in a separate process; writes its additional memory in MiB."""
     torch.set_num_threads(1)
     path, generator = Path(folder) / "y.bin", torch.Generator().manual_seed(0)
     with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The block for measurements that are known by simulation only."""
+"""The block for measurements that can only be simulated."""
 
 from __future__ import annotations
 

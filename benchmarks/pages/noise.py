@@ -23,7 +23,7 @@ def noise(result: dict[str, Any]) -> str:
     groups = next(row for row in result["rows"] if row.get("case") == "groups")
     pairs = zip(groups["levels"], groups["estimates"], strict=True)
     listed = ", ".join(f"{estimate:.4g} for {level:g}" for level, estimate in pairs)
-    apart = f"Estimates for four groups of observations, each with a level of its own, in one run: {listed}."
+    apart = f"Estimates for four groups of observations, each with its own level, in one run: {listed}."
     return "\n\n".join([table(header, rows), apart, source(result)])
 
 
@@ -66,8 +66,8 @@ def calibration(result: dict[str, Any]) -> str:
         prose(
             f"Errors are relative to the largest true value. Gains and offsets of four groups (`priors.calibrate`), "
             f"largest errors of {seeds}: {gain:.1%} of the gain, {offset:.1%} of the size of y for the "
-            f"offset. One width for all observations: “cannot tell” for {sum(not row['determined'] for row in shared)} "
-            f"of {len(shared)} seeds."
+            f"offset. One width for all observations: reported as not determined for "
+            f"{sum(not row['determined'] for row in shared)} of {len(shared)} seeds."
         )
     )
     given = next((row for row in rows if row["case"] == "width-given"), None)
@@ -84,16 +84,16 @@ def calibration(result: dict[str, Any]) -> str:
     if given is not None:
         lines.append(["given, 1", "", "", f"{given['mse_draw']:.4f}"])
     parts.append("Whole runs, with the width after the start and after each lap, and the squared error of a draw:")
-    parts.append(table(["first width", "path", "standard error", "draw"], lines))
+    parts.append(table(["initial width", "path", "standard error", "draw"], lines))
     return "\n\n".join([*parts, source(result), *kept(result)])
 
 
 PARAMETERS = {
-    "start-1.3": "width of a blur, first value 1.3",
-    "start-0.7": "width of a blur, first value 0.7",
-    "groups": "widths of three groups, first value 1.3",
-    "shift": "displacement in pixels, half of the pixels missing, first value 0",
-    "phase": "phase in k-space, half of the lines missing, first values 20 % off",
+    "start-1.3": "width of a blur, initial value 1.3",
+    "start-0.7": "width of a blur, initial value 0.7",
+    "groups": "widths of three groups, initial value 1.3",
+    "shift": "displacement in pixels, half of the pixels missing, initial value 0",
+    "phase": "phase in k-space, half of the lines missing, initial values 20 % off",
 }
 
 

@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("build/timing.json"))
-    parser.add_argument("--rows", type=int, help="so many rows only, to try it")
+    parser.add_argument("--rows", type=int, help="use only the first N rows, for a short trial")
     options = parser.parse_args()
     torch.set_num_threads(CORES)
     values = load("letter", options.data).values[: options.rows]

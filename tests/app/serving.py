@@ -1,4 +1,4 @@
-"""`diffem app RUN` in a process of its own, as a user starts it."""
+"""`diffem app RUN` in a separate process, as a user starts it."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class TestBadInput:
         self.refused("not empty and contains no run", "fit", "digits", "-o", tmp_path / "full")
         assert (tmp_path / "full" / "thesis.tex").read_text() == "precious"
         self.refused("no recipe.yaml", "sample", tmp_path / "full")
-        self.refused("no recipe.yaml in it, because there is no such folder", "report", tmp_path / "nowhere")
+        self.refused("is not a run folder: the folder does not exist", "report", tmp_path / "nowhere")
 
     def test_a_run_of_another_version(self, run, tmp_path):
         import shutil
@@ -231,7 +231,12 @@ class TestBadInput:
         info = json.loads((copy / "run.json").read_text())
         (copy / "run.json").write_text(json.dumps({**info, "version": "9.0.0"}))
         self.refused(
-            r"version 9.0.0, this is 0", "fit", "digits", "-o", copy, *[w for s in SETTINGS for w in ("--set", s)]
+            r"version 9.0.0 of diffem, this is version 0",
+            "fit",
+            "digits",
+            "-o",
+            copy,
+            *[w for s in SETTINGS for w in ("--set", s)],
         )
 
     def test_damaged_files(self, run, tmp_path):

@@ -63,7 +63,7 @@ def test_a_run_describes_its_data(single, multi):
         metrics = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
         assert [m["lap"] for m in metrics] == [0, 1, 2]
         assert (folder / "run/report.html").is_file()
-        assert "22 observations to learn from" in output
+        assert "22 observations for training" in output
 
 
 def test_a_run_resumes_from_cached_k_space(single):

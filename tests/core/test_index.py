@@ -35,10 +35,10 @@ def test_a_boolean_per_observation_is_not_a_number():
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        (6, "no observations left"),
-        (-7, "no observations left"),
-        (slice(4, 2), "no observations left"),
-        ([], "no observations left"),
+        (6, "the index selects no observations"),
+        (-7, "the index selects no observations"),
+        (slice(4, 2), "the index selects no observations"),
+        ([], "the index selects no observations"),
         ([0, 6], "observation 6 of 6 does not exist"),
         (torch.tensor([0, -7]), "observation -7 of 6 does not exist"),
         (torch.tensor([True, False]), "2 entries does not fit 6"),
@@ -60,7 +60,7 @@ def test_a_mask_that_is_not_resolved_yet_checks_its_index_when_it_meets_data():
     A = operators.Mask(X >= 0)
     with pytest.raises(InputError, match="observation 9 of 6"):
         A[torch.tensor([0, 9])](X[:2])
-    with pytest.raises(InputError, match="no observations left"):
+    with pytest.raises(InputError, match="the index selects no observations"):
         A[7](X[:1])
 
 

@@ -182,5 +182,5 @@ def test_a_process_does_not_wait_for_ever_for_one_that_never_comes(rank, monkeyp
     for name, value in shared.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr("diffem.core.processes.JOINING", 0.2)
-    with pytest.raises(Lost, match=f"not all 2 processes of the run came together at 127.0.0.1:{port.number}"):
+    with pytest.raises(Lost, match=f"not all 2 processes of the run connected to 127.0.0.1:{port.number}"):
         join()

@@ -1,4 +1,4 @@
-"""The small run as a process of its own that stops at a chosen event, wherever the machine's speed puts that instant.
+"""The small run in a separate process that stops at a chosen event, independent of the speed of the machine.
 
     start(OUT)                        run to the end; print a line for every event
     start(OUT, "kill", "001 M", 17)   SIGKILL at the 17th event of lap 1's M

@@ -71,10 +71,10 @@ def test_gaussian_m_step(size, draws_each, laps):
 def test_network_m_step():
     """The same with a network trained on the draws: within 10 %. Minutes on a GPU, hours on one core.
 
-    Half-measured vectors say little about the combination of coordinates with the smallest variance, so what an M-step
-    gets wrong there stays for many laps and adds up. Networks of 128 to 256 units trained for 3,000 to 6,000 steps on
-    32,768 observations were within 5 % everywhere but for that one eigenvalue, at 0.92 after two laps and 0.88 after
-    six. Hence more observations, and more steps.
+    Half-measured vectors contain little information about the combination of coordinates with the smallest variance, so
+    errors of an M-step there persist for many laps and add up. Networks of 128 to 256 units trained for 3,000 to 6,000
+    steps on 32,768 observations were within 5 % everywhere but for that one eigenvalue, at 0.92 after two laps and 0.88
+    after six. Hence more observations, and more steps.
     """
     n = 32 * N
     obs = problem(n=n).to(DEVICE)

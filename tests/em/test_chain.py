@@ -60,10 +60,10 @@ def minute_laps(clock, seen):
 
 
 def test_a_run_stopped_by_time_limits_is_bit_identical_to_an_unlimited_run(uncut, clock, tmp_path):
-    """25 minutes are two laps of ten; the third would end later. The final prior begins whatever it takes."""
+    """In 25 minutes, two laps of ten minutes end; a third would not. The final prior begins in any case."""
     out, seen = tmp_path / "pieces", []
     options = {"progress": False, "report": False, "say": minute_laps(clock, seen), "minutes": 25}
-    with pytest.raises(Preempted, match="lap 3 would end later") as stopped:
+    with pytest.raises(Preempted, match="lap 3 would end after the time limit") as stopped:
         diffem.fit(observations(), CHAIN, out, **options)
     assert stopped.value.reason == "after 25 minutes as requested"
     assert seen == [0, 1, 2]
@@ -74,7 +74,7 @@ def test_a_run_stopped_by_time_limits_is_bit_identical_to_an_unlimited_run(uncut
 
 
 def test_a_lap_in_progress_is_saved_at_the_time_limit(uncut, clock, tmp_path, monkeypatch):
-    """The limit comes in the second block of the final training: the first is kept, and so is the time it took."""
+    """The time limit ends the second block of the final training; the first block and its time are kept."""
     out, step, calls = tmp_path / "run", Trainer.step, itertools.count(1)
 
     def timed(*arguments):
@@ -158,7 +158,7 @@ def same_weights(a, b):
 
 @pytest.mark.parametrize(("dtype", "digits"), [("bfloat16", 8), ("float16", 11)])
 def test_weights_in_16_bits(dtype, digits, uncut, tmp_path):
-    """Rounded to so many binary digits, computed with in float32, and half as large."""
+    """Weights are rounded to this number of binary digits and used in float32; the file is half as large."""
     hub.export_run(uncut.path, tmp_path / "out", dtype=dtype)
     prior, again = uncut.prior, diffem.load(tmp_path / "out")
     for name, weights in prior.network.state_dict().items():
@@ -205,5 +205,5 @@ def test_the_export_command_takes_size_and_type(uncut, tmp_path):
 
 
 def test_laps_cannot_be_added_after_the_final_prior_has_begun(uncut):
-    with pytest.raises(InputError, match="has begun its final prior after 3 laps"):
+    with pytest.raises(InputError, match="has already begun to train its final prior after 3 laps"):
         diffem.fit(observations(), {**CHAIN, "laps": 4}, uncut.path, progress=False)

@@ -44,7 +44,7 @@ def features(y: Tensor, exposure: Tensor) -> Tensor:
 
 
 def observations(n: int = 136) -> Observations:
-    """Photon counts with an exposure of their own."""
+    """Photon counts, with a different exposure for each observation."""
     exposure = 0.5 + torch.rand(n, 1, generator=torch.Generator().manual_seed(1))
     A = operators.Channel(
         simulate, features, (SIZE,), estimate=lambda y, exposure: y / (PEAK * exposure), exposure=exposure
@@ -140,7 +140,7 @@ def test_features_are_standardised_and_described_in_files() -> None:
 
 @pytest.mark.parametrize("kind", ["gaussian", "network"])
 def test_a_run_starts_from_a_given_prior(kind: str, run: Any, tmp_path: Path) -> None:
-    """A Gaussian is conditioned on the linearised channel; a network without features first draws its own samples."""
+    """A Gaussian is conditioned on the linearised channel; a network without features first draws prior samples."""
     start = priors.fit_gaussian(Observations.clean(samples(200)))
     if kind == "network":
         start = diffem.load(run.path).ordinary()

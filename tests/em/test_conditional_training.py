@@ -24,7 +24,7 @@ DOUBLE, CPU = torch.float64, torch.device("cpu")
 
 
 def examples(name: str, n: int = 3) -> tuple[Preconditioning, torch.Tensor, torch.Tensor]:
-    """The noise of n pivots at levels of their own, samples and white noise."""
+    """The noise of n pivots with different noise levels, samples, and white noise."""
     make, x_shape = REGISTRY[name]
     A, generator = make(n), torch.Generator().manual_seed(3)
     x, z = (torch.randn(n, *x_shape, generator=generator, dtype=DOUBLE) for _ in range(2))

@@ -81,7 +81,7 @@ def test_the_same_observations_are_accepted(finished):
 
 
 def test_a_moved_data_file(finished, tmp_path):
-    """The same observations elsewhere: the run goes on and remembers the new place; other observations are refused."""
+    """If the same observations are at a new path, the run resumes and stores the path; others are refused."""
     out = tmp_path / "run"
     shutil.copytree(finished / "run", out)
     shutil.copy(finished / "obs.safetensors", tmp_path / "moved.safetensors")
@@ -106,7 +106,7 @@ def test_other_settings_of_the_data_are_another_recipe(tmp_path):
 
 
 def test_the_fingerprint_sees_settings_of_operators():
-    """y and the tensors of A are the same, what A does is not."""
+    """y and the tensors of A are the same, but a setting of A differs."""
     y = torch.randn(4, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     mean, strided = (Observations(y, operators.Downsample(2, mode), sigma=0.1) for mode in ("mean", "bicubic"))
     assert {n: t.shape for n, t in mean.tensors().items()} == {n: t.shape for n, t in strided.tensors().items()}

@@ -91,7 +91,7 @@ def test_a_flat_loss_above_that_of_the_start_means_a_network_too_small():
     (text,) = found(trained_loss=0.95, unseen_loss=0.96)
     assert "too small; raise network.hidden" in text
     (text,) = found(trained_loss=0.95, unseen_loss=0.96, loss_fall=0.1)
-    assert "still falling: it is trained too little; raise train.steps" in text
+    assert "still falling: the network is trained too little; raise train.steps" in text
     assert found(trained_loss=0.7, unseen_loss=0.7) == []
 
 
@@ -145,7 +145,7 @@ def test_a_lap_that_trains_the_prior_alone_is_no_drift():
     assert warnings([*history, lap], load_recipe(CONDITIONAL)) != []
     told = verdict([*history, lap])
     assert told.worse
-    assert "samples from lap 2 and posteriors from lap 1" in told.text
+    assert "use lap 2 for prior samples and lap 1 for posterior draws" in told.text
 
 
 # what is measured -----------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_the_relative_decrease_of_a_loss():
 
 
 def test_the_exact_denoiser_is_no_better_on_draws_it_was_fitted_to(tmp_path):
-    """Losses on two sets of the same law differ by chance."""
+    """Losses on two sets from the same distribution differ by chance only."""
     cov = random_covariance(6, seed=1).float()
     z = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
     gaussian = priors.GaussianPrior(torch.zeros(6), cov)
@@ -273,7 +273,7 @@ def test_noise_larger_than_the_data_is_reported(tmp_path):
     obs = plane(200)
     stated = Observations(obs.y, obs.A, sigma=25.0)
     laps = fit(stated, tmp_path / "run", **{"train.steps": 8})
-    assert [text for text in laps[0]["warnings"] if "larger than the observations themselves" in text]
+    assert [text for text in laps[0]["warnings"] if "larger than the variation of the observations" in text]
     assert len(laps[0]["warnings"]) == 1  # and not that half of it fits better
 
 
@@ -281,7 +281,7 @@ def test_noise_below_the_rounding_is_reported(tmp_path):
     generator = torch.Generator().manual_seed(0)
     y = (40 * torch.randn(200, 4, generator=generator)).round()
     laps = fit(Observations(y, operators.Identity(), sigma=0.05), tmp_path / "run", **{"train.steps": 8})
-    assert any("rounded to steps of 1" in text for text in laps[0]["warnings"])
+    assert any("rounded to multiples of 1" in text for text in laps[0]["warnings"])
     fine = fit(Observations(y, operators.Identity(), sigma=1.0), tmp_path / "fine", **{"train.steps": 8})
     assert not any("rounded" in text for text in fine[0]["warnings"])
 

@@ -88,7 +88,7 @@ def test_the_e_step_accepts_draws_of_empty_observations(options):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two laps on them, from a file, with the truth the observations were made of at hand."""
+    """Two laps on these observations, read from a file, with the true x."""
     folder = tmp_path_factory.mktemp("empty")
     some_empty().save(folder / "obs.safetensors")
     recipe = RECIPE | {"data": {"source": "file", "path": str(folder / "obs.safetensors")}}
@@ -123,14 +123,15 @@ def test_draws_of_empty_observations_are_samples_of_the_prior(run):
 
 
 def test_a_note_counts_empty_observations(run):
-    assert [note for note in run.laps[0]["notes"] if "observations measure nothing" in note] == [
-        "50 of 200 observations measure nothing: their draws are samples of the prior, and measures leave them out"
+    assert [note for note in run.laps[0]["notes"] if "no measured values" in note] == [
+        "50 of 200 observations have no measured values: their draws are samples of the prior, "
+        "and all metrics exclude them"
     ]
 
 
 def test_a_set_without_any_measurement_is_rejected(tmp_path):
     obs = Observations(torch.zeros(40, 4), operators.Mask(torch.zeros(40, 4)), sigma=0.1)
-    with pytest.raises(ValueError, match="none of the observations to train on measures anything"):
+    with pytest.raises(ValueError, match="none of the training observations has a measured value"):
         diffem.fit(obs, RECIPE, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 

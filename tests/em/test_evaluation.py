@@ -1,4 +1,4 @@
-"""Evaluation: what clean data may be, when image metrics can be made, and the whole path on images."""
+"""Evaluation: the accepted forms of clean data, the conditions for image metrics, and the whole path on images."""
 
 import json
 
@@ -38,7 +38,7 @@ class TestReference:
         return make_problem("cifar10", 0, {"folder": str(folder)})
 
     def test_the_same_images_in_every_form(self, problem, tmp_path):
-        """A folder, an archive, pixels and numbers: one truth, recognised as the one behind the observations."""
+        """A folder, an archive, pixels and numbers: the same true x, recognised as that of the observations."""
         x = problem.reference
         np.savez(tmp_path / "a.npz", images=pixels(20).numpy().transpose(0, 2, 3, 1))
         np.save(tmp_path / "pixels.npy", pixels(20).numpy())
@@ -65,12 +65,12 @@ class TestReference:
         ):
             with pytest.raises(ValueError, match=words):
                 evaluation._reference(str(tmp_path / name), given, None)
-        with pytest.raises(ValueError, match="true x is not known"):
+        with pytest.raises(ValueError, match="does not provide the true x"):
             evaluation._reference("source", Problem(problem.obs), None)
 
 
 class TestExtractor:
-    def test_asked_for_and_impossible(self, tmp_path):
+    def test_a_requested_extractor_that_cannot_be_used_is_an_error(self, tmp_path):
         path = write_extractor(tmp_path / "small.pt")
         for arguments, words in (
             ((path, None, (8, 8), (0, 1)), "set --reference"),
@@ -83,7 +83,7 @@ class TestExtractor:
                 evaluation._extractor(*arguments, "cpu")
         assert evaluation._extractor(path, "source", (3, 8, 8), (0, 1), "cpu") is not None
 
-    def test_the_environment_offers_one_without_insisting(self, tmp_path, monkeypatch):
+    def test_an_extractor_of_the_environment_that_cannot_be_used_is_ignored(self, tmp_path, monkeypatch):
         assert evaluation._extractor(None, "source", (8, 8), (0, 1), "cpu") is None
         monkeypatch.setenv("DIFFEM_INCEPTION", str(write_extractor(tmp_path / "small.pt")))
         assert evaluation._extractor(None, "source", (8, 8), (0, 1), "cpu") is not None
@@ -92,7 +92,7 @@ class TestExtractor:
 
 
 def recipe(folder, n, laps):
-    """Everything as small as it goes; a network of so few weights is not meant to learn."""
+    """Everything is as small as possible; the network has too few weights to learn anything."""
     return {
         "name": "tiny",
         "data": {"source": "cifar10", "folder": str(folder), "missing": 0.5, "n": n},

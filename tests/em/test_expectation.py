@@ -1,4 +1,4 @@
-"""The E-step: exact draws from the Gaussian start, screening, redraws, what is kept."""
+"""The E-step: exact draws from the Gaussian start, screening, redraws, and draws that are kept."""
 
 import math
 
@@ -70,7 +70,7 @@ def test_screening_separates_the_causes_of_rejection():
 
 
 class Unreliable(priors.Prior):
-    """Answers with nonsense for the first draws of some observations: a network that is not good enough yet."""
+    """Returns useless results for the first draws of some observations, like a network that is not good enough yet."""
 
     def __init__(self, good, bad, fails):
         super().__init__(torch.zeros(4))
@@ -113,7 +113,7 @@ def test_draws_rejected_in_every_attempt_keep_those_of_the_previous_lap():
 
 
 def renewed(fresh, **changes):
-    """A shard of which only some observations are drawn for, beside one of which all are."""
+    """A shard in which only some observations get new draws, and one in which all do."""
     obs, last = observations(), torch.arange(1600.0).reshape(2, 200, 4) / 1000
     settings = {"index": torch.arange(200), "seed": 0, "lap": 2, "bound": 10.0, "previous": lambda: last}
     options = EStep(draws=2, steps=8)

@@ -17,7 +17,7 @@ from .small import CONDITIONAL, observations
 FINAL = {"e_step": {"draws": 3}, "train": {"steps": 30, "ema": 0.99}, "network": {"hidden": [16, 16, 16]}}
 
 
-def test_the_final_stage_is_a_lap_of_its_own_and_trains_the_prior_alone():
+def test_the_final_stage_is_a_separate_lap_and_trains_the_prior_alone():
     changes = {"final": FINAL, "laps": 2, "train.measured": 0.8, "e_step.fresh": {"value": 0.5, "halve": 2.0}}
     recipe = load_recipe(CONDITIONAL, {**changes, "train.schedule": "constant"})
     assert recipe.last_lap == 3

@@ -1,5 +1,5 @@
-"""Files of another lap, seed or run in the right place: `fit` makes its own again to the same bits, whoever only reads
-refuses them."""
+"""Files of another lap, seed or run in place of the run's own: `fit` recomputes the own files, bit for bit; commands
+that only read refuse the run."""
 
 import json
 import shutil
@@ -76,7 +76,7 @@ def test_fit_recomputes_files_of_another_run(case, runs, tmp_path, capsys):
     for source, target in zip(sources, targets or sources, strict=True):
         shutil.copy(runs / name / "laps" / lap / source, out / "laps/002" / target)
     fit(out)
-    assert "belongs elsewhere: it names" in capsys.readouterr().err
+    assert "does not belong here: it has" in capsys.readouterr().err
     aside = {file.relative_to(out / "laps/002").as_posix() for file in out.rglob("*.foreign")}
     assert aside == {f"{target}.foreign" for target in targets or sources}
     assert same(contents(out), contents(runs / "own"))
@@ -91,7 +91,7 @@ def test_the_checkpoint_of_another_run_is_not_resumed(name, runs, tmp_path, caps
         (out / "laps" / lap / file).unlink()
     shutil.copy(runs / f"{'own' if lap == '001' else name}.safetensors", out / "laps" / lap / "training.safetensors")
     fit(out)
-    assert "training.safetensors belongs elsewhere" in capsys.readouterr().err
+    assert "training.safetensors does not belong here" in capsys.readouterr().err
     assert same(contents(out), contents(runs / "own"))
 
 
@@ -128,13 +128,13 @@ def _counting(read):
     ],
 )
 def test_a_finished_run_recomputes_files_of_another_run(lap, file, runs, tmp_path, capsys):
-    """The lap is made again, the laps after it stay."""
+    """The lap is computed again; the laps after it are unchanged."""
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / "seed/laps" / lap / file, out / "laps" / lap / file)
     before = {path: path.stat().st_mtime_ns for path in out.glob("laps/*/prior.safetensors") if path.parent.name != lap}
     fit(out)
-    assert "belongs elsewhere: it names seed 1, this place needs seed 0" in capsys.readouterr().err
+    assert "does not belong here: it has seed 1, needed: seed 0" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert same(contents(out), contents(runs / "own"))
     assert [m["lap"] for m in diffem.Run(out).laps] == [0, 1, 2]
@@ -149,7 +149,7 @@ def test_missing_draws_that_a_later_lap_keeps_are_recomputed(runs, tmp_path, cap
     for file in SHARD:
         shutil.copy(runs / "data/laps/001" / file, out / "laps/001" / file)
     fit(out)
-    assert "00001.json belongs elsewhere" in capsys.readouterr().err
+    assert "00001.json does not belong here" in capsys.readouterr().err
     assert same(contents(out), contents(runs / "own"))
 
 
@@ -167,7 +167,7 @@ def test_readers_reject_the_prior_of_another_run(name, lap, runs, tmp_path):
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / name / "laps" / lap / "prior.safetensors", out / "laps/002/prior.safetensors")
     for read in READERS.values():
-        with pytest.raises(ForeignFileError, match=r"002/prior.safetensors belongs elsewhere"):
+        with pytest.raises(ForeignFileError, match=r"002/prior.safetensors does not belong here"):
             read(out)
 
 
@@ -184,12 +184,12 @@ def test_readers_reject_the_description_of_another_run(file, readers, runs, tmp_
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / "data" / file, out / file)
     for reader in readers:
-        with pytest.raises(InputError, match="belongs elsewhere: it names run"):
+        with pytest.raises(InputError, match="does not belong here: it has run"):
             {**READERS, "report": write_report}[reader](out)
 
 
 def test_a_start_passed_from_python_is_part_of_the_run(tmp_path):
-    """With another start the run is another; once lap 0 is done the start is in the folder."""
+    """The prior to start from is part of the run's identity; once lap 0 is finished, the folder contains it."""
     from diffem.linalg import Isotropic
 
     first, other = (diffem.priors.GaussianPrior(torch.zeros(4), Isotropic(torch.tensor(v))) for v in (1.0, 2.0))
@@ -197,17 +197,17 @@ def test_a_start_passed_from_python_is_part_of_the_run(tmp_path):
     run = diffem.fit(observations(), recipe, tmp_path / "a", start=first, progress=False)
     diffem.fit(observations(), recipe, tmp_path / "b", start=other, progress=False)
     assert RunDir(tmp_path / "a").info()["name"] != RunDir(tmp_path / "b").info()["name"]
-    with pytest.raises(InputError, match="another start"):
+    with pytest.raises(InputError, match="starts from another prior"):
         diffem.fit(observations(), recipe, run.path, start=other, progress=False)
     diffem.fit(observations(), recipe, run.path, progress=False)
     (run.path / "laps/000/metrics.json").unlink()
-    with pytest.raises(InputError, match="passed from Python; pass it again"):
+    with pytest.raises(InputError, match="passed from Python; pass the same prior again as start"):
         diffem.fit(observations(), recipe, run.path, progress=False)
     diffem.fit(observations(), recipe, run.path, start=first, progress=False)
 
 
 def test_a_folder_of_format_2_is_read_and_continued_in_its_format(runs, tmp_path):
-    """Its files name no run: they are taken as they are, and the laps it adds name none either."""
+    """The files of format 2 contain no name of a run: they are accepted, and new laps have the same format."""
     out = tmp_path / "run"
     diffem.fit(observations(), {**SHORT, "laps": 1}, out, progress=False)
     run = RunDir(out)

@@ -41,7 +41,7 @@ PARTICLES = {"e_step.sampler": "tds", "e_step.sampler_options": {"particles": 4}
 
 @pytest.mark.parametrize(("each", "changes"), [(False, {}), (True, PARTICLES)], ids=["mmps", "tds, low-rank start"])
 def test_a_run_of_two_laps(each, changes, tmp_path):
-    """The watch hides values of the held-out observations: their noise is the marginal of the others'."""
+    """The evaluation hides values of held-out observations: the noise of the others is the marginal of the whole."""
     run = diffem.fit(observations(each=each), RECIPE, tmp_path, changes=QUICK | changes, progress=False)
     assert [lap["lap"] for lap in run.laps] == [0, 1, 2]
     for lap in run.laps:

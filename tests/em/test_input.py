@@ -1,4 +1,4 @@
-"""`diffem.fit` on arrays as they come, and in float64 from one end to the other."""
+"""`diffem.fit` on arrays of any kind, and a whole run on float64 data."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_an_array_with_gaps_is_learned_from_like_observations(dtype, single, tmp
     run = diffem.fit(table().astype(dtype), FEW, tmp_path / "run", sigma=0.1, progress=False)
     assert same(contents(run.path), single)
     notes = [note for note in run.laps[0]["notes"] if "float64" in note]
-    assert notes == (["the observations come in float64; the run computes in float32"] if dtype == np.float64 else [])
+    assert notes == (["the observations are float64; the run converts them to float32"] if dtype == np.float64 else [])
     again = diffem.fit(table().astype(dtype), FEW, tmp_path / "run", sigma=0.1, progress=False)
     assert again.path == run.path
     other = np.float64 if dtype == np.float32 else np.float32
@@ -62,7 +62,7 @@ OPERATORS = {
     [("dense", None), ("dense", 2), ("function", None), ("function", 2), ("closure", 2), ("float32", None)],
 )
 def test_a_whole_run_in_float64(kind, rank, tmp_path):
-    """Start, draws, network, measures, report, posteriors and evaluation: none of it stumbles over the dtype."""
+    """Start, draws, network, measures, report, posteriors and evaluation all work with this dtype."""
     A = OPERATORS[kind]()
     x = torch.randn(136, 4, dtype=torch.float64)
     obs = Observations(A(x) + 0.1 * torch.randn_like(A(x)), A, sigma=0.1)
@@ -91,7 +91,7 @@ def test_float64_is_converted_with_a_warning_only_where_rounding_matters(tmp_pat
 
 
 def test_gaussians_stay_in_float64():
-    """What has no network keeps its precision."""
+    """Computations without a network keep their precision."""
     obs = Observations(table().astype(np.float64), sigma=0.1)
     prior = priors.fit_gaussian(obs, rounds=4, progress=False)
     assert prior.mean.dtype == torch.float64
@@ -129,7 +129,10 @@ def test_observations_on_disk_are_converted_as_they_are_read():
         ),
         (lambda out: diffem.fit(observations(), FEW, out, device="cuda:99"), "device 'cuda:99' cannot be used here"),
         (lambda out: diffem.fit(observations(), FEW, out, device="gpu"), "device 'gpu' cannot be used here"),
-        (lambda out: diffem.fit(np.full((40, 4), np.nan), FEW, out, sigma=0.1), "measures anything"),
+        (
+            lambda out: diffem.fit(np.full((40, 4), np.nan), FEW, out, sigma=0.1),
+            "none of the training observations has a measured value",
+        ),
         (
             lambda out: diffem.fit(
                 observations(), FEW, out, start=priors.GaussianPrior(torch.zeros(4).double(), torch.eye(4).double())

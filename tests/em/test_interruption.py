@@ -1,4 +1,4 @@
-"""A request to stop is heard at the next step of every phase, and the run resumes to the same bits."""
+"""A request to stop takes effect at the next step of every phase, and the resumed run is bit-identical."""
 
 import os
 import signal
@@ -67,16 +67,16 @@ class Steps:
 
 
 NETWORK, GAUSSIAN, ROUND = (MLP, "forward"), (priors.GaussianPrior, "draw_posterior"), (Selected, "expect")
-# function of the loop, lap, what is counted, at which count the request comes, what is said
+# function of the loop, lap, what is counted, at which count the request comes, the message
 PHASES = {
-    "the first fit of the start": ("make_start", None, [ROUND], 4, "lap 0: making the start"),
-    "the second fit of the start": ("make_start", None, [ROUND], 13, "lap 0: making the start"),
-    "measuring the start": ("conclude", 0, [GAUSSIAN], 3, "lap 0: measuring"),
-    "draws from the start": ("expect", 1, [GAUSSIAN], 2, "lap 1: drawing"),
+    "the first fit of the start": ("make_start", None, [ROUND], 4, "lap 0: starting prior"),
+    "the second fit of the start": ("make_start", None, [ROUND], 13, "lap 0: starting prior"),
+    "measuring the start": ("conclude", 0, [GAUSSIAN], 3, "lap 0: held-out evaluation"),
+    "draws from the start": ("expect", 1, [GAUSSIAN], 2, "lap 1: E-step"),
     "training, in the first block": ("maximise", 1, [NETWORK], 100, "lap 1: 0 of 280 training steps are done"),
     "training, in the second block": ("maximise", 1, [NETWORK], 270, "lap 1: 256 of 280 training steps are done"),
-    "measuring a network": ("conclude", 1, [NETWORK], 10, "lap 1: measuring"),
-    "draws from a network": ("expect", 2, [NETWORK], 10, "lap 2: drawing"),
+    "measuring a network": ("conclude", 1, [NETWORK], 10, "lap 1: held-out evaluation"),
+    "draws from a network": ("expect", 2, [NETWORK], 10, "lap 2: E-step"),
 }
 
 
@@ -132,7 +132,7 @@ def test_polls_do_nothing_outside_of_a_polled_block():
 
 
 def test_the_model_check_can_be_interrupted(monkeypatch):
-    """It fits Gaussians of its own, which runs with few rounds leave out."""
+    """The model check fits its own Gaussians; runs with few rounds omit it."""
     rounds = []
 
     def stop_at_the_third():

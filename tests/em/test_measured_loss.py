@@ -1,4 +1,4 @@
-"""A loss on measured values: what it counts, where it stays, and that it forgets a wrong start faster than EM."""
+"""The loss on measured values: its definition, its fixed point, and a faster decay of the start's errors than in EM."""
 
 import pytest
 import torch
@@ -111,7 +111,7 @@ def pairs(believed: float, count: int = 20_000) -> tuple[Observations, torch.Ten
 
 
 def slope(obs: Observations, draws: torch.Tensor, measured: float) -> float:
-    """How the trained denoiser of the first number leans on the second, at σ = 1, over what it does for the truth."""
+    """How strongly the trained denoiser of the first number depends on the second, at σ = 1, relative to the truth."""
     torch.manual_seed(0)
     prior = priors.DiffusionPrior(MLP((2,), (32, 32), 16), sigma_min=0.3, sigma_max=3.0)
     train = Train(steps=800, batch=512, lr=3e-3, ema=0.99, measured=measured)

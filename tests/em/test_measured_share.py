@@ -1,4 +1,4 @@
-"""When the loss on measured values is right: its exact minimiser, and the observations for which it is left out."""
+"""When the loss on measured values is correct: its exact minimiser, and the observations for which it is not used."""
 
 import math
 
@@ -170,7 +170,7 @@ QUICK = {"laps": 1, "train.steps": 24, "e_step.steps": 4, "watch.held_out": 4, "
 
 
 def notes(run):
-    """What lap 0 notes about the loss on measured values."""
+    """The notes of lap 0 about the loss on measured values."""
     return [note for note in run.laps[0]["notes"] if "train.measured" in note]
 
 
@@ -185,7 +185,7 @@ def fitted(obs, out, **changes):
 
 @pytest.mark.parametrize("kind", ["adaptive", "one operator"])
 def test_a_run_on_adaptive_observations_does_not_use_the_loss_on_measured_values(kind, tmp_path):
-    """Bit for bit the run without the loss on measured values, and a note that says why."""
+    """The run is bit-identical to one without the loss on measured values, and a note states the reason."""
     obs = observations(40)
     if kind == "adaptive":
         obs = Observations(obs.y, obs.A, sigma=0.1, adaptive=True)
@@ -195,7 +195,7 @@ def test_a_run_on_adaptive_observations_does_not_use_the_loss_on_measured_values
     assert torch.equal(weights(asked.path), weights(plain.path))
     assert asked.laps[1]["measured"] == 0
     assert len(notes(asked)) == 1
-    assert "train.measured is 0.8 in the recipe and 0 here" in notes(asked)[0]
+    assert "train.measured is 0.8 in the recipe, but this run uses 0" in notes(asked)[0]
     assert notes(plain) == []
 
 

@@ -1,5 +1,5 @@
-"""A run over eight times as many observations takes no more memory: load, start, E, M, watch, report and export, in a
-process of their own."""
+"""A run on eight times as many observations needs no more memory: loading, start, E-step, M-step, evaluation, report
+and export, in a separate process."""
 
 import os
 import subprocess

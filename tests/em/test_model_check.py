@@ -151,7 +151,7 @@ def test_masks_of_other_observations_are_reported():
 
 @pytest.mark.parametrize(("filled", "step"), [("zeros", 1), ("noise", -1)])
 def test_shifted_masks_are_reported(filled, step):
-    """Entries that were not measured hold zeros or noise: either way their size tells that they were not."""
+    """Entries that were not measured contain zeros or noise; in both cases their size reveals that."""
     y, A, _ = problem("masks")
     noise = SIGMA * torch.randn(y.shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(2))
     seen = A(y) + (noise if filled == "noise" else 0)
@@ -161,8 +161,8 @@ def test_shifted_masks_are_reported(filled, step):
     assert "shifted by one entry" in warning
 
 
-def test_masks_tell_more_noise_than_there_is_from_a_curve_alone():
-    """Values on a curve leave no room for noise; with a full covariance, less of it than stated always fits."""
+def test_masks_detect_a_stated_level_that_is_too_large_only_for_data_near_a_curve():
+    """Values on a curve have a singular covariance; with a full covariance, less noise than stated always fits."""
     obs = small_observations(400)
     wrong = check(Observations(obs.y, obs.A, sigma=0.2))
     assert "too large" in wrong.warnings[0]
@@ -170,7 +170,7 @@ def test_masks_tell_more_noise_than_there_is_from_a_curve_alone():
     for factor in (0.5, 2.0):
         found = check(Observations(y, A, sigma=factor * SIGMA))
         assert found.warnings == []
-        assert any("cannot tell the stated noise level" in note for note in found.notes)
+        assert any("cannot distinguish the stated noise level" in note for note in found.notes)
 
 
 def test_more_and_less_noise_cannot_both_be_right():
@@ -190,7 +190,7 @@ def test_a_note_names_checks_that_were_not_made():
     mixture = priors.MixturePrior(torch.ones(2), torch.zeros(2, 8, dtype=DOUBLE), torch.ones(2, dtype=DOUBLE))
     given = check_model(mixture, obs, held_out, RECIPE)
     assert given.warnings == []
-    assert "this one was given" in given.notes[0]
+    assert "this run starts from another prior" in given.notes[0]
     low_rank = load_recipe(RECIPE, {"gaussian.rank": 2})
     notes = check_model(prior, obs, None, low_rank).notes
     assert any("gaussian.rank" in note for note in notes)
@@ -222,7 +222,7 @@ def test_observations_that_measure_nothing_do_not_count():
 
 
 def test_only_the_checked_observations_are_read(monkeypatch):
-    """A check reads some observations once, whatever the number of all."""
+    """The check reads a fixed number of observations once, for any number of observations."""
     y, A, prior = problem("dense", n=300)
     obs, read = Observations(y, A, sigma=SIGMA), []
     monkeypatch.setattr(model_check, "CHECKED", 120)

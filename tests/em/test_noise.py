@@ -83,7 +83,7 @@ def test_clean_samples_have_no_noise_to_learn(tmp_path):
 
 def test_a_prior_learned_with_known_noise_cannot_condition_on_unknown_noise():
     prior = diffem.priors.GaussianPrior(torch.zeros(8), torch.eye(8))
-    with pytest.raises(InputError, match="give sigma as a number"):
+    with pytest.raises(InputError, match="pass sigma as a number"):
         prior.posterior(observations())
 
 

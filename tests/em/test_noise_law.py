@@ -1,4 +1,4 @@
-"""The law of training's noise levels: exact quantiles, the default bit for bit as it was, and settings that do not fit
+"""The distribution of training noise levels: exact quantiles, an unchanged default, and settings that do not fit
 are refused."""
 
 import math
@@ -23,7 +23,7 @@ def levels(options, sigma_min=1e-3, sigma_max=1e2, count=40_000):
 
 
 def test_the_default_is_bit_for_bit_the_median_of_five_uniform_numbers():
-    """What every run so far was trained with, augmentation numbers included."""
+    """The random numbers of all earlier runs, including those of the augmentations."""
     stream, augment = Stream(3, "training", 2), Augment(["hflip"], (3, 4, 4))
     examples = Examples(torch.zeros(10, 3, 4, 4), 8, noise_law(BETA, 0.02, 20.0), augment, stream)
     _, log_sigma, _, u, *_ = examples.block(4, 2)
@@ -58,7 +58,7 @@ def test_float32_resolves_the_tails():
 
 
 def test_shares_below_small_noise():
-    """What the page says about where the two laws spend training: 22 % and 2 % below σ = 0.05."""
+    """The fractions stated on the page: 22 % and 2 % of the training is below σ = 0.05 under the two laws."""
     beta, lognormal = (float((levels(o) < math.log(0.05)).double().mean()) for o in (BETA, LOGNORMAL))
     t = math.log(0.05 / 1e-3) / math.log(1e5)
     exact = t**3 * (10 - 15 * t + 6 * t**2)

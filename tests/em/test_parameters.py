@@ -88,7 +88,7 @@ def test_the_report_shows_the_path_of_the_parameter(run):
     assert f"<td>{cell}</td>" in text
 
 
-def test_a_run_from_another_first_value_is_another_run(run):
+def test_a_run_from_another_initial_value_is_another_run(run):
     with pytest.raises(InputError, match="observations"):
         diffem.fit(observations(0.25), RECIPE, run.path, progress=False)
 
@@ -169,9 +169,9 @@ def untracked(x: Tensor, width: Tensor) -> Tensor:
     [
         (untracked, "does not depend on width through differentiable"),
         (rounded, "does not depend on width through differentiable"),
-        (lambda x, width: x * (2 + 0 * width), "does not depend on width at its first value"),
-        (detached, "derivative of A x by width is not its change"),
-        (lambda x, width: x * (width - 0.39).sqrt(), "not finite at the first values"),
+        (lambda x, width: x * (2 + 0 * width), "does not depend on width at its initial value"),
+        (detached, "derivative of A x with respect to width is wrong"),
+        (lambda x, width: x * (width - 0.39).sqrt(), "not finite at the initial values"),
     ],
 )
 def test_functions_that_cannot_be_learned_are_refused_before_the_run(function, message, tmp_path):

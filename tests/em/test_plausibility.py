@@ -1,4 +1,4 @@
-"""Draws the prior itself finds implausible are told apart, and rejected where a recipe asks for it."""
+"""Draws that are implausible under the prior are recognised, and rejected if the recipe sets `e_step.plausible`."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_batches_change_nothing():
 
 
 def with_strays():
-    """The same prior after training on strays: a tenth of its mass lies anywhere."""
+    """The same prior after training on outliers: a tenth of its mass is spread everywhere."""
     means = torch.cat([MEANS, torch.zeros(1, 2)])
     return priors.MixturePrior(torch.tensor([0.225] * 4 + [0.1]), means, torch.tensor([0.05] * 4 + [1.5]))
 

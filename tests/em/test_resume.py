@@ -34,7 +34,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """A run that nothing disturbed, and how many events each of its phases had, in order."""
+    """An uninterrupted run, and the number of events in each of its phases, in order."""
     out = tmp_path_factory.mktemp("runs") / "undisturbed"
     code, events, errors = start(out).communicate()
     assert code == 0, errors
@@ -103,7 +103,7 @@ def test_a_damaged_shard_is_recomputed(undisturbed, tmp_path):
 
 
 def test_micro_batches_change_nothing_that_matters(undisturbed, tmp_path):
-    """The random numbers are addressed; what is left is rounding in differently shaped matrix products."""
+    """Random numbers are addressed; the remaining difference is rounding in matrix products of other shapes."""
     reference, _ = undisturbed
     torch.set_num_threads(1)
     out = tmp_path / "small batches"

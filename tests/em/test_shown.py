@@ -1,4 +1,4 @@
-"""`samples.npy` and `posterior.npy` of a finished lap: missing or damaged, `fit` and `report` make them again."""
+"""`samples.npy` and `posterior.npy` of a finished lap: `fit` and `report` recompute missing or damaged files."""
 
 import shutil
 
@@ -68,7 +68,7 @@ def test_a_report_without_observations_makes_samples_but_not_draws(finished, tmp
 
 
 def test_laps_measured_before_there_were_checksums(finished, tmp_path):
-    """They are read as they are, and still made again if they are gone."""
+    """Files without a checksum are read, and recomputed if they are missing."""
     out = tmp_path / "run"
     shutil.copytree(finished, out)
     run = RunDir(out)

@@ -1,4 +1,4 @@
-"""Runs that start from a prior that is given, and what a run's files hold."""
+"""Runs that start from a given prior, and the content of a run's files."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ QUICK = {**RECIPE, "laps": 1, "train": {**RECIPE["train"], "steps": 64}}
 
 
 def test_start_from_a_prior(tmp_path):
-    """A Gaussian that is given replaces the fit; a learned prior also gives its weights as the first lap's start."""
+    """A given Gaussian replaces the fit; a given network is also trained further from its weights."""
     given = priors.GaussianPrior(torch.zeros(4), torch.eye(4))
     run = diffem.fit(observations(), QUICK, tmp_path / "gaussian", start=given, progress=False)
     assert torch.equal(diffem.load(run.path, 0).covariance().matrix()[0], torch.eye(4))

@@ -1,4 +1,4 @@
-"""What `diffem.fit` prints and warns of, the same from Python and from the command line."""
+"""The output and the warnings of `diffem.fit`, which are the same from Python and from the command line."""
 
 import signal
 import subprocess
@@ -39,7 +39,7 @@ def test_python_and_the_command_line_print_the_same(tmp_path, capsys):
     assert result.returncode == 0, result.stderr
     diffem.fit(None, tmp_path / "recipe.yaml", tmp_path / "python")
     printed = capsys.readouterr().out
-    assert printed.startswith("small: making the observations of file ...\n")  # before anything that takes long
+    assert printed.startswith("small: loading the observations of file ...\n")  # before anything that takes long
     lines = [line for line in result.stdout.splitlines() if not line.startswith("warning: ")]
     assert without_times(printed) == without_times("\n".join(lines))
     assert same(contents(tmp_path / "command"), contents(tmp_path / "python"))
@@ -50,7 +50,7 @@ def test_python_and_the_command_line_print_the_same(tmp_path, capsys):
 def test_the_table_has_a_row_per_lap_and_ends_with_the_verdict(tmp_path, capsys):
     diffem.fit(observations(), FEW, tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "120 observations to learn from and 16 held out to watch the run; 1 laps on cpu; new run"
+    assert lines[0] == "120 observations for training and 16 held out for evaluation; 1 laps on cpu; new run"
     assert lines[1] == "fitting the Gaussian start ..."
     assert lines[2].startswith("start: ")
     heading = next(i for i, line in enumerate(lines) if line.split()[0] == "lap")
@@ -102,7 +102,7 @@ def test_events_reach_a_callback_without_a_table(tmp_path):
 
 
 def pressed(owner, method, number, at=2):
-    """The method, which sends us a signal when it is called for the `at`-th time."""
+    """Wrap a method so that its `at`-th call sends a signal to this process."""
     whole, calls = getattr(owner, method), []
 
     def call(self, *arguments):
@@ -126,7 +126,7 @@ def undisturbed(tmp_path_factory):
     ("owner", "method", "at"), [(e_step, "draw", 2), (Trainer, "step", 264), (loop, "conclude", 2)]
 )
 def test_ctrl_c_saves_the_run_and_interrupts(owner, method, at, undisturbed, tmp_path, monkeypatch, capsys):
-    """KeyboardInterrupt, as Python has it, but after the run was saved; the same call ends with the same bits."""
+    """Ctrl-C raises KeyboardInterrupt after the run was saved; the same call then ends with a bit-identical result."""
     with monkeypatch.context() as patch:
         patch.setattr(owner, method, pressed(owner, method, signal.SIGINT, at))
         with pytest.raises(KeyboardInterrupt, match="the same call resumes") as caught:

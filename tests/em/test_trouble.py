@@ -1,4 +1,4 @@
-"""Running out of memory, losses that are no numbers, being asked to stop: the run goes on, or stops where it can be
+"""Out-of-memory errors, NaN losses and requests to stop: the run continues, or stops in a state from which it can be
 resumed."""
 
 import math
@@ -33,7 +33,7 @@ def train(steps=600, resume=None, seconds=120.0, **options):
 
 
 def failing(monkeypatch, fails, result):
-    """Let the n-th loss be `result(loss, n, examples)` where `fails(n, examples)`."""
+    """Replace the n-th loss by `result(loss, n, examples)` if `fails(n, examples)`."""
     loss, calls = Trainer._loss, []
 
     def broken(self, x, *rest):
@@ -135,7 +135,7 @@ def test_a_batch_that_exceeds_the_memory_is_split(monkeypatch):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The weights and draws of a run that nothing disturbed."""
+    """The weights and draws of an undisturbed run."""
     return contents(diffem.fit(observations(), RECIPE, tmp_path_factory.mktemp("runs") / "run", progress=False).path)
 
 
@@ -173,7 +173,7 @@ def test_an_evaluation_that_exceeds_the_memory_continues_in_smaller_batches(tmp_
 
 @pytest.mark.parametrize("calls", [1, 2, 4, 7])
 def test_a_stopped_run_resumes(calls, undisturbed, tmp_path):
-    """Asked at some point, the run raises `Preempted`; called again, it ends with the same bits."""
+    """After a request to stop, the run raises `Preempted`; the same call then ends with a bit-identical result."""
 
     class Later(Interruption):
         def __init__(self):
@@ -191,7 +191,7 @@ def test_a_stopped_run_resumes(calls, undisturbed, tmp_path):
 
 
 def test_missing_draws_of_the_previous_lap_are_recomputed_for_a_lap_that_keeps_them(undisturbed, tmp_path, capsys):
-    """Draws that are gone or damaged are drawn again from the lap before, and the run ends with the same bits."""
+    """Missing or damaged draws are drawn again from the prior of the previous lap; the result is bit-identical."""
     torch.set_num_threads(1)
     diffem.fit(observations(), {**RECIPE, "laps": 1}, tmp_path / "gone", progress=False)
     shutil.copytree(tmp_path / "gone", tmp_path / "damaged")

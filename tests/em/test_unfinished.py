@@ -1,4 +1,4 @@
-"""A final training in pieces: the averaged weights of an interrupted training travel, and another run continues it."""
+"""A final training in pieces: the averaged weights of an interrupted training are exported, another run continues."""
 
 import itertools
 
@@ -140,16 +140,16 @@ def test_what_is_no_piece_of_this_training_is_refused(one_lap, first_piece, tmp_
 
     with pytest.raises(InputError, match="not the export of an unfinished training"):
         fit(start=str(laps))
-    with pytest.raises(InputError, match="has done 100 steps of a training of 50"):
+    with pytest.raises(InputError, match="fewer steps than the 50 of this recipe, got 100"):
         fit(start=str(tmp_path / "piece"), train={"steps": 50})
     assert not (tmp_path / "refused").exists()
     recipe = load_recipe({**first_piece, "final": {**CHAIN["final"], "start": str(tmp_path / "piece")}})
     other = diffem.load(laps)
     other.network = torch.nn.Linear(2, 2)
-    with pytest.raises(InputError, match="another network"):
+    with pytest.raises(InputError, match="weights of other shapes"):
         trainer_state(earlier_piece(recipe, 1), other)
     card = hub.read_card(tmp_path / "piece")
     card["training"]["unfinished"]["lap_seconds"] = "long"
     write_json(tmp_path / "piece/config.json", card)
-    with pytest.raises(InputError, match="no valid number of steps and seconds"):
+    with pytest.raises(InputError, match="must contain the steps and seconds of its training as numbers"):
         fit(start=str(tmp_path / "piece"))

@@ -135,7 +135,7 @@ def test_noise_far_below_the_range_extends_it() -> None:
 
 
 def test_noise_is_compared_in_the_units_of_x() -> None:
-    """An instrument that multiplies by a thousand has noise a thousand times as large, and says the same about x."""
+    """With A and the noise both multiplied by a thousand, the observations give the same information about x."""
     prior = priors.GaussianPrior(torch.zeros(4).double(), torch.eye(4).double())
     rows = torch.eye(4).double()[:2]
     levels = [

@@ -1,4 +1,4 @@
-"""The best lap of a run, by held-out prediction, named by one function on every surface."""
+"""The best lap of a run by held-out prediction: all outputs use the same function."""
 
 import json
 import re
@@ -89,7 +89,7 @@ def fitted(tmp_path_factory):
 
 @pytest.fixture
 def worse(fitted, tmp_path):
-    """Lap 1 made the best in the measures on disk."""
+    """Change the metrics on disk so that lap 1 is the best."""
     out = tmp_path / "run"
     shutil.copytree(fitted, out)
     run = RunDir(out)
@@ -124,7 +124,7 @@ def test_a_lap_is_a_number_or_best(worse):
         diffem.load(worse / "laps/001/prior.safetensors", lap="best")
     run = RunDir(worse)
     run.finish_lap(2, {k: v for k, v in run.lap_metrics(2).items() if not k.startswith("predictive")})
-    with pytest.raises(InputError, match="name a lap by its number"):
+    with pytest.raises(InputError, match="choose a lap by its number"):
         choose_lap(run, "best")
 
 

@@ -1,4 +1,4 @@
-"""What is watched, lap by lap: measures with a known law under the right model, and warnings by more than chance."""
+"""The held-out evaluation: measures with a known distribution under the right model, and warnings beyond chance."""
 
 import math
 
@@ -140,7 +140,7 @@ def test_residuals_are_compared_with_what_is_expected():
 
 
 def test_deviations_within_chance_cause_no_warning():
-    """Off by more than a factor of two, but by less than is certain."""
+    """The deviation exceeds a factor of two but is not significant."""
     lap = LAP | {"expected_chi2": 1.0, "heldout_chi2_z": 2.0, "hidden_coverage90": 0.7, "hidden_coverage90_error": 0.1}
     assert warnings([{"lap": 1}, lap], RECIPE) == []
     sure = lap | {"heldout_chi2_z": -8.0, "hidden_coverage90_error": 0.01}
@@ -152,7 +152,7 @@ def predicted(lap, each):
 
 
 def test_laps_are_compared_observation_by_observation():
-    """A loss that all observations share is certain, although they differ by much more among themselves."""
+    """A loss that all observations share is significant, although observations differ much more from each other."""
     generator = torch.Generator().manual_seed(0)
     level = torch.randn(64, generator=generator, dtype=DOUBLE)
     noise = 0.05 * torch.randn(64, generator=generator, dtype=DOUBLE)

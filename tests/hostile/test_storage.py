@@ -232,7 +232,7 @@ def test_a_read_only_run(tmp_path):
         assert re.match(rf"diffem: {run}/.* cannot be written: {why}", said), said
         code, said = command("fit", recipe, "-o", run)
         assert code == 2
-        assert re.match(rf"diffem: cannot work in {run}: {why}", said), said
+        assert re.match(rf"diffem: {run}/\.lock cannot be created: {why}", said), said
         code, said = command("fit", recipe, "-o", run / "new")
         assert code == 2
         assert re.match(rf"diffem: cannot create {run}/new: .*{why}", said), said

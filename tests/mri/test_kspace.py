@@ -140,7 +140,7 @@ class TestCache:
         assert (len(part), calls) == (2, [])
         part.to(torch.float64)
         assert calls == [[4, 2]]
-        with pytest.raises(ValueError, match="no observations left"):
+        with pytest.raises(ValueError, match="the index selects no observations"):
             part[5:]
 
     def test_the_fingerprint_depends_on_data_and_rows(self, tmp_path):

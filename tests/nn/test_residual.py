@@ -27,5 +27,5 @@ def test_conditioning_inputs_have_no_effect_at_first_and_none_if_not_given():
 
 
 def test_blocks_of_different_widths_are_refused():
-    with pytest.raises(InputError, match="same number of features"):
+    with pytest.raises(InputError, match="all entries of hidden must be equal"):
         make_network("residual", (5,), {"hidden": [16, 32]})

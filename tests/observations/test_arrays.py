@@ -70,7 +70,7 @@ def test_infinite_values_are_not_treated_as_missing():
         Observations(np.array([[1.0, np.inf], [np.nan, 1.0]]), sigma=0.1)
 
 
-def test_nan_beside_an_operator_is_an_error_that_says_how_to_leave_values_out():
+def test_nan_together_with_an_operator_is_an_error_that_explains_masks():
     y = torch.ones(2, 4, 4)
     y[1, 2, 3] = torch.nan
     blur = operators.Blur(torch.ones(3, 3) / 9)
@@ -156,11 +156,14 @@ def test_masks_matrices_and_kernels_may_be_arrays():
         (lambda: Observations([], sigma=1.0), "empty list"),
         (lambda: Observations([np.ones(2), np.ones(3)], sigma=1.0), r"y\[0\] has \(2,\), y\[1\] has \(3,\)"),
         (lambda: Observations([np.ones(2), "x"], sigma=1.0), r"y\[1\] must be a tensor"),
-        (lambda: Observations(np.isnan(TABLE), sigma=1.0), "booleans, as a mask does"),
+        (lambda: Observations(np.isnan(TABLE), sigma=1.0), "booleans .pass a mask to operators.Mask"),
         (lambda: Observations(np.array([["a", "b"]]), sigma=1.0), "must hold numbers"),
         (lambda: Observations(TABLE.astype(np.longdouble), sigma=1.0), "must hold numbers"),
-        (lambda: Observations(pandas.DataFrame({"age": [1, 2], "sex": ["f", "m"]}), sigma=1.0), "do not: sex"),
-        (lambda: Observations(np.ones(4), sigma=1.0), r"give \(n, 1\) for single numbers"),
+        (
+            lambda: Observations(pandas.DataFrame({"age": [1, 2], "sex": ["f", "m"]}), sigma=1.0),
+            "columns contain other values: sex",
+        ),
+        (lambda: Observations(np.ones(4), sigma=1.0), r"got shape \(4,\); single numbers have shape \(n, 1\)"),
         (lambda: Observations(np.ones((2, 2)) * 1j, sigma=1.0), "name the operator.*passed as two channels"),
         (lambda: Observations(np.ones((2, 2)) * 1j, operators.Identity(), sigma=1.0), "real numbers.*two channels"),
         (
@@ -168,7 +171,10 @@ def test_masks_matrices_and_kernels_may_be_arrays():
             r"Fourier measures complex numbers: y must be complex.*got torch.float64 of shape \(5, 8, 8\)",
         ),
         (lambda: Observations(TABLE, np.isfinite(TABLE), sigma=1.0), r"operator, got ndarray.*operators.Mask\(mask\)"),
-        (lambda: Observations(Observations(TABLE, sigma=1.0), sigma=1.0), "Observations already"),
+        (
+            lambda: Observations(Observations(TABLE, sigma=1.0), sigma=1.0),
+            "y must be an array of measured values, got Observations",
+        ),
         (lambda: Observations(TABLE, sigma="small"), "sigma must be a number, an array or 'learn', got"),
         (lambda: Observations(TABLE, sigma=1j), "sigma must be real"),
         (lambda: Observations(TABLE, sigma=[0.1, 0.1]), r"4 of them, got shape \(2,\)"),

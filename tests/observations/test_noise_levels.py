@@ -65,7 +65,7 @@ def test_labels_that_do_not_fit_are_rejected(options, words):
 
 
 def test_misuse_is_named():
-    with pytest.raises(InputError, match="go with sigma='learn'"):
+    with pytest.raises(InputError, match="groups need sigma='learn'"):
         Observations(Y, sigma=1.0, groups=[0] * 6)
     with pytest.raises(InputError, match="noise level of these observations is unknown"):
         unknown().chi2(Y)

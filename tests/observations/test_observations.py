@@ -135,7 +135,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Observations([1.0], operators.Identity(), sigma=1.0), r"at least one axis: y is \(1,\)"),
+        (lambda: Observations([1.0], operators.Identity(), sigma=1.0), r"at least two axes, .*, got shape \(1,\)"),
         (lambda: Observations(torch.ones(2, 3), torch.eye(3), sigma=1.0), "operator, got Tensor"),
         (lambda: Observations(torch.ones(0, 3), operators.Identity(), sigma=1.0), r"at least one.*\(0, 3\)"),
         (lambda: Observations(torch.ones(2, 3, dtype=torch.int64), operators.Identity(), sigma=1.0), "int64"),
@@ -160,7 +160,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
             r"2 of them, got shape \(4,\)",
         ),
         (lambda: Observations(torch.ones(2, 3), operators.Identity()), "sigma=... or as cov=..."),
-        (lambda: Observations(torch.ones(2, 3), operators.Identity(), 1.0, cov=Isotropic(1.0)), "one of the two"),
+        (lambda: Observations(torch.ones(2, 3), operators.Identity(), 1.0, cov=Isotropic(1.0)), "got both"),
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Diagonal(torch.ones(4))), "does not fit y"),
         (lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=torch.eye(3)), "covariance, got Tensor"),
         (
@@ -171,7 +171,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
             lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Isotropic(torch.ones(5))),
             "2 observations.*5",
         ),
-        (lambda: masked()[4:], "no observations left"),
+        (lambda: masked()[4:], "the index selects no observations"),
     ],
 )
 def test_bad_input(make, words):

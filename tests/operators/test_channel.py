@@ -1,5 +1,5 @@
-"""Channels: functions that cannot be used are refused by name, parameters follow their observations, and everything
-that needs y = A x + e says so."""
+"""Channels: unusable functions are refused by name, parameters follow their observations, and functions that need
+y = A x + e raise an error that states it."""
 
 from __future__ import annotations
 
@@ -144,13 +144,13 @@ def gaussian() -> priors.GaussianPrior:
         (lambda obs: gaussian().posterior(obs), "method 'exact' needs observations y = A x"),
         (lambda obs: gaussian().posterior(obs, method="mmps"), "method 'mmps' needs.*method 'conditional'"),
         (lambda obs: priors.fit_gaussian(obs), "fit_channel_gaussian"),
-        (lambda obs: obs.chi2(truth()), "simulation only"),
-        (lambda obs: obs.residual(truth()), "simulation only"),
+        (lambda obs: obs.chi2(truth()), "can only be simulated"),
+        (lambda obs: obs.residual(truth()), "can only be simulated"),
         (lambda obs: obs.scaled(2.0), "no noise covariance"),
         (lambda obs: obs.noise.solve(obs.y), "no noise covariance"),
         (lambda obs: metrics.hide(obs, 0.1), "simulation_score"),
         (lambda obs: Observations.concatenate([obs, obs]), "start=prior"),
-        (lambda obs: obs.A.adjoint(obs.y), "simulation only"),
+        (lambda obs: obs.A.adjoint(obs.y), "can only be simulated"),
         (lambda obs: Observations(obs.y, obs.A, sigma=0.1), "leave out sigma"),
         (lambda obs: obs.save("/nowhere/at/all"), "contains code and cannot be saved"),
     ],
@@ -167,7 +167,7 @@ def test_posterior_methods_refuse_a_channel_and_name_the_one_that_works(method: 
         prior.posterior(observed(), method=method)
 
 
-def test_a_prior_without_a_conditional_network_says_how_to_get_one() -> None:
+def test_the_error_for_a_prior_without_a_conditional_network_explains_how_to_get_one() -> None:
     network = make_network("mlp", SHAPE, {"hidden": [8]})
     with pytest.raises(InputError, match="learn a prior from observations of this Channel"):
         priors.DiffusionPrior(network, SHAPE).posterior(observed())

@@ -327,7 +327,7 @@ def test_bad_data():
             posterior(torch.zeros(4, *EVENT, dtype=torch.float64), sigma)
     with pytest.raises(ValueError, match=r"one value per sample, got shape \(3,\) for 4"):
         posterior(torch.zeros(4, *EVENT, dtype=torch.float64), torch.ones(3))
-    with pytest.raises(ValueError, match="does not know"):
+    with pytest.raises(ValueError, match="does not have; pass cov_x"):
         priors.DiffusionPrior(Counter(), EVENT).posterior(obs, method="sigma_x")
     for bad in ({"draws": 0}, {"steps": 0}, {"sampler": "euler"}, {"index": torch.arange(3)}, {"eta": 3.0}):
         with pytest.raises(ValueError, match=r"must be|unknown sampler|must name|does not take"):

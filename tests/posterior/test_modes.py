@@ -171,7 +171,9 @@ def test_half_precision_is_named_in_an_error(dtype):
 def test_samples_without_an_axis_are_named_in_an_error():
     with pytest.raises(ValueError, match=r"GaussianPrior: samples need at least one axis.*\(1,\)"):
         priors.GaussianPrior(torch.tensor(0.0), torch.eye(1))
-    with pytest.raises(ValueError, match=r"at least one axis: y is \(3,\), give \(n, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"at least two axes, .*, got shape \(3,\); single numbers have shape \(n, 1\)"
+    ):
         Observations(torch.zeros(3), operators.Identity(), sigma=1.0)
 
 

@@ -46,7 +46,7 @@ def test_addresses_of_observations(index):
 
 
 def test_options_beside_a_sampler_object_and_things_that_are_no_sampler():
-    with pytest.raises(InputError, match="has its options already"):
+    with pytest.raises(InputError, match="cannot be combined with a sampler object"):
         MIXTURE.sample(2, steps=2, sampler=samplers.DDIM(), eta=1.0)
     with pytest.raises(InputError, match="unknown sampler 3"):
         MIXTURE.sample(2, steps=2, sampler=3)  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def test_masked_data_of_low_rank_determine_the_level():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_gaussian_of_full_rank_seen_through_masks_cannot_tell_its_noise(seed):
+def test_masks_of_a_gaussian_of_full_rank_do_not_determine_the_noise(seed):
     g = generator(seed)
     x = torch.randn(300, 6, generator=g, dtype=torch.float64) @ torch.randn(6, 6, generator=g, dtype=torch.float64)
     y = x + 0.2 * torch.randn(300, 6, generator=g, dtype=torch.float64)
@@ -82,7 +82,7 @@ def test_a_gaussian_of_full_rank_seen_through_masks_cannot_tell_its_noise(seed):
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
-def test_a_stationary_sequence_cannot_tell_its_noise(correlation):
+def test_a_stationary_sequence_does_not_determine_its_noise(correlation):
     # the spectrum of an autoregressive sequence is flat at its lower end, and standardised entries have equal variances
     place = torch.arange(12, dtype=torch.float64)
     root = torch.linalg.cholesky(correlation ** (place[:, None] - place).abs())

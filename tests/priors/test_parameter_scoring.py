@@ -133,7 +133,7 @@ def test_groups_have_their_own_values():
     assert estimate.value == pytest.approx((1.0, 1.2), rel=0.05)
 
 
-def test_one_blur_for_all_observations_cannot_be_told():
+def test_one_blur_for_all_observations_is_not_determined():
     """Every width explains y, with another covariance of x."""
     parameters, score = score_parameters(observations(1.3, factors=(1.0,)), progress=False)
     assert float(score.information / score.full) < 1e-5

@@ -1,5 +1,5 @@
-"""Recipes for one's own data: printed with comments, run in any units, with steps that follow the number of
-observations."""
+"""Recipes for the user's data: printed with comments, run in any units, with a number of steps that depends on the
+number of observations."""
 
 import re
 
@@ -128,7 +128,7 @@ def test_wrong_steps_are_named_once(steps, words):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_recipes_for_own_data_know_nothing_of_other_data(name):
+def test_recipes_for_own_data_contain_no_settings_of_other_data(name):
     recipe = load_recipe(name)
     assert recipe.data.source == "given"
     assert recipe.e_step.bound is None
@@ -136,14 +136,14 @@ def test_recipes_for_own_data_know_nothing_of_other_data(name):
     assert isinstance(recipe.train.first_steps, Epochs)
     result = command("fit", name)
     assert result.returncode == 2
-    assert "the observations come from Python" in result.stderr
+    assert "the observations are passed from Python" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("name", "shape"), [("small-images", (7, 6)), ("table", (5,)), ("images", (10, 9)), ("images", (2, 8, 8))]
 )
 def test_they_run_on_what_they_are_for(name, shape, tmp_path):
-    """In units of their own; the run's recipe holds the number of steps it came to, and a copy of it is a recipe."""
+    """Data in any units; the run's recipe contains the resulting number of steps, and a copy of it can be used."""
     x = 1000 * torch.randn(60, *shape)
     y = torch.where(torch.rand(60, *shape) < 0.7, x, torch.nan)
     changes = TINY | ({"network.heads": [0]} if name == "images" else {})

@@ -80,7 +80,7 @@ def test_the_command_line_learns_through_an_operator_of_the_users(folder):
     """The module lies beside the recipe, which is not where the command runs."""
     result = command("fit", folder / "recipe.yaml", "-o", folder / "run")
     assert result.returncode == 0, result.stderr
-    assert "74 observations to learn from and 16 held out" in result.stdout
+    assert "74 observations for training and 16 held out" in result.stdout
     assert RunDir(folder / "run").recipe().data.source == f"{NAME}:problem"
     again = command("fit", folder / "recipe.yaml", "-o", folder / "run")
     assert "all laps are done" in again.stdout
@@ -95,7 +95,7 @@ def run(folder):
 
 
 def test_a_runs_folder_executes_nothing(run, folder, monkeypatch, tmp_path):
-    """Whatever reads a run, or fits its recipe, from the folder where the module lies."""
+    """All commands that read a run or fit its recipe, run in the folder that contains the module."""
     monkeypatch.chdir(folder)
     diffem.load(run)
     assert RunDir(run).problem() is None
@@ -113,21 +113,18 @@ def test_a_runs_folder_executes_nothing(run, folder, monkeypatch, tmp_path):
     for recipe in (run / "recipe.yaml", folder / "copy.yaml"):
         result = command("fit", recipe, "-o", folder / "other")
         assert result.returncode == 2
-        assert (
-            f"not executed only because the recipe of a run names it. Name it yourself: --set data.source={NAME}:problem"  # noqa: E501
-            in result.stderr
-        )
+        assert f"unless you name it yourself: --set data.source={NAME}:problem" in result.stderr
     result = command("observe", run, "-o", "obs.safetensors")
     assert result.returncode == 2
     assert f"--source {NAME}:problem" in result.stderr
     for refused in (lambda: diffem.fit(None, RunDir(run).recipe(), folder / "other"), RunDir(run).recipe().problem):
-        with pytest.raises(InputError, match="Python code"):
+        with pytest.raises(InputError, match="come from the Python function"):
             refused()
     assert executions(folder) == executions(run) == 0
     assert not (folder / "other").exists()
 
 
-def test_who_names_it_gets_it(run, folder, monkeypatch):
+def test_a_function_that_the_user_names_is_executed(run, folder, monkeypatch):
     monkeypatch.chdir(folder)
     source = f"{NAME}:problem"
     shutil.copy(run / "recipe.yaml", folder / "copy.yaml")
@@ -196,7 +193,7 @@ def test_a_module_of_the_same_name_is_not_taken_for_another(folder, tmp_path):
 
 
 def test_observations_given_from_python_are_missed_by_name():
-    with pytest.raises(InputError, match="the observations come from Python"):
+    with pytest.raises(InputError, match="the observations are passed from Python"):
         make_problem("given", 0, {})
 
 
@@ -232,7 +229,7 @@ def test_a_run_finds_its_data_from_any_directory(inside, tmp_path, monkeypatch):
 
 
 def test_a_copy_of_a_runs_recipe_is_a_recipe(tmp_path, monkeypatch):
-    """Also an edited one; in the run's own folder a change is damage."""
+    """An edited copy is a recipe too; a change inside the run folder counts as damage."""
     monkeypatch.chdir(tmp_path)
     saved("obs.safetensors")
     diffem.fit(None, {**FEW, "data": {"source": "file", "path": "obs.safetensors"}}, "run", progress=False)

@@ -1,4 +1,4 @@
-"""Recipes: the built-in ones are valid, wrong ones say what is wrong."""
+"""Recipes: the built-in ones are valid, and errors in others are explained."""
 
 import pytest
 import torch
@@ -113,7 +113,7 @@ def test_sources():
 
 
 class TestDigits:
-    def test_half_the_pixels_are_missing_and_the_noise_is_as_asked(self):
+    def test_half_the_pixels_are_missing_and_the_noise_has_the_given_level(self):
         problem = make_problem("digits", 0, {"missing": 0.5, "sigma": 0.1})
         obs, x = problem.obs, problem.reference
         assert obs.y.shape == (1797, 8, 8)
@@ -122,7 +122,7 @@ class TestDigits:
         assert float(obs.measured.double().mean()) == pytest.approx(0.5, abs=0.006)
         assert float(obs.chi2(x).mean()) == pytest.approx(1.0, abs=0.02)
 
-    def test_every_image_has_a_mask_of_its_own(self):
+    def test_every_image_has_a_different_mask(self):
         masks = make_problem("digits", 0, {}).obs.measured.flatten(1)
         assert len(masks.unique(dim=0)) == 1797
         assert not masks.equal(make_problem("digits", 1, {}).obs.measured.flatten(1))
@@ -179,7 +179,7 @@ def test_bad_schedules_and_keys_of_earlier_versions(changes, words):
 
 
 def test_keys_of_earlier_versions_are_translated_with_the_same_meaning():
-    """A stage that changed one of the keys kept the others, and `final` had defaults of its own."""
+    """In earlier versions, a stage that changed one of the keys kept the others, and `final` had its own defaults."""
     base = {"name": "x", "data": {"source": "given"}, "laps": 9}
     e_step, train = (
         {"fresh": 0.5, "fresh_from": 3, "fresh_decay": 2},

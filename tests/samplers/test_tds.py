@@ -323,7 +323,7 @@ def test_picks_in_an_e_step():
         ({"particles": 0}, "particles must be a positive integer, got 0"),
         ({"particles": 2.5}, "particles must be a positive integer, got 2.5"),
         ({"picks": 0}, "picks must be a positive integer, got 0"),
-        ({"particles": 2, "picks": 3}, "picks must not be more than the particles, got 3 of 2"),
+        ({"particles": 2, "picks": 3}, "picks must not exceed particles, got 3 picks from 2 particles"),
         ({"threshold": 1.5}, r"threshold must lie in \[0, 1\], got 1.5"),
         ({"order": 3}, "order must be 1 or 2, got 3"),
         ({"eta": 0.5}, "'tds' does not take these options.*eta"),

@@ -55,7 +55,7 @@ def test_a_file_is_completed_and_reported(table, tmp_path):
         ("table.csv", "a,b\n", "0 rows"),
         ("table.csv", "", "cannot be read as a table"),
         ("table.txt", "a\n1\n", "ends in .csv, .tsv, .parquet"),
-        ("table.csv", "a,b\n1,\n2,\n", "'b' holds no value"),
+        ("table.csv", "a,b\n1,\n2,\n", "'b' has no observed value"),
         ("table.csv", "a;b\n1,5;2\n2,5;\n", "the first line 'a;b' seems to be separated by ';'"),
         ("table.tsv", "a,b\n1,2\n3,\n", "the first line 'a,b' seems to be separated by ','"),
         ("table.csv", "a,b\n1,2,3\n4,,6\n", "more fields than its first line has names, 2"),
@@ -132,7 +132,7 @@ def test_skipped_columns_are_copied(table, tmp_path):
     options = ("--laps", 1, "--steps", 2, "--folds", 1, "--draws", 2)
     with pytest.raises(InputError, match="diffem impute: --skip id"):
         run(tmp_path / "with-id.csv", "-o", out, *options)
-    with pytest.raises(InputError, match=r"columns to skip that .* does not have: \['name'\]"):
+    with pytest.raises(InputError, match=r"columns to skip must exist in .*, got \['name'\]"):
         run(tmp_path / "with-id.csv", "-o", out, "--skip", "name")
     assert run(tmp_path / "with-id.csv", "-o", out, "--skip", "id", *options).exit_code == 0
     completed = pd.read_csv(out)
@@ -142,9 +142,9 @@ def test_skipped_columns_are_copied(table, tmp_path):
 
 
 def test_what_cannot_be_written_is_refused_before_the_fit(table, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="is the table itself"):
+    with pytest.raises(InputError, match="is the input table, which would be overwritten"):
         run(table, "-o", table)
-    with pytest.raises(InputError, match=r"table-2.csv is the table itself"):
+    with pytest.raises(InputError, match=r"table-2.csv is the input table"):
         run(table.rename(tmp_path / "table-2.csv"), "-o", table, "--imputations", 2)
     (tmp_path / "table-2.csv").rename(table)
     monkeypatch.setattr("diffem.tables.files.find_spec", lambda name: None)

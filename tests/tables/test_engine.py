@@ -69,7 +69,7 @@ def test_draws_of_several_priors_are_independent_and_their_expectation_is_exact_
     assert abs(first.std() / np.sqrt(1 - 0.64 / (1 + 0.03**2)) - 1) < 0.15  # 0.035
 
 
-def test_snapped_draws_stand_for_values_of_the_table():
+def test_snapped_draws_decode_to_values_of_the_table():
     random = np.random.default_rng(0)
     frame = pd.DataFrame({"a": random.random(40), "b": random.poisson(2, 40), "c": random.choice(list("xyz"), 40)})
     encoding = Encoding(frame)

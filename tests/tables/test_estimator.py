@@ -178,7 +178,10 @@ def test_rows_without_any_value_are_imputed(fitted):
 
 
 REFUSED = {
-    "a column without any value": (pd.DataFrame({"a": [1.0, 2.0], "empty": [None, None]}), "'empty' holds no value"),
+    "a column without any value": (
+        pd.DataFrame({"a": [1.0, 2.0], "empty": [None, None]}),
+        "'empty' has no observed value",
+    ),
     "infinite numbers": (pd.DataFrame({"a": [1.0, np.inf, 2.0]}), "'a' holds 1 infinite"),
     "duplicate names": (pd.DataFrame([[1.0, 2.0], [3.0, 4.0]], columns=["a", "a"]), "more than once: ['a']"),
     "text": (pd.DataFrame({"a": [f"sentence {i}" for i in range(50)]}), "seems to hold text: 50 different values"),
@@ -238,7 +241,7 @@ def test_other_columns_at_transform_are_refused(fitted):
         ({"estimate": "mode"}, "estimate must be 'mean' or 'median', got 'mode'"),
         ({"columns": {"colour": "categorical"}}, "['colour'], which the table does not have"),
         ({"columns": {"number": "ordinal"}}, "the kind must be one of"),
-        ({"columns": {"number": "integer"}}, "was named as integer and holds other numbers"),
+        ({"columns": {"number": "integer"}}, "must hold whole numbers, because its kind was set to integer"),
         ({"recipe": {"train.speed": 1}}, "unknown key"),
     ],
 )

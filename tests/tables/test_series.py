@@ -89,7 +89,7 @@ def test_several_series_and_arrays_keep_their_form():
         (series().iloc[::-1], "must be finite and increase"),
         (series().set_axis([f"row {i}" for i in range(50)]), "must hold its times"),
         (series().assign(wind=1.0), "['wind'] have a single value"),
-        (series().assign(wind=np.nan), "'wind' holds no value"),
+        (series().assign(wind=np.nan), "'wind' has no observed value"),
         (series().assign(wind="calm"), "not all of its values are numbers"),
         (series().assign(wind=series().index), "'wind' holds values of type datetime64"),
         (series().set_axis(series().index.where(np.arange(50) > 0)), "must be finite and increase"),

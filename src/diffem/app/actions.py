@@ -98,7 +98,7 @@ class Actions:
         return out
 
     def progress(self) -> tuple[int | None, str, str, str]:
-        """Read how far the run is.
+        """Read the progress of the run.
 
         Returns:
             The last finished lap, or None if the run's files cannot be read, and three pieces of HTML: the status

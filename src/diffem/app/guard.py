@@ -88,7 +88,7 @@ class Guard:
         hosts, origins = headers.get(b"host", []), headers.get(b"origin", [])
         sites = headers.get(b"sec-fetch-site", ["none"])
         if len(hosts) != 1 or not self.is_own(hosts[0]):
-            return 400, "this page is not served under that name; start the app with --name to add one"
+            return 400, "this page is not served under this host name; to allow it, start the app with --name HOSTNAME"
         if origins and origins != [f"{scope['scheme']}://{hosts[0]}"]:
             return 403, "requests from other web pages are rejected"
         if any(site not in ("same-origin", "none") for site in sites) and not _is_link(scope, headers):

@@ -100,7 +100,8 @@ def fit(
         typer.Option(
             "--minutes",
             metavar="N",
-            help="stop after N minutes with exit code 75; no lap begins that would end later. The same command resumes",
+            help="stop after N minutes with exit code 75; a lap that would end later does not begin. The same command "
+            "resumes",
         ),
     ] = None,
 ) -> None:

@@ -27,7 +27,7 @@ SourceOption = Annotated[
     typer.Option(
         "--source",
         metavar="MODULE:FUNCTION",
-        help="the function of yours that returns the observations, if the run was fitted with one; it is executed",
+        help="your function that returns the observations, if the run was fitted with one; it is executed",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="seed of the random numbers")]
@@ -47,7 +47,7 @@ LapOption = Annotated[
         "--lap",
         parser=_lap,
         metavar="K|best",
-        help="the prior of lap K, or of the lap that predicts held-out values best. Default: the last lap",
+        help="use the prior of lap K, or of the lap that predicts held-out values best. Default: the last lap",
     ),
 ]
 StepsOption = Annotated[

@@ -72,7 +72,7 @@ def take(values: Tensor, index: slice | Tensor) -> Tensor:
         index = index.to(values.device)
     part = values[index]
     if len(part) == 0:
-        raise RangeError(f"no observations left: {index} of {n}")
+        raise RangeError(f"the index selects no observations: {index} of {n}")
     return part
 
 

@@ -137,8 +137,8 @@ class Interruption:
 def _watchdog(patience: float) -> Iterator[None]:
     """End the process `patience` seconds after a signal.
 
-    Python runs signal handlers between bytecodes of the main thread, which a long call into a library delays. The
-    number of a signal is therefore also written to a pipe, at once, that a thread of its own reads.
+    Python runs signal handlers between bytecodes of the main thread, so a long call into a library delays them. The
+    number of a signal is therefore also written at once to a pipe, which a separate thread reads.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -1,10 +1,10 @@
 """Several processes on one run: rank, communication, and detection of failed processes.
 
 `accelerate launch -m diffem …`, `torchrun -m diffem …` and Slurm's launchers all set RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT; `join()` reads them. Tensors are summed by torch.distributed (NCCL on GPUs, gloo on CPUs). Small values go
-through a key–value store of our own. A process that ends early, by an error or a signal, announces that in the store,
-and the others stop too. The store also holds a heartbeat of each process: a killed process announces nothing, and
-without heartbeats the others would wait for hours.
+MASTER_PORT; `join()` reads them. Tensors are summed by torch.distributed (NCCL on GPUs, gloo on CPUs). Small values are
+exchanged through a separate key–value store. A process that ends early, by an error or a signal, announces that in the
+store, and the others stop too. The store also holds a heartbeat of each process: a killed process announces nothing,
+and without heartbeats the others would wait for hours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and seconds without one after which a process counts as lost
-JOINING = 300.0  # seconds that a process waits for the others at the beginning; one that failed before cannot say so
+JOINING = 300.0  # seconds that a process waits for the others at the beginning; a failed one may not announce it
 GRACE = 10.0  # seconds that the first process waits at the end until the others no longer need the store
 STOPPING = 10.0  # seconds that a process has to stop after another one announced its end
 LONG = datetime.timedelta(days=7)
@@ -211,7 +211,7 @@ class Processes:
                 assert self.store is not None
                 self._look(self.store)
             cause = str(error).splitlines()[0][:100]
-            raise self.ended or Lost(f"another process is gone ({cause})") from None
+            raise self.ended or Lost(f"the connection to another process is broken ({cause})") from None
 
 
 ALONE = Processes()
@@ -226,8 +226,8 @@ def join() -> Processes:
         rank, host, port = int(os.environ["RANK"]), os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     except (KeyError, ValueError) as error:
         raise InputError(
-            f"WORLD_SIZE is {count}, but RANK, MASTER_ADDR and MASTER_PORT do not say who is who ({error}); "
-            "start several processes with `accelerate launch` or `torchrun`"
+            f"WORLD_SIZE is {count}, so RANK, MASTER_ADDR and MASTER_PORT must be set too, but one is missing or "
+            f"invalid ({error}); start several processes with `accelerate launch` or `torchrun`"
         ) from None
     local = int(os.environ.get("LOCAL_RANK", "0"))
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # the launcher keeps the store
@@ -239,7 +239,7 @@ def join() -> Processes:
         threading.Thread(target=_listen, args=(processes, _prefixed(connect(False))), daemon=True).start()
     except RuntimeError as error:
         cause = str(error).splitlines()[0][:200]
-        raise Lost(f"not all {count} processes of the run came together at {host}:{port} ({cause})") from None
+        raise Lost(f"not all {count} processes of the run connected to {host}:{port} ({cause})") from None
     try:
         with processes.announcing():
             if torch.cuda.is_available():
@@ -259,7 +259,7 @@ def join() -> Processes:
 
 
 def _prefixed(store: Store, name: str = "run") -> Store:
-    """Launchers that restart a failed job keep their store, so every attempt has its own keys."""
+    """Prefix all keys with the attempt: launchers that restart a failed job keep their store."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     return PrefixStore(f"diffem/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}", store)
@@ -290,10 +290,10 @@ def _listen(processes: Processes, store: Store) -> None:
                 now = store.add(f"alive/{r}", 0)
                 heard[r] = (now, time.monotonic()) if now != beats else (beats, when)
                 if time.monotonic() - heard[r][1] > PATIENCE:
-                    _give_up(processes, f"process {r} of {processes.count} has not been heard of for {PATIENCE:.0f} s")
+                    _give_up(processes, f"process {r} of {processes.count} has sent no heartbeat for {PATIENCE:.0f} s")
         except RuntimeError:  # torch.distributed's own errors are RuntimeErrors
             if not processes._leaving.wait(BEAT):
-                _give_up(processes, "the process that keeps the others in touch is gone")
+                _give_up(processes, "the connection to the store that the processes share is broken")
 
 
 def _give_up(processes: Processes, cause: str) -> None:

@@ -132,7 +132,7 @@ class Stream:
         if index.device.type != "cpu" or len(index) * size <= CPU_NUMBERS:
             flat = _normals(index, draw, step, key, block, dtype)[:, :size]
             return flat.reshape(len(index), *shape)
-        # on a CPU every word is a tensor of its own: in parts, they take little memory and stay in the cache
+        # on a CPU every word is a separate tensor: in parts, they take little memory and stay in the cache
         flat, rows = torch.empty(len(index), size, dtype=dtype), max(1, CPU_NUMBERS // size)
         for part in torch.arange(len(index)).split(rows):
             some = slice(int(part[0]), int(part[-1]) + 1)

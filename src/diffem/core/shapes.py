@@ -50,7 +50,7 @@ def require_batch(x: object, name: str) -> Tensor:
         raise InputError(f"{name} must hold at least one sample along its first axis, got shape {tuple(x.shape)}")
     if x.is_complex():
         raise InputError(
-            f"{name} is complex ({x.dtype}); complex data travel as a real view with a last axis of size 2: "
+            f"{name} must be real, got {x.dtype}; pass complex data as a real view with a last axis of size 2: "
             "torch.view_as_real(...)"
         )
     if not x.is_floating_point():

@@ -2,8 +2,8 @@
 
 - A conditional network that was trained for the channel: its draws.
 - The Gaussian start: exact draws given the linearised channel (`priors/fit_channel.py`).
-- Another prior, with which a run starts: samples of the prior. The network that is trained on them and on measurements
-  simulated from them then draws in the next lap.
+- Any other prior that a run starts from: samples of the prior, independent of y. The lap trains a network on them and
+  on measurements simulated from them, and this network makes the draws of the next lap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def channel_posterior(prior: Prior, obs: Observations, *, own: bool) -> Posterio
 
 
 def draws_conditionally(prior: Prior, obs: Observations) -> bool:
-    """Whether draws of this prior depend on y: by its network, or as a Gaussian start."""
+    """Whether draws of this prior depend on y: it has a conditional network, or is a Gaussian start."""
     return is_gaussian_start(prior, obs) or prior.supports(obs)
 
 

@@ -1,4 +1,4 @@
-r"""Training examples of a conditional network: a draw of x, and what the network receives about a measurement of it.
+r"""Training examples of a conditional network: a draw of x, and the network's input that describes a measurement of it.
 
 A conditional network denoises the pivot m = x + C^½ z, C = (I/σ² + G)⁻¹ (`priors/preconditioning.py`). A fraction of
 the examples receives the information G = AᵀΣ_y⁻¹A of a random observation. The others have G = 0, which trains the
@@ -107,7 +107,7 @@ class Simulations:
 
     def __init__(self, obs: LazyObservations, scale: float, seed: int, device: torch.device) -> None:
         self._obs, self._scale, self._seed = obs, scale, seed
-        # with parameters of their own, on the device if memory allows; otherwise one channel for all
+        # with parameters per observation, on the device if memory allows; otherwise one channel for all
         self._channels = obs.operators().to(device) if obs[:1].A.per_observation() else None
         self._shared = obs[:1].A.to(device)
         self.family = Family.of_channel(Channel.__name__, map(features_of, _parts(obs)))

@@ -41,7 +41,7 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
 
 
 def notes(lap: Lap, recipe: Recipe) -> list[str]:
-    """Return notes about a lap, which are no warnings."""
+    """Return notes about a lap that are not warnings."""
     if not prior_alone(lap, recipe):
         return []
     before = max(k for k in range(int(lap["lap"])) if k == 0 or recipe.at(k).train.conditioned_share > 0)
@@ -60,7 +60,7 @@ def prior_alone(lap: Lap, recipe: Recipe) -> bool:
 
 
 def drift(history: History, worse: float, level: float, advise: bool = True) -> list[str]:
-    """Held-out values are predicted worse than in the best lap, by Student's t test over the observations."""
+    """Held-out values are predicted significantly worse than in the best lap (Student's t test over observations)."""
     lap, past = history[-1], measured(history[:-1])
     if not measured([lap]) or not past:
         return []
@@ -90,9 +90,9 @@ def weak_network(history: History) -> list[str]:
     )
     fall = lap.get("loss_fall")
     if fall is not None and fall < FLAT:
-        return [f"{seen}, and its loss falls no further: it is too small; raise network.hidden, or train.lr"]
+        return [f"{seen}, and its loss no longer falls: the network is too small; raise network.hidden, or train.lr"]
     why = "its loss is still falling" if fall is not None else f"{lap.get('steps', 'few')} steps are few"
-    return [f"{seen}, and {why}: it is trained too little; raise {_steps_key(history)}"]
+    return [f"{seen}, and {why}: the network is trained too little; raise {_steps_key(history)}"]
 
 
 def overfitting(history: History, level: float) -> list[str]:
@@ -122,8 +122,8 @@ def other_scale(lap: Lap, level: float) -> list[str]:
     if ratio is None or z is None or 1 / OTHER_SCALE < ratio < OTHER_SCALE or abs(z) < two_sided(level):
         return []
     what = (
-        "the prior it starts from was learned in other units: scale the observations (Observations.scaled), or set "
-        "start: gaussian"
+        "the prior that the run starts from was learned in other units: scale the observations (Observations.scaled), "
+        "or set start: gaussian"
         if lap.get("start") == "given"
         else "samples of the prior are not on the scale of the data; train longer (train.first_steps, train.steps), "
         "raise e_step.steps, or reject draws that are too large with e_step.bound"
@@ -143,13 +143,14 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
         return []
     now = recipe.at(int(lap["lap"])).e_step.bound
     what = (
-        "data in the tails are cut off; set e_step.bound, in units of the data's scale, above what they reach"
+        "the bound excludes the tails of the data; set e_step.bound, in units of the data's scale, above the largest "
+        "plausible |x|"
         if now is None
         else f"e_step.bound: {now:g} is too small for these data; raise it, or leave it out"
     )
     return [
-        f"{outside:.1%} of the draws explain their observation and lie beyond ±{bound:.3g}, where draws are rejected, "
-        f"and {stuck:.1%} in every attempt: {what}"
+        f"{outside:.1%} of the draws explain their observation but lie beyond ±{bound:.3g}, where draws are rejected; "
+        f"{stuck:.1%} do so in every attempt: {what}"
     ]
 
 
@@ -158,7 +159,7 @@ REJECTED = {
     "not_finite": ("are not finite", "lower train.lr or train.clip"),
     "misfit": ("do not explain their observation", "raise e_step.iterations or e_step.steps"),
     "outside": ("are far larger than the data", "raise e_step.steps or e_step.redraws"),
-    "implausible": ("are implausible to the prior itself", "raise e_step.plausible"),
+    "implausible": ("are implausible under the prior", "raise e_step.plausible"),
 }
 
 
@@ -187,7 +188,7 @@ def residuals(lap: Lap, level: float) -> list[str]:
         "draws miss their observations; raise e_step.steps or e_step.iterations, "
         "and check the noise level and the operators"
         if chi2 > expected
-        else "draws follow the noise of their observations, or the noise was stated too large"
+        else "draws fit the noise of their observations, or the stated noise level is too large"
     )
     return [f"χ² of held-out observations is {chi2:.2f} and should be about {expected:.2g}: {what}"]
 
@@ -198,9 +199,9 @@ def simulations(lap: Lap) -> list[str]:
     if distance is None or chance is None or distance <= OTHER_SIMULATIONS * chance:
         return []
     return [
-        f"measurements simulated from posterior draws differ from the real ones by {distance:.3g}, where two halves of "
-        f"the real ones differ by {chance:.3g}: draws have another distribution than x; train longer "
-        "(train.first_steps, train.steps), raise e_step.steps, and check simulate"
+        f"measurements simulated from posterior draws differ from the real ones by {distance:.3g}, but two halves of "
+        f"the real ones differ by only {chance:.3g}: the draws do not have the distribution of x; train longer "
+        "(train.first_steps, train.steps), raise e_step.steps, and check the function simulate"
     ]
 
 
@@ -212,13 +213,13 @@ def intervals(lap: Lap, level: float) -> list[str]:
     what = (
         "posterior draws vary too little; train longer, raise e_step.steps, or check the noise level and the operators"
         if inside < 0.9
-        else "posterior draws vary too much, or the noise was stated too large"
+        else "posterior draws vary too much, or the stated noise level is too large"
     )
     return [f"90 % intervals contain {inside:.0%} ± {error:.0%} of hidden held-out values: {what}"]
 
 
 def width(lap: Lap, level: float) -> list[str]:
-    """Draws vary more than their errors. The coverage detects draws that vary less."""
+    """Draws vary more than their errors. Draws that vary less are detected by the coverage (`intervals`)."""
     ratio, z = lap.get("hidden_spread"), lap.get("hidden_spread_z")
     if ratio is None or z is None or ratio > TOO_WIDE or z > -one_sided(level):
         return []

@@ -217,7 +217,7 @@ class _Truth:
 def _reference(reference: str, problem: Problem | None, range: tuple[float, float] | None) -> _Truth:
     if reference == "source":
         if problem is None or problem.reference is None:
-            raise InputError("--reference source: the true x is not known for the data source of this run")
+            raise InputError("--reference source: the data source of this run does not provide the true x")
         return _Truth(problem.reference, True)
     data = _read(Path(reference))
     pixels = data if data.dtype == torch.uint8 else None

@@ -1,10 +1,10 @@
 r"""The E-step: draw x ~ q(x | y, A) for every observation, screen the draws, and redraw or replace the rejected ones.
 
 A shard is a range of observations. Its draws depend only on the prior, the observations, the seed and the lap. A shard
-on disk is therefore finished, and a missing shard can be recomputed at any time. The Gaussian start is conditioned
-exactly (Matheron's rule), a network by the posterior method and the sampler of the recipe. A lap may renew only a part
-of the draws (incremental EM, Neal & Hinton 1998). Errors of a prior then reach the next prior diluted, and errors that
-change sign from lap to lap cancel.
+on disk is therefore finished, and a missing shard can be recomputed at any time. Draws from the Gaussian start are
+exact (Matheron's rule); draws from a network use the posterior method and the sampler of the recipe. A lap may renew
+only a part of the draws (incremental EM, Neal & Hinton 1998). Only this part then carries the errors of the last prior
+to the next one, and errors that change sign from lap to lap cancel.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def draw_shard(
     shard.report.draws = count * options.draws
     draws: list[Tensor] = []
     for first in range(0, options.draws, shard.together):
-        turn = int(index[0]) * options.draws + first  # each shard and draw has a permutation of its own
+        turn = int(index[0]) * options.draws + first  # a different permutation for each shard and draw
         rows = Stream(seed, "fresh", lap).permutation(len(obs), step=turn)[:count].sort().values
         x = shard.draw(rows, first, progress)
         good = shard.screen_and_redraw(x, rows, first)
@@ -95,7 +95,7 @@ def draw_shard(
 
 @dataclass
 class _ShardDraws:
-    """The parts of `draw_shard`, whose arguments these are. `rows` are the observations that get new draws.
+    """The steps of `draw_shard`, with the same arguments. `rows` are the observations that get new draws.
 
     Attributes:
         together: The number of draws per observation that are made together, as picks from one particle set.

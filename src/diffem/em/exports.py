@@ -136,7 +136,7 @@ def export(
 
 
 def _rounded(tensors: dict[str, Tensor], dtype: str | None) -> dict[str, Tensor]:
-    """The tensors as they are written."""
+    """The tensors as they are written to the file: rounded to `dtype`, if it is given."""
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     kind = None if dtype is None else DTYPES[dtype]
@@ -150,7 +150,7 @@ def _rounded(tensors: dict[str, Tensor], dtype: str | None) -> dict[str, Tensor]
 
 
 def _restored(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as they are used: those in 16 bits in the type of the mean."""
+    """The tensors as they are used after loading: 16-bit tensors are converted to the dtype of the mean."""
     mean, half = tensors.get("mean"), (torch.bfloat16, torch.float16)
     if mean is None or not mean.is_floating_point():
         return tensors  # building the prior from them raises the error
@@ -221,7 +221,7 @@ def is_export(path: str | os.PathLike[str]) -> bool:
 
 
 def cost(card: dict[str, Any], where: str) -> Totals:
-    """What the prior of a card has cost: laps, minutes and training examples; where: the folder, for errors."""
+    """The training cost in a card: laps, minutes and training examples; where: the folder, for error messages."""
     training = card.get("training")
     values = dict(training) if isinstance(training, dict) else {}
     return Totals.read({**values, "laps": card.get("lap") or 0}, where)

@@ -82,13 +82,13 @@ def require_learnable(obs: Observations) -> None:
     names, size = ", ".join(learned_parameters(few.A)), math.prod(obs.x_shape)
     if size > LEARNABLE:
         raise InputError(
-            f"learn: {names}: samples may have at most {LEARNABLE} numbers, these have {size}. Learn from windows of "
-            "the data or at a lower resolution, and pass the result to Function as a known parameter"
+            f"learn: {names}: samples may have at most {LEARNABLE} numbers, these have {size}. Learn the parameters "
+            "from windows of the data or at a lower resolution, and pass the result to Function as known parameters"
         )
     if level_count(obs):
         raise InputError(
-            f"learn: {names}: the noise level is unknown too (sigma='learn'), and a run estimates one of the two: give "
-            "sigma as a number"
+            f"learn: {names}: the noise level is unknown too (sigma='learn'), but a run can estimate only one of the "
+            "two: pass sigma as a number"
         )
     numbers = sum(parameter.value.numel() for parameter in learned_parameters(few.A).values())
     if numbers > MOST:
@@ -102,10 +102,10 @@ def _require_derivatives(obs: Observations) -> None:
         y, found = derivatives(obs.A, x)
     except RuntimeError as error:
         names = ", ".join(learned_parameters(obs.A))
-        raise InputError(f"learn: A x cannot be differentiated by {names}: {error}") from None
+        raise InputError(f"learn: A x cannot be differentiated with respect to {names}: {error}") from None
     theta = torch.cat([p.value.flatten() for p in learned_parameters(obs.A).values()])
     if not bool(torch.isfinite(y).all() and torch.isfinite(found).all()):
-        raise InputError(f"learn: A x or its derivatives are not finite at the first values {theta.tolist()}")
+        raise InputError(f"learn: A x or its derivatives are not finite at the initial values {theta.tolist()}")
     place, before = positions(obs.A, len(obs)), 0
     for name, parameter in learned_parameters(obs.A).items():
         for q in range(before, before + parameter.entries):
@@ -121,12 +121,12 @@ def _require_derivative(name: str, obs: Observations, x: Tensor, theta: Tensor, 
     expected = (ends[0] - ends[1]) / (2 * h)
     size = float(expected.norm())
     if float(found.norm()) == 0 and size == 0:
-        raise InputError(f"learn: A x does not depend on {name} at its first value")
+        raise InputError(f"learn: A x does not depend on {name} at its initial value")
     if not float((found - expected).norm()) <= DERIVATIVE * size:
         raise InputError(
-            f"learn: the derivative of A x by {name} is not its change: automatic differentiation gives a norm of "
-            f"{float(found.norm()):.3g}, differences of A x give {size:.3g}. Parts of the function may be rounded, "
-            "detached from the graph, or computed in numpy"
+            f"learn: the derivative of A x with respect to {name} is wrong: automatic differentiation gives a norm of "
+            f"{float(found.norm()):.3g}, finite differences of A x give {size:.3g}. Parts of the function may be "
+            "rounded, detached from the graph, or computed in numpy"
         )
 
 

@@ -30,7 +30,10 @@ def require_start(run: RunDir, recipe: Recipe, obs: Observations, start: Prior |
         return
     prior = start if start is not None else given_start(recipe.start)[0]
     if prior.event_shape != obs.x_shape:
-        raise InputError(f"the start is a prior over {prior.event_shape}, the observations are of {obs.x_shape}")
+        raise InputError(
+            f"the prior to start from must have samples of shape {obs.x_shape}, that of the observed x, "
+            f"got {prior.event_shape}"
+        )
 
 
 def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]) -> Prior:

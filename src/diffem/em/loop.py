@@ -6,9 +6,9 @@ r"""The EM loop: observations in, prior out, lap by lap. A run can be stopped at
                M-step: train the denoiser on the draws, warm-started      → laps/k/prior.safetensors
                held-out evaluation                                        → laps/k/metrics.json
 
-Every random number is addressed by (seed, lap, purpose, index), files are written atomically, and each step reads only
-files. Calling `diffem.fit` again on the same folder therefore resumes after the last file, and the result is
-bit-identical to that of an uninterrupted run.
+Every random number is addressed by (seed, lap, purpose, index), files are written atomically, and each step reads its
+input from files only. Calling `diffem.fit` again on the same folder therefore resumes after the last file, and the
+result is bit-identical to that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -96,21 +96,21 @@ class Loop:
         left, final = self.context.interruption.seconds_left(), lap > self.context.recipe.laps
         # without a time limit the processes need not wait for each other here
         if left < math.inf and not final and self.context.processes.share(seconds > left):
-            raise Preempted(f"lap {lap} would end later")
+            raise Preempted(f"lap {lap} would end after the time limit")
 
     def _set_status(self, status: str) -> None:
         if self.context.processes.is_first:
             self.context.run.set_status(status)
 
     def lap_zero(self, start: Prior | None) -> None:
-        """Run lap 0. The first process makes the start; the others wait for it."""
+        """Run lap 0. The first process fits or loads the prior to start from; the others wait for it."""
         context, began = self.context, time.monotonic()
         metrics: dict[str, Any] = {
             "lap": 0,
             "observations": len(context.obs.train),
             "notes": [*self.given_notes, *notes(context.recipe, context.obs.train)],
         }
-        with context.interruptible("lap 0: making the start"):
+        with context.interruptible("lap 0: starting prior"):
             prior = make_start(context, start, metrics) if context.processes.is_first else None
             context.laps_before = context.processes.share(context.laps_before)
         if prior is not None:
@@ -127,7 +127,7 @@ class Loop:
         context.use_estimates(before)
         metrics: dict[str, Any] = {"lap": lap}
         try:
-            with context.interruptible(f"lap {lap}: drawing"):
+            with context.interruptible(f"lap {lap}: E-step"):
                 store = expect(context, lap, before, metrics)
                 unseen = unseen_draws(context, lap, before)  # before the M-step, which trains this network in place
             prior = maximise(context, lap, before, store, metrics)
@@ -146,7 +146,7 @@ class Loop:
         The time limit of the run does not apply: the evaluation is short, and a completed lap can be used elsewhere.
         """
         self.prior, context = prior, self.context
-        with context.interruptible(f"lap {lap}: measuring", limited=False):
+        with context.interruptible(f"lap {lap}: held-out evaluation", limited=False):
             if context.processes.is_first:
                 conclude(context, lap, prior, metrics, began, unseen)
             if lap == context.recipe.last_lap:

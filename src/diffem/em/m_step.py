@@ -115,7 +115,7 @@ class _Training:
         )
 
     def _keep_optimizer(self, state: dict[str, torch.Tensor]) -> None:
-        """Save the optimizer for the next lap, if that continues it."""
+        """Save the optimizer state, if the next lap continues with it (`train.restart: false`)."""
         context = self.context
         if context.processes.is_first and not context.recipe.at(self.lap + 1).train.restart:
             record, origin = TrainingRecord(self.steps), context.run.origin("optimizer", self.lap)
@@ -136,6 +136,6 @@ def _optimizer_file(context: RunContext, lap: int) -> Path:
 
 
 def _optimizer_state(context: RunContext, lap: int) -> dict[str, torch.Tensor] | None:
-    """Read the optimizer state; None in the first lap, or if only the weights were copied."""
+    """Read the optimizer state; None in the first lap, or if the file is missing because only weights were copied."""
     saved = read_checkpoint(_optimizer_file(context, lap), context.run.origin("optimizer", lap))
     return None if saved is None else saved[1]

@@ -63,8 +63,8 @@ def maximization(
     """Train `prior.network` in place. It ends in evaluation mode with its averaged weights.
 
     If the loss or the weights become NaN, the training returns to its last snapshot and continues with half the step
-    size. A batch that exceeds the memory of the device is processed in pieces. After a request to stop, the training is
-    saved and raises `Preempted`, on a CPU within a step; the steps of an unfinished block are repeated later.
+    size. A batch that exceeds the memory of the device is processed in pieces. After a request to stop, on a CPU within
+    one step, the training is saved and `Preempted` is raised; the steps of an unfinished block are repeated later.
 
     Args:
         prior: The prior.

@@ -92,18 +92,18 @@ def usable_share(share: float, obs: Observations) -> tuple[float, str | None]:
         return 0.0, None
     if is_simulated(obs):
         return 0.0, (
-            f"train.measured is {share:g} in the recipe and 0 here: the loss on measured values needs linear "
+            f"train.measured is {share:g} in the recipe, but this run uses 0: the loss on measured values needs linear "
             "operators, and the observations come from a Channel"
         )
     if obs.adaptive:
         return 0.0, (
-            f"train.measured is {share:g} in the recipe and 0 here: the operators were chosen by looking "
+            f"train.measured is {share:g} in the recipe, but this run uses 0: the operators depend on x "
             "(adaptive=True), which biases the loss on measured values"
         )
     if one_operator(obs):
         return 0.0, (
-            f"train.measured is {share:g} in the recipe and 0 here: all observations share one operator, "
-            "and the loss on measured values has nothing to gain from it"
+            f"train.measured is {share:g} in the recipe, but this run uses 0: all observations share one operator, "
+            "so the loss on measured values has no advantage"
         )
     return share, None
 

@@ -1,8 +1,8 @@
 """Unknown noise levels at the start of a run, and the Gaussian start with them.
 
 - Operators that measure single entries of x: the level is that of constant entries if there are any
-  (`priors/noise_constant.py`). Otherwise the covariance of y is fitted as if there were no noise, and then split
-  (`priors/noise_split.py`). Groups of observations are treated one by one.
+  (`priors/noise_constant.py`). Otherwise the covariance of y is fitted without a noise term and then split into signal
+  and noise (`priors/noise_split.py`). Groups of observations are treated one by one.
 - Operators whose rows overlap: the levels of maximum likelihood (`priors/noise_scoring.py`).
 """
 
@@ -49,7 +49,8 @@ def noise_start(
 
     Args:
         obs: Observations made with `sigma="learn"`.
-        state_file: The file of an interrupted fit; origin: what it names as its origin.
+        state_file: The checkpoint of an interrupted fit.
+        origin: The origin that the checkpoint must have.
 
     Returns:
         The start, and the measures of the fit.
@@ -85,7 +86,7 @@ def _split(
     state_file: Path | None = None,
     origin: Origin | None = None,
 ) -> tuple[GaussianPrior, dict[str, Any]]:
-    """The signal's part of the covariance of y as the start, with the levels of the rest.
+    """Split the covariance of y: the start has the covariance of the signal, and the rest gives the noise levels.
 
     Args:
         groups: `(N,)`. The noise level of each entry of x.
@@ -148,7 +149,7 @@ def _scored(recipe: Recipe, obs: Observations, device: torch.device) -> NoiseLev
 
 
 def _negligible(obs: Observations) -> float:
-    """Noise that is negligible beside the spread of every measured value."""
+    """A noise level that is negligible compared with the spread of every measured value."""
     return NEGLIGIBLE * float(_variances(obs).min().sqrt())
 
 

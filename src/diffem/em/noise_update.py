@@ -39,7 +39,7 @@ SLOWEST = 0.5  # least information per weight that a step divides by: less would
 CHANGE = 4.0  # factor by which σ² may change in a lap
 SYSTEMATIC = 0.1  # relative error of levels that are estimated from a network's draws, beside the standard error
 UNDETERMINED = 0.5  # error of log σ of a start that did not determine it
-WEIGHTS_LAP = 1 << 22  # random numbers of their own
+WEIGHTS_LAP = 1 << 22  # a lap number that no lap has, so that these random numbers are used nowhere else
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def noise_shares(prior: GaussianPrior, obs: Observations, seed: int) -> Tensor:
 
 
 def observation_groups(obs: Observations) -> tuple[Tensor, int]:
-    """The group of every observation, `(n,)`, and the number of such groups: one if the groups are groups of values."""
+    """The group of every observation, `(n,)`, and the number of groups: one if groups label measured values."""
     cov = obs.cov
     assert isinstance(cov, UnknownNoise)
     if cov.is_per_value:

@@ -5,9 +5,9 @@ For draws x of q(x | y) at the current θ, the gradient of the expected log-like
 
     ∇ log p(y | θ) = E[s | y],      s = Jᵀ Σ_y⁻¹ (y − A_θ x),      J = ∂(A_θ x)/∂θ.
 
-The M-step of expectation–maximisation divides it by E[JᵀΣ_y⁻¹J], the information as if x were known. That is far more
-than the observations have, so θ would hardly move in a lap. The step here divides by the information of the Gaussian
-start, C⁻¹, with C the covariance of its estimate (`priors/parameter_scoring.py`):
+The M-step of expectation–maximisation divides it by E[JᵀΣ_y⁻¹J], the information about θ if x were known. That is far
+more than the observations contain, so θ would hardly move in a lap. The step here divides by the information of the
+Gaussian start, C⁻¹, with C the covariance of its estimate (`priors/parameter_scoring.py`):
 
     θ ← θ + C Σ s,      with covariance C (Σ s sᵀ) C.
 

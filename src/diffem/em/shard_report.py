@@ -30,7 +30,7 @@ class ShardReport:
         replaced: Rejected draws that were replaced by a posterior mean, because there was no previous lap.
         not_finite, misfit, outside, stuck: See `CAUSES`.
         chi2: The sum of χ² per measured value over the informed draws; on disk, the mean.
-        guards: Solver iterations that the curvature guard stopped.
+        guards: Solves that the curvature guard stopped or that diverged (`posterior.Statistics`).
         evaluations: Evaluations of the denoiser.
         vjps: Vector–Jacobian products.
     """

@@ -157,8 +157,8 @@ def denoiser_to_train(
     if family is not None:
         if settings is None:
             raise InputError(
-                "a conditional E-step adds inputs to the network of the start: give DiffusionPrior(..., "
-                "settings={'kind': ...}), how it is made"
+                "a conditional E-step adds inputs to the network of the prior to start from, so its configuration is "
+                "needed: DiffusionPrior(..., settings={'kind': ...})"
             )
         if settings.get("shown") != (inputs := shown_inputs(settings, family, before.event_shape)):
             network, settings = None, {**settings, "shown": inputs}

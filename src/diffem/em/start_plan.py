@@ -51,7 +51,7 @@ class StartPlan:
 
 
 def with_possible_rank(options: Gaussian, obs: Observations) -> Gaussian:
-    """The options with a full covariance instead of a rank that samples do not have."""
+    """The options, with a full covariance if `rank` is not below the number of entries of a sample."""
     impossible = options.rank is not None and options.rank >= math.prod(obs.x_shape)
     return options.model_copy(update={"rank": None}) if impossible else options
 

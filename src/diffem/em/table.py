@@ -63,18 +63,18 @@ class LapTable:
 
     def __call__(self, event: str, data: dict[str, Any]) -> None:
         if event == "reading":
-            self.line(f"{data['recipe']}: making the observations of {data['source']} ...")
+            self.line(f"{data['recipe']}: loading the observations of {data['source']} ...")
         elif event == "data" and data["about"]:
             self.line(data["about"])
         elif event == "start":
             self.line(_start(data))
         elif event == "starting":
-            self.line("fitting the Gaussian start ..." if data["start"] == "gaussian" else "reading the start ...")
+            self.line("fitting the Gaussian start ..." if data["start"] == "gaussian" else "loading the start ...")
         elif event == "started":
             rounds = f"{data['rounds']} rounds, " if "rounds" in data else ""
-            self.line(f"start: {rounds}{data['start_seconds']:.1f} s; measuring it and checking the model ...")
+            self.line(f"start: {rounds}{data['start_seconds']:.1f} s; evaluating it and checking the model ...")
         elif event == "memory":
-            self.line(f"  lap {data['lap']}: out of memory; drawing again, {data['batch']} at a time", "yellow")
+            self.line(f"  lap {data['lap']}: out of memory; drawing again in batches of {data['batch']}", "yellow")
         elif event == "lap":
             self.row(data)
 
@@ -102,9 +102,9 @@ def _start(data: dict[str, Any]) -> str:
         state = "all laps are done"
     where = data["device"] if data["processes"] == 1 else f"{data['processes']} processes"
     held = data["held_out"]
-    kept = f" and {held} held out to watch the run" if held else ", none held out"
+    kept = f" and {held} held out for evaluation" if held else ", none held out"
     laps = f"{data['laps']} laps{' and the final prior' if final else ''}"
-    return f"{data['observations']} observations to learn from{kept}; {laps} on {where}; {state}"
+    return f"{data['observations']} observations for training{kept}; {laps} on {where}; {state}"
 
 
 def _aligned(cells: list[str]) -> str:

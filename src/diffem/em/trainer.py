@@ -103,7 +103,7 @@ class Trainer:
         self.autocast, self.fast = precision == "bf16", precision != "float32"
 
     def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
-        """Take one optimizer step and return the loss, `()`. Nothing is read back from the device.
+        """Take one optimizer step and return the loss, `()`, without synchronising with the device.
 
         Args:
             x: (n, *event). The augmented draws.

@@ -72,10 +72,15 @@ def earlier_piece(recipe: Recipe, lap: int) -> Piece | None:
         )
     steps, seconds, lap_seconds = (noted.get(name, -1) for name in ("steps", "seconds", "lap_seconds"))
     if not (isinstance(steps, int) and _is_time(seconds) and _is_time(lap_seconds)):
-        raise InputError(f"final.start: {folder} states no valid number of steps and seconds: {noted!r}"[:400])
+        raise InputError(
+            f"final.start: {folder} must contain the steps and seconds of its training as numbers, got {noted!r}"[:400]
+        )
     wanted = recipe.at(lap).train.steps_in(False)
     if not 0 <= steps < wanted:
-        raise InputError(f"final.start: {folder} has done {steps} steps of a training of {wanted}")
+        raise InputError(
+            f"final.start: the training in {folder} must have done fewer steps than the {wanted} of this recipe, "
+            f"got {steps}"
+        )
     return Piece(folder, steps, float(seconds), float(lap_seconds))
 
 
@@ -93,7 +98,9 @@ def trainer_state(piece: Piece, prior: DiffusionPrior) -> dict[str, Tensor]:
     old = list(exported.network.parameters()) if isinstance(exported, DiffusionPrior) else []
     new = list(prior.network.parameters())
     if [p.shape for p in old] != [p.shape for p in new]:
-        raise InputError(f"final.start: {piece.folder} contains another network than the one that final trains")
+        raise InputError(
+            f"final.start: the network in {piece.folder} has weights of other shapes than the network of this recipe"
+        )
     return {f"{name}.{k}": p.detach() for k, p in enumerate(old) for name in ("weight", "average")}
 
 

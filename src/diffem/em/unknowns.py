@@ -1,4 +1,4 @@
-"""What a run estimates of the measurement besides the prior: nothing, noise levels, or parameters of the operators."""
+"""The unknowns that a run estimates besides the prior: noise levels, parameters of the operators, or none."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class NoiseLearner(Unknowns):
         low, high = levels.interval()
         mean = math.exp(sum(map(math.log, levels.sigma)) / len(levels.sigma))
         name = "the noise level is" if len(levels.sigma) == 1 else "the noise levels are"
-        notes = [f"{name} {levels}, with a confidence of 95 %"]
+        notes = [f"{name} {levels}, with 95 % confidence"]
         if not levels.is_determined and lap == 0:
             notes.append(UNDETERMINED_NOISE)
         lists = {"noise_levels": list(levels.sigma), "noise_low": list(low), "noise_high": list(high)}
@@ -115,10 +115,10 @@ class NoiseLearner(Unknowns):
 
 
 UNDETERMINED_NOISE = (
-    "the observations cannot tell the noise level: every smaller level explains them as well, with the rest of the "
-    "variation as detail of x. The level used is the largest that they allow. Repeated measurements, values known to "
-    "be constant, or operators whose rows overlap would determine it; otherwise measure the noise without signal and "
-    "give sigma"
+    "the observations do not determine the noise level: every smaller level explains them equally well, with the rest "
+    "of the variation as detail of x. The run uses the largest level that the observations allow. Repeated "
+    "measurements, constant values, or operators whose rows overlap would determine the level; otherwise measure the "
+    "noise without a signal and pass sigma as a number"
 )
 
 
@@ -155,7 +155,7 @@ class ParameterLearner(Unknowns):
         parameters = prior.operator_parameters
         if parameters is None:
             return {}
-        notes = [f"{parameters}, with a confidence of 95 %"]
+        notes = [f"{parameters}, with 95 % confidence"]
         unknown = [name for name, _, _, known in parameters.entries() if not known]
         if unknown and lap == 0:
             notes.append(UNDETERMINED_PARAMETERS.format(names=", ".join(unknown)))
@@ -172,14 +172,15 @@ class ParameterLearner(Unknowns):
 
 
 UNDETERMINED_PARAMETERS = (
-    "the observations cannot tell {names}: other values explain them as well, with a prior that makes up for the "
-    "difference. The first value is used. Observations whose operators differ in a known way would determine it, for "
+    "the observations do not determine {names}: other values explain them equally well, each with a different prior. "
+    "The run uses the initial value. Observations whose operators differ in a known way would determine it, for "
     "example several widths in a known ratio, or some observations through a known operator"
 )
 
 UNSETTLED = (
-    "the estimates of the operator's parameters were still changing after the last step: their first values may be too "
-    "far from the truth. Start closer, or try several first values and compare the predictive measure of lap 0"
+    "the estimates of the operator's parameters were still changing after the last step: their initial values may be "
+    "too far from the truth. Start closer, or try several initial values and compare the predictive log-likelihood of "
+    "lap 0"
 )
 
 

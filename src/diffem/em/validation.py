@@ -40,11 +40,14 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
             "lower it, or set watch.held_out_share"
         )
     if obs.empty()[split(len(obs), recipe.watch.held_out)[0]].all():
-        raise InputError("none of the observations to train on measures anything: there is nothing to learn from")
+        raise InputError(
+            "none of the training observations has a measured value, so there is nothing to learn from; a mask must be "
+            "True where a value was measured"
+        )
     if recipe.e_step.clean:
         if level_count(obs):
             raise InputError(
-                "e_step.clean takes samples without noise, and sigma='learn' observations with noise of unknown level: "
+                "e_step.clean needs samples without noise, but sigma='learn' means noise of unknown level: "
                 "leave out one of the two"
             )
         _require_clean(obs)
@@ -78,7 +81,7 @@ def _validate_stage(recipe: Recipe, obs: Observations) -> None:
     sampler = get_sampler(recipe.e_step.sampler, **recipe.e_step.sampler_options)
     for name, known in ((recipe.e_step.method, METHODS), (recipe.e_step.solver, SOLVERS)):
         if name not in known:
-            raise InputError(f"e_step: unknown name {name!r}; known: {', '.join(known)}")
+            raise InputError(f"e_step: unknown method or solver {name!r}; known: {', '.join(known)}")
     if recipe.e_step.method == "conditional" and sampler.needs_likelihood:
         raise InputError(
             f"e_step: sampler {sampler.name} needs a likelihood, which method conditional does not have; use mmps"
@@ -86,7 +89,7 @@ def _validate_stage(recipe: Recipe, obs: Observations) -> None:
     if is_simulated(obs) and recipe.e_step.method != "conditional":
         raise InputError(
             f"e_step.method {recipe.e_step.method} needs observations y = A x + e with Gaussian noise; these come from "
-            "a Channel, which is known by simulation only: set e_step.method to conditional"
+            "a Channel, which can only be simulated: set e_step.method to conditional"
         )
     Augment(recipe.train.augment, obs.x_shape)
     noise_law(recipe.train.noise, recipe.sigma_min, recipe.sigma_max)
@@ -98,8 +101,8 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
     empty = int(obs.empty().sum())
     if empty:
         out.append(
-            f"{empty} of {len(obs)} observations measure nothing: their draws are samples of the prior, "
-            "and measures leave them out"
+            f"{empty} of {len(obs)} observations have no measured values: their draws are samples of the prior, "
+            "and all metrics exclude them"
         )
     _, why_not = usable_share(largest(recipe.train.measured), obs)
     return [*out, why_not] if why_not else out
@@ -109,13 +112,13 @@ def _require_clean(obs: Observations, samples: int = 1024) -> None:
     some = obs[: min(samples, len(obs))]
     if not isinstance(some.A, Identity):
         raise InputError(
-            f"e_step.clean takes observations that are the samples themselves, these were measured through {some.A}; "
-            "see Observations.clean, or for the sources digits and cifar10 set data.missing and data.sigma to 0"
+            f"e_step.clean needs observations with the operator Identity, got {some.A}; use Observations.clean(x), or "
+            "for the sources digits and cifar10 set data.missing and data.sigma to 0"
         )
     noise = float(some.cov.diagonal(tuple(some.y.shape[1:])).max().sqrt())
     spread = float(some.y.std(0).square().mean().sqrt())
     if noise > CLEAN * spread:
         raise InputError(
-            f"e_step.clean takes observations without noise; these state a noise of {noise:.2g} beside a spread of "
-            f"{spread:.2g}, more than {CLEAN:.0%}: the prior would learn the noise too. Leave e_step.clean out"
+            f"e_step.clean needs a noise level of at most {CLEAN:.0%} of the standard deviation of the data, got "
+            f"{noise:.2g} and {spread:.2g}: the prior would learn the noise too. Leave e_step.clean out"
         )

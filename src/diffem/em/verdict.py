@@ -61,7 +61,7 @@ SIMULATION = Measure(
 
 
 def measure_of(lap: dict[str, Any]) -> Measure:
-    """The measure that a lap has: the prediction of hidden values, or for a channel the score of its simulations."""
+    """The measure by which a lap is compared: the prediction of hidden values, or for a channel the energy score."""
     return SIMULATION if lap.get(SIMULATION.key) is not None else PREDICTION
 
 
@@ -129,7 +129,7 @@ def verdict(history: History) -> Verdict:
     number = int(last["lap"])
     if not laps or last not in laps:
         return Verdict(
-            None, number, f"the best lap is not known: lap {number} was not measured on held-out observations"
+            None, number, f"the best lap is unknown: lap {number} was not evaluated on held-out observations"
         )
     measure = measure_of(last)
     top = max(laps, key=lambda m: (measure(m), m["lap"]))
@@ -145,8 +145,8 @@ def verdict(history: History) -> Verdict:
     text = f"lap {top['lap']} is the best by {measure.name} ({measure.text(top)}); lap {number}, the last, "
     if last.get("conditioned") == 0:
         text += (
-            f"trained the prior alone, and its posterior draws by the conditional network are worse by {found}: take "
-            f"samples from lap {number} and posteriors from lap {top['lap']} ({BEST})"
+            f"trained the prior alone, and posterior draws of its conditional network are worse by {found}: use "
+            f"lap {number} for prior samples and lap {top['lap']} for posterior draws ({BEST})"
         )
     else:
         text += f"is worse by {found}: use lap {top['lap']} ({BEST})"
@@ -162,5 +162,5 @@ def choose_lap(run: RunDir, lap: Lap = None) -> int:
     run.finished_lap()
     found = verdict(run.metrics())
     if found.best is None:
-        raise InputError(f"{run.path}: {found.text}; name a lap by its number")
+        raise InputError(f"{run.path}: {found.text}; choose a lap by its number")
     return found.best

@@ -137,7 +137,7 @@ def restore_pictures(
             damage, file = error, run.file(lap, name)
         if name == "posterior.npy" and shown is None:
             raise InputError(
-                f"{file} is missing or damaged; diffem.fit on this folder, with the observations, makes it again"
+                f"{file} is missing or damaged; to recompute it, call diffem.fit with this folder and the observations"
             )
         prior, batch = load()
         if name == "posterior.npy" and shown is not None:

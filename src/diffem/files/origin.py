@@ -45,12 +45,12 @@ class Origin:
             ForeignFileError: If the file names another origin, or none.
         """
         if not isinstance(note, dict):
-            raise ForeignFileError(f"{path} does not name the run it belongs to, as the files of this run do")
+            raise ForeignFileError(f"{path} contains no name of a run; every file of this run must contain it")
         expected = self.note()
         for name in ("kind", "seed", "run", "lap", "observations"):
             if (found := note.get(name)) != expected.get(name):
                 given, needed = _words(name, found), _words(name, expected.get(name))
-                raise ForeignFileError(f"{path} belongs elsewhere: it names {given}, this place needs {needed}")
+                raise ForeignFileError(f"{path} does not belong here: it has {given}, needed: {needed}")
 
 
 def stamped(values: dict[str, Any], origin: Origin | None) -> dict[str, Any]:

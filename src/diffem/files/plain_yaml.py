@@ -1,4 +1,4 @@
-"""Parse the subset of YAML that recipes use: words, numbers, lists and mappings.
+"""Parse the subset of YAML that recipes use: strings, numbers, lists and mappings.
 
 Nothing is executed. Aliases are rejected, because with them a short text can expand to a huge value.
 """
@@ -22,7 +22,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not read; repeat the value instead")
+            raise yaml.YAMLError("aliases (*name) are not allowed; repeat the value instead")
         self.depth += 1
         if self.depth > YAML_DEPTH:
             raise yaml.YAMLError(f"values are nested more than {YAML_DEPTH} deep")
@@ -33,7 +33,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(keys) != len(node.value):
-            raise yaml.YAMLError("keys must be words")
+            raise yaml.YAMLError("keys must be strings, got a list or a mapping")
         if len(keys) != len(set(keys)):
             raise yaml.YAMLError(f"a key is given twice among {', '.join(keys)[:200]}")
         return super().construct_mapping(node, deep)
@@ -56,11 +56,11 @@ def parse_yaml(text: str, name: str) -> Any:
 
 
 def _require_plain(value: Any) -> None:
-    """Require words, finite numbers below 2^63, and lists and mappings of them; otherwise raise ValueError."""
+    """Require strings, finite numbers below 2^63, and lists and mappings of them; otherwise raise ValueError."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"keys must be words, got {key!r}")
+                raise ValueError(f"keys must be strings, got {key!r}")
             _require_plain(item)
     elif isinstance(value, list):
         for item in value:
@@ -70,6 +70,6 @@ def _require_plain(value: Any) -> None:
             raise ValueError(f"numbers must be finite, got {value}")
     elif isinstance(value, int):
         if abs(value) >= 1 << 63:
-            raise ValueError("integers must be below 2^63 in magnitude")
+            raise ValueError(f"integers must be below 2^63 in magnitude, got one of {value.bit_length()} bits")
     elif value is not None and not isinstance(value, str):
-        raise ValueError(f"{type(value).__name__} {str(value)[:40]!r} is neither a word nor a number")
+        raise ValueError(f"values must be strings or numbers, got {type(value).__name__} {str(value)[:40]!r}")

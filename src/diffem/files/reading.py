@@ -2,7 +2,7 @@
 
 Only regular files are opened, because a pipe or a device could block the reader forever. The size that a file claims is
 compared with its actual size before memory is allocated. JSON is limited in size and depth, and is verified if it
-contains a checksum. Arrays, tensors and YAML have modules of their own: `arrays.py`, `tensors.py`, `plain_yaml.py`.
+contains a checksum. Arrays, tensors and YAML have their own modules: `arrays.py`, `tensors.py`, `plain_yaml.py`.
 """
 
 from __future__ import annotations
@@ -83,13 +83,16 @@ def _require_substance(path: StrPath, file: BinaryIO) -> None:
 
 
 def require_substance(size: int, held: int, what: str) -> None:
-    """Reject `held` bytes on disk that would become `size` bytes in memory if real data do not compress that well.
+    """Reject `held` bytes on disk that would become `size` bytes in memory, if real data do not compress this well.
 
     Raises:
         InputError: If `size` exceeds `SMALL` and is more than `EXPANSION` times `held`.
     """
     if size > SMALL and size > EXPANSION * held:
-        raise InputError(f"{what} claims {size} bytes and holds {held}: real data do not shrink this much")
+        raise InputError(
+            f"{what} would expand from {held} to {size} bytes, more than a factor of {EXPANSION}: "
+            "real data do not compress this well"
+        )
 
 
 def read_text(path: StrPath, most: int) -> str:

@@ -117,5 +117,5 @@ def clear_partials(folder: Path) -> None:
 
 
 def notice(text: str) -> None:
-    """Print a line about a problem that was corrected to the standard error."""
+    """Print a line to standard error about a problem that was corrected."""
     print(f"diffem: {text}", file=sys.stderr, flush=True)

@@ -46,7 +46,7 @@ class Covariance(Batched):
         """Raise InputError if finite tensors from an untrusted file do not form such a covariance."""
         for name in ("variance", "variances"):
             if name in tensors and not (tensors[name] > 0).all():
-                raise InputError(f"cov.{name} must be positive")
+                raise InputError(f"cov.{name} must be positive, got {float(tensors[name].min()):.3g}")
 
     def matvec(self, v: Tensor) -> Tensor:
         """Σv, `(n, *event)`."""

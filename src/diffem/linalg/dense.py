@@ -48,12 +48,18 @@ class DenseCovariance(Covariance):
         super().__init__()
         is_square = isinstance(matrix, Tensor) and matrix.ndim in (2, 3) and matrix.shape[-1] == matrix.shape[-2]
         if not is_square or not matrix.is_floating_point() or matrix.numel() == 0:
-            raise InputError("a dense covariance must be a floating-point tensor of shape (N, N) or (n, N, N)")
+            given = (
+                f"{matrix.dtype} of shape {tuple(matrix.shape)}" if isinstance(matrix, Tensor) else f"{matrix!r:.80}"
+            )
+            raise InputError(
+                f"a dense covariance must be a floating-point tensor of shape (N, N) or (n, N, N), got {given}"
+            )
         scale = matrix.abs().max()
         asymmetry = (matrix - matrix.mT).abs().max() / torch.where(scale == 0, 1, scale)
         if not asymmetry <= 1e-4:
             raise InputError(
-                f"a covariance must be symmetric; the one given differs from its transpose by {asymmetry:.1e}"
+                f"a covariance must be symmetric; this one differs from its transpose by {asymmetry:.1e} times its "
+                "largest entry"
             )
         values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
         floor = -1e-4 if matrix.dtype == torch.float32 else -1e-8

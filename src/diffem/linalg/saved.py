@@ -27,14 +27,15 @@ def rebuild_covariance(entry: Any, tensors: dict[str, Tensor]) -> Covariance:
     Raises InputError for what its constructor would reject.
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("axes"), dict):
-        raise InputError("the covariance is not described by a kind and axes")
+        raise InputError(f"the description of a covariance must contain its kind and axes, got {str(entry)[:80]}")
     kind, axes = entry.get("kind"), entry["axes"]
     if kind not in COVARIANCES:
         raise InputError(f"unknown covariance {kind!r}; known: {', '.join(COVARIANCES)}")
     expected_axes = COVARIANCES[kind].axes
     if axes.keys() != expected_axes.keys():
         raise InputError(
-            f"a covariance {kind!r} has the tensors {', '.join(expected_axes)}, the description names {', '.join(axes)}"
+            f"the description of a covariance {kind!r} must name the tensors {', '.join(expected_axes)}, got "
+            f"{', '.join(axes)[:80]}"
         )
     parts: dict[str, tuple[Tensor, int | None]] = {}
     for name, expected in expected_axes.items():

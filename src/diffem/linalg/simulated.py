@@ -1,4 +1,4 @@
-"""The noise of measurements that are known by simulation only (`operators/channel.py`): there is no covariance."""
+"""The noise of measurements that can only be simulated (`operators/channel.py`): there is no covariance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .unusable import UnusableNoise
 
 
 class SimulatedNoise(UnusableNoise):
-    """The place of Σ_y in observations of a channel."""
+    """Takes the place of Σ_y in observations of a channel; any use of it raises an `InputError`."""
 
     reason: ClassVar[str] = (
         "the observations of a Channel have no noise covariance, because their noise is part of the simulation: "

@@ -73,7 +73,7 @@ class UnknownNoise(UnusableNoise):
     def with_levels(self, sigma: Tensor) -> Isotropic | Diagonal:
         """The covariance for known levels. sigma: `(G,)`, standard deviations."""
         if sigma.shape != (self.count,):
-            raise InputError(f"there are {self.count} noise levels, got {tuple(sigma.shape)} standard deviations")
+            raise InputError(f"needed: {self.count} standard deviations, one per group, got shape {tuple(sigma.shape)}")
         variances = sigma.double().square().to(self.groups.device)[self.groups]
         return Diagonal(variances) if self.is_per_value else Isotropic(variances)
 

@@ -11,7 +11,7 @@ from .covariance import Covariance
 
 
 class UnusableNoise(Covariance):
-    """The place of Σ_y in observations whose noise is not known as a covariance. A subclass sets `reason`."""
+    """Takes the place of Σ_y in observations whose noise has no usable covariance. A subclass sets `reason`."""
 
     powers: ClassVar[dict[str, int]] = {}
     axes: ClassVar[dict[str, int | None]] = {}

@@ -57,9 +57,9 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
 def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) -> Estimate:
     """Mean log density of the hidden values under posterior draws that did not see them, in nats per value.
 
-    The prediction of a value is taken as Gaussian, with the mean and variance of the posterior plus the noise. For
-    Gaussian posteriors the estimate has no bias, whatever the number of draws (`log_density.py`). Noise that is
-    correlated between values is itself predicted from the residuals of the values that were shown.
+    The prediction of a value is approximated by a Gaussian, with the mean and variance of the posterior plus the noise.
+    For Gaussian posteriors the estimate has no bias for any number of draws (`log_density.py`). Noise that is
+    correlated between values is itself predicted from the residuals of the values that were not hidden.
 
     Args:
         draws: Posterior draws given the observations without their hidden values, shape `(k, n, *event)`, k ≥ 2.

@@ -1,4 +1,4 @@
-r"""The log density of a value under a Gaussian that is known only through k draws, without bias.
+r"""An unbiased estimate of the log density of a value under a Gaussian of which only k draws are given.
 
 A value y = a + e has a ~ N(m, v), of which k draws are given, and e ~ N(0, s²) with s known. Its log density is
 

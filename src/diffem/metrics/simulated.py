@@ -1,4 +1,4 @@
-r"""Checks of draws and samples by simulating observations again, for channels that are known by simulation only.
+r"""Checks of draws and samples by simulating observations again, for channels, which have no likelihood.
 
 - `simulated_fit`: do draws fit their own y? If x is a draw from the true posterior given y, then y and two measurements
   y', y'' simulated from x are exchangeable: none is further from the others than another. With features f, the ratio
@@ -128,7 +128,7 @@ def simulation_scores(samples: Tensor, obs: Observations, seed: int = 0) -> Tens
     shared = not A.per_observation()
     scores, spread, fake = [], 0.0, real
     for i in range(len(obs)):
-        if i == 0 or not shared:  # without parameters of its own, an observation has the predictions of the others
+        if i == 0 or not shared:  # observations without individual parameters share their predictions
             here = _repeated(A, i, m)
             fake = _flat(here.features(_simulated(here, x, seed, "simulation score")), weight)
             spread = float(torch.pdist(fake).double().mean())

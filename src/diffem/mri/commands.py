@@ -57,7 +57,7 @@ def observe(
     if Path(recipe).is_dir() and not change:
         RunDir(recipe).require_observations(problem.obs, f"those of the data source {resolved.data.source!r}")
     if truth is not None and problem.reference is None:
-        raise InputError("--truth: the true x is not known for this data source")
+        raise InputError("--truth: this data source does not provide the true x")
     problem = problem if n is None else spread(problem, n)
     problem.obs.save(out)
     if truth is not None and problem.reference is not None:
@@ -79,7 +79,7 @@ def mri(
         typer.Option(
             "--crop",
             min=0,
-            help="also reconstruct from the central window of this size alone; 0 for no. Default: half the image",
+            help="also reconstruct from the central window of this size alone; 0: do not. Default: half the image",
         ),
     ] = None,
     steps: Annotated[

@@ -214,7 +214,7 @@ def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> Kspac
     """Open the cache in a folder.
 
     Args:
-        made_from: Must equal the key of the cache.
+        made_from: The key that the cache must have.
         fresh: Skip the verification of checksums, for a cache that was just built.
     """
     description = read_json(folder / "shelf.json")

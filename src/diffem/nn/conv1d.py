@@ -59,11 +59,13 @@ class Conv1d(nn.Module):
         if len(event_shape) != 2:
             raise ValueError(f"convolutions along time take samples (channels, length), got shape {event_shape}")
         if len(set(hidden)) != 1:
-            raise ValueError(f"residual blocks have the same number of features each, got {hidden}")
+            raise ValueError(
+                f"all entries of hidden must be equal, because residual blocks have equal widths, got {hidden}"
+            )
         self.event_shape = tuple(event_shape)
         channels, self.length = self.event_shape
         if shown % self.length:
-            raise ValueError(f"{shown} numbers do not describe {self.length} times")
+            raise ValueError(f"shown must be a multiple of the number of times, {self.length}, got {shown}")
         self.embedding = NoiseEmbedding(embedding) if isinstance(embedding, int) else embedding
         features = 2 * len(self.embedding.frequencies)
         self.first = nn.Conv1d(channels, hidden[0], KERNEL, padding=KERNEL // 2)

@@ -54,7 +54,9 @@ class ResidualMLP(nn.Module):
     ) -> None:
         super().__init__()
         if len(set(hidden)) != 1:
-            raise ValueError(f"residual blocks have the same number of features each, got {hidden}")
+            raise ValueError(
+                f"all entries of hidden must be equal, because residual blocks have equal widths, got {hidden}"
+            )
         width = hidden[0]
         self.event_shape = tuple(event_shape)
         size = math.prod(self.event_shape)

@@ -162,7 +162,7 @@ def _check(
             "need an MLP, as in the recipe table"
         )
     if not len(hidden) == len(blocks) == len(heads) >= 1:
-        raise ValueError(f"hidden, blocks and heads name one number per level: {hidden}, {blocks}, {heads}")
+        raise ValueError(f"hidden, blocks and heads must have one number per level, got {hidden}, {blocks}, {heads}")
     for channels, count in zip(hidden, heads, strict=True):
         if count and channels % count:
             raise ValueError(f"{channels} channels cannot be split among {count} heads")

@@ -68,7 +68,7 @@ def _floating(array: np.ndarray, name: str) -> np.ndarray:
         return array.astype(np.float32)
     if array.dtype.newbyteorder("=") in (np.float32, np.float64, np.complex64, np.complex128):
         return array
-    what = "booleans, as a mask does" if kind == "b" else f"{array.dtype}"
+    what = "booleans (pass a mask to operators.Mask instead)" if kind == "b" else f"{array.dtype}"
     raise InputError(f"{name} must hold numbers (integers, float32, float64 or complex), got an array of {what}")
 
 
@@ -80,8 +80,8 @@ def _from_frame(frame: Any, name: str) -> np.ndarray:
     words = [str(column) for column in getattr(frame, "columns", []) if not _is_numeric(frame[column])]
     if words:
         raise InputError(
-            f"{name} must hold numbers alone; these columns do not: {', '.join(words[:8])}. Encode them as "
-            "numbers, or drop them"
+            f"{name} must contain only numbers; these columns contain other values: {', '.join(words[:8])}. Encode "
+            "them as numbers, or drop them"
         )
     try:  # columns with another marker of missing values (pandas.NA, None)
         return np.asarray(
@@ -189,9 +189,9 @@ def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         raise InputError(
-            f"A fails on y of shape {tuple(y.shape)} and {y.dtype}: {type(error).__name__}: {error}. An operator made "
-            "of a function uses torch operations only, not NumPy, and computes in the dtype and on the device of its "
-            "argument: convert what it uses with .to(x)"
+            f"A fails on y of shape {tuple(y.shape)} and {y.dtype}: {type(error).__name__}: {error}. A Function may "
+            "use torch operations only, not NumPy, and must compute in the dtype and on the device of its argument: "
+            "convert its constants with .to(x)"
         ) from error
 
 

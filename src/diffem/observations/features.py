@@ -1,4 +1,4 @@
-r"""The information of an observation that is known by simulation only: features of y, in place of G = AᵀΣ_y⁻¹A."""
+r"""The information of an observation of a channel: features of y, in place of G = AᵀΣ_y⁻¹A."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def features_of(obs: Observations) -> Features:
 
 
 def is_simulated(obs: Observations) -> bool:
-    """Whether these are observations of a `Channel`, which is known by simulation only."""
+    """Whether these are observations of a `Channel`, which can only be simulated."""
     return isinstance(obs[:1].A, Channel)
 
 
@@ -70,6 +70,6 @@ def require_linear_gaussian(obs: Observations, who: str, instead: str) -> None:
     """
     if is_simulated(obs):
         raise InputError(
-            f"{who} needs observations y = A x + e with Gaussian noise; these come from a Channel, which is known by "
-            f"simulation only. {instead}"
+            f"{who} needs observations y = A x + e with Gaussian noise; these come from a Channel, which can only be "
+            f"simulated. {instead}"
         )

@@ -24,18 +24,19 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
         InputError: If the arguments contradict each other or do not fit y.
     """
     if (sigma is None) == (cov is None):
-        raise InputError("give the noise either as sigma=... or as cov=..., one of the two")
+        given = "neither" if sigma is None else "both"
+        raise InputError(f"the noise must be given either as sigma=... or as cov=..., got {given}")
     if isinstance(sigma, str):
         cov = unknown_noise(sigma, groups, y)
     elif groups is not None:
-        raise InputError("groups name the values that share an unknown noise level: they go with sigma='learn'")
+        raise InputError("groups need sigma='learn': they label the values that share an unknown noise level")
     elif sigma is not None:
         cov = independent_noise(sigma, y, measured)
     if not isinstance(cov, Covariance):
         raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
     cov = cov.bind(y.ndim - 1)
     if cov.batch is not None and cov.batch != len(y):
-        raise InputError(f"y holds {len(y)} observations, the noise covariance {cov.batch}")
+        raise InputError(f"y holds {len(y)} observations, but the noise covariance is given for {cov.batch}")
     if isinstance(cov, UnknownNoise):
         if cov.is_per_value and cov.groups.shape != y.shape[1:]:
             raise InputError(
@@ -50,7 +51,7 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
 
 
 def simulated_noise(sigma: Any, cov: Covariance | None, groups: Any) -> SimulatedNoise:
-    """The place of the covariance of a `Channel`, which simulates its noise."""
+    """Return the placeholder for the covariance of a `Channel`, which simulates its noise."""
     if not (sigma is None and groups is None and (cov is None or isinstance(cov, SimulatedNoise))):
         raise InputError("a Channel simulates its noise: leave out sigma, cov and groups")
     return SimulatedNoise()
@@ -67,12 +68,12 @@ def represented(cov: Covariance, y: Tensor) -> Covariance:
     if not is_exact and not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
         raise InputError(
             f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "
-            f"({small:.1e}): give y in float64, in larger units, or with the noise it has"
+            f"({small:.1e}): pass y in float64 or in larger units, or correct the noise level"
         )
     if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
         raise InputError(
-            "the noise covariance must be positive definite: in some direction it has no variance "
-            f"(in {y.dtype}), which would make that combination of the measured values exact"
+            "the noise covariance must be positive definite: some combination of the measured values has variance 0 "
+            f"(in {y.dtype}), as if it were measured without noise"
         )
     return cov
 

@@ -77,7 +77,9 @@ class Observations:
             raise InputError(f"adaptive must be True or False, got {adaptive!r}")
         self.adaptive = adaptive
         if isinstance(y, Observations):
-            raise InputError("y are Observations already: use them as they are")
+            raise InputError(
+                "y must be an array of measured values, got Observations: pass these instead of wrapping them"
+            )
         sigma = aligned(sigma, y)
         y = as_tensor(y, "y")
         if A is None:
@@ -102,12 +104,13 @@ class Observations:
         require_precision(y.dtype, "y")
         if y.ndim == 1:
             raise InputError(
-                f"an observation needs at least one axis: y is {tuple(y.shape)}, give (n, 1) for single numbers"
+                f"y must have at least two axes, (n, *measurement), got shape {tuple(y.shape)}; single numbers have "
+                "shape (n, 1)"
             )
         if y.numel() == 0:
             raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
         if A.batch is not None and A.batch != len(y):
-            raise InputError(f"y holds {len(y)} observations, the operator parameters for {A.batch}")
+            raise InputError(f"y holds {len(y)} observations, but A has parameters for {A.batch}")
         clean = without_unmeasured(y, A.measured(y))
         if isinstance(A, Channel):
             A = check_channel(A, clean)
@@ -115,7 +118,10 @@ class Observations:
         x, seen = tried(A, clean)
         self.x_shape = tuple(x.shape[1:])
         if seen.shape[1:] != y.shape[1:]:
-            raise InputError(f"A measures {tuple(seen.shape[1:])} per observation, y has {tuple(y.shape[1:])}")
+            raise InputError(
+                f"an observation in y has shape {tuple(y.shape[1:])}, but A returns measurements of shape "
+                f"{tuple(seen.shape[1:])}"
+            )
         self.y = clean.detach()
         if isinstance(A, Channel):
             self.cov: Covariance = simulated_noise(sigma, cov, groups)

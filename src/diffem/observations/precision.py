@@ -33,7 +33,9 @@ def in_float32(obs: Observations) -> Observations:
     try:
         x, seen = tried(one.A, one.y)
     except InputError as error:
-        raise InputError(f"networks compute in float32, the observations come in {first.y.dtype}: {error}") from None
+        raise InputError(
+            f"networks compute in float32, and these {first.y.dtype} observations cannot be converted: {error}"
+        ) from None
     assert x.dtype == seen.dtype == torch.float32
     if isinstance(obs, LazyObservations):
         return obs.changed(lambda read: read.to(torch.float32), "float32", lambda A: A.to(torch.float32))
@@ -82,4 +84,4 @@ def cast_note(obs: Observations) -> str | None:
     dtype = obs[:1].y.dtype
     if dtype == torch.float32:
         return None
-    return f"the observations come in {str(dtype).removeprefix('torch.')}; the run computes in float32"
+    return f"the observations are {str(dtype).removeprefix('torch.')}; the run converts them to float32"

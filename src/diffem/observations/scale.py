@@ -41,7 +41,7 @@ def smallest_noise(obs: Observations) -> float:
     """Smallest standard deviation of the noise in the units of x: σ_y divided by the norm of a row of A.
 
     For correlated noise: that of the most precise combination of values. Infinite if nothing is measured, and for a
-    channel, which says nothing linear about x.
+    channel, which gives no linear information about x.
     """
     if is_simulated(obs):
         return math.inf

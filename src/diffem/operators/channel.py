@@ -1,8 +1,8 @@
 r"""Any measurement that can be simulated: y ~ p(y | x), drawn by a function of the user.
 
-Photon counts, saturation, quantisation, compression or phase retrieval are neither linear nor have Gaussian noise. All
-that is known about them is how to simulate y from x. That is enough for the conditional E-step: a network receives
-features(y), an image-like array, beside x_t, and is trained on pairs of a sample x and a measurement simulated from it.
+Photon counts, saturation, quantisation, compression and phase retrieval are not of the form y = A x + Gaussian noise,
+but y can be simulated from x. That is enough for the conditional E-step: a network receives features(y), an image-like
+array, together with x_t, and is trained on pairs of a sample x and a measurement simulated from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .base import Operator
 from .parameters import separated
 
 NOT_LINEAR = (
-    "a Channel is known by simulation only: y is not A x plus Gaussian noise. Draws come from a conditional network "
+    "a Channel can only be simulated: y is not A x plus Gaussian noise. Draws come from a conditional network "
     "(e_step.method: conditional, then posterior method 'conditional'), and `metrics.simulated_fit` and "
     "`metrics.observation_distance` compare them with y"
 )
@@ -35,7 +35,7 @@ class Channel(Operator):
             (`core.random_numbers.RandomNumbers`): `rng.normal(*shape)`, `rng.uniform(*shape)`, `rng.poisson(rate)`, or
             `rng.seeds()` for generators of other libraries. It must accept any finite x, also negative values.
         features: y (n, *measurement), **parameters → (n, channels, *x_shape[-2:]) for images, (n, numbers) for vectors.
-            What the network receives; it is standardised by the library.
+            The input of the network; the library standardises it.
         x_shape: The shape of a sample. Default: that of the features, or of the estimate.
         estimate: y, **parameters → (n, *x_shape), a rough estimate of x for the Gaussian start and for pictures.
             Default: the features if they have the shape of a sample, otherwise none.

@@ -31,8 +31,8 @@ def check_channel(A: Channel, y: Tensor) -> Channel:
         The channel with the shape of a sample.
 
     Raises:
-        InputError: If a function fails, returns other shapes or values that are not finite, depends on other samples
-            of the batch, or is random in another way than stated.
+        InputError: If a function fails, returns wrong shapes or values that are not finite, depends on other samples
+            of the batch, or is random although `random=False` was given, or the reverse.
     """
     n = min(FEW, len(y))
     first = A[:n]

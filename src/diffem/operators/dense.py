@@ -25,7 +25,10 @@ class Dense(Operator):
         super().__init__()
         matrix = numeric(matrix, "Dense: matrix")
         if not isinstance(matrix, Tensor) or not (matrix.is_floating_point() or matrix.is_complex()):
-            raise InputError("Dense: matrix must be a floating-point or complex tensor of shape (m, N) or (n, m, N)")
+            given = matrix.dtype if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise InputError(
+                f"Dense: matrix must be a floating-point or complex tensor of shape (m, N) or (n, m, N), got {given}"
+            )
         if matrix.ndim not in (2, 3) or matrix.numel() == 0:
             raise InputError(f"Dense: matrix must have shape (m, N) or (n, m, N), got {tuple(matrix.shape)}")
         self.complex_output = matrix.is_complex()
@@ -34,7 +37,7 @@ class Dense(Operator):
         self.event_shape = tuple(event_shape) if event_shape is not None else default
         if math.prod(self.event_shape) != columns:
             raise InputError(
-                f"Dense: a matrix of shape {tuple(matrix.shape)} acts on {columns} numbers, event_shape "
+                f"Dense: a matrix of shape {tuple(matrix.shape)} acts on {columns} numbers, but event_shape "
                 f"{self.event_shape} has {math.prod(self.event_shape)}"
             )
         # a complex matrix is stored as its real view, so that `to` and saving need no special case

@@ -32,7 +32,7 @@ class Function(Operator):
     Args:
         function: (n, *x_shape) → (n, *measurement). Written with differentiable torch operations.
         x_shape: The shape of a sample.
-        learn: First values of the parameters that `fit` estimates, by name: numbers, or arrays of any shape. The
+        learn: Initial values of the parameters that `fit` estimates, by name: numbers, or arrays of any shape. The
             function receives each as a tensor of that shape and must be differentiable in it.
         groups: `(n,)`. Whole numbers 0 … G−1, the group of each observation, if every group has its own values of the
             learned parameters; or a mapping from the names of some of them to such labels. The function receives these
@@ -68,7 +68,7 @@ class Function(Operator):
     def _mark(self, learn: Any, groups: Any, parameters: Mapping[str, Any]) -> None:
         """Store the parameters to learn: `(*shape)` each, or `(G, *shape)` with labels `(n,)`."""
         if not isinstance(learn, Mapping) or not learn or not all(isinstance(name, str) for name in learn):
-            raise InputError(f"Function: learn must map names of parameters to first values, got {learn!r}")
+            raise InputError(f"Function: learn must map names of parameters to initial values, got {learn!r}")
         if twice := [name for name in learn if name in parameters]:
             raise InputError(f"Function: {', '.join(twice)} is given both as a known parameter and in learn")
         labels = groups if isinstance(groups, Mapping) else dict.fromkeys(learn, groups)
@@ -94,7 +94,7 @@ class Function(Operator):
         return new
 
     def with_values(self, values: Mapping[str, Tensor], learns: tuple[str, ...] = ()) -> Self:
-        """Replace parameters by values, which then are known. Gradients of the values are kept.
+        """Replace parameters to learn by known values. Gradients of the values are kept.
 
         Args:
             values: `(*shape)`, or `(G, *shape)` for a parameter with a value per group, by name.
@@ -171,7 +171,7 @@ class Function(Operator):
 
 
 def first_value(name: str, value: Any) -> Tensor:
-    """The first value of a learned parameter as a tensor. Raises InputError unless it is finite and real."""
+    """The initial value of a learned parameter as a tensor. Raises InputError unless it is finite and real."""
     try:
         tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))  # numbers are float64 there
     except (TypeError, ValueError, RuntimeError):

@@ -55,7 +55,7 @@ def learned_parameters(A: Operator) -> dict[str, LearnedParameter]:
     """The parameters to learn, by name.
 
     Raises:
-        InputError: If parts of the operator share a name with different first values or groups.
+        InputError: If parts of the operator share a name with different initial values or groups.
     """
     found: dict[str, LearnedParameter] = {}
     for part in _functions(A):
@@ -66,7 +66,7 @@ def learned_parameters(A: Operator) -> dict[str, LearnedParameter]:
             same = torch.equal(own.value, other.value) and (own.labels is None) == (other.labels is None)
             if not same or (own.labels is not None and not torch.equal(own.labels, other.labels)):  # type: ignore[arg-type]
                 raise InputError(
-                    f"two parts of the operator learn {name} with different first values or groups: parts that learn "
+                    f"two parts of the operator learn {name} with different initial values or groups: parts that learn "
                     "a parameter of the same name share its value; rename one of them"
                 )
     return found
@@ -95,7 +95,7 @@ def with_values(A: Operator, values: Mapping[str, Tensor], still_learned: bool =
 
 
 def derivatives(A: Operator, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Differentiate A_θ x by the learned parameters at their first values.
+    """Differentiate A_θ x by the learned parameters at their initial values.
 
     Args:
         A: The operator.

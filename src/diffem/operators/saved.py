@@ -68,7 +68,7 @@ def per_observation(A: Operator, prefix: str) -> set[str]:
 
 
 def operator_structure(A: Operator) -> dict[str, Any]:
-    """The kinds and settings of an operator and of those it is made of, as JSON values."""
+    """The kinds and settings of an operator and of its parts, as JSON values."""
     parts = [operator_structure(child) for child in A.children()]
     return {"kind": type(A).__name__, "config": A.config(), "children": parts}
 

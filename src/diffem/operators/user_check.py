@@ -1,6 +1,6 @@
-"""A short check of operators that a user wrote, when observations are made of them.
+"""A short check of user-defined operators, when observations are created with them.
 
-A nonlinear function, or one that mixes the samples of a batch, gives wrong posteriors without any other sign.
+A nonlinear function, or one that mixes the samples of a batch, would give wrong posteriors without an error.
 `operators.check` is the thorough version.
 """
 

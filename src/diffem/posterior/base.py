@@ -252,7 +252,7 @@ class Posterior:
 
 
 def require_prior(prior: Prior, obs: Observations) -> None:
-    """Raise InputError unless the prior is one of samples like those observed, and its Jacobian can be computed."""
+    """Raise InputError unless samples of the prior have the shape of x and its Jacobian can be computed."""
     require_like(obs.y.new_empty(1, *obs.x_shape), "y", prior.mean, type(prior).__name__)
     cov = prior._cov
     tensors = [*prior.state_dict(keep_vars=True).values(), *(cov._tensors.values() if cov is not None else ())]

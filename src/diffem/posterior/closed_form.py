@@ -1,4 +1,4 @@
-"""Which exact posterior a prior and observations have: Gaussian, mixture, or isotropic information."""
+"""Choice of the exact posterior for a prior and observations: Gaussian, mixture, or isotropic information."""
 
 from __future__ import annotations
 

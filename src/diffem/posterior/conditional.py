@@ -8,8 +8,8 @@ C = (I/σ² + AᵀΣ_y⁻¹A)⁻¹ (`pivot.py`). A conditional network is traine
 
 without a Gaussian approximation of p(x | x_t), a Jacobian or a solver. The only error is that of the network.
 
-If y is known by simulation only (`operators/channel.py`), nothing is known linearly: m is x_t itself, C = σ²I, and the
-network receives features of y.
+If y can only be simulated (`operators/channel.py`), it gives no linear information about x: m is x_t itself, C = σ²I,
+and the network receives features of y.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Conditional(Posterior):
         return information
 
     def _otherwise(self) -> str:
-        """What to use where the network cannot be used."""
+        """Advice for observations that the network cannot be used for."""
         learn = "learn a prior from observations of this Channel with e_step.method: conditional"
         return learn if is_simulated(self.obs) else "use method 'mmps'"
 

@@ -1,4 +1,4 @@
-r"""A replacement of the pivot for operators that are known by products only: x_t and a correction of it.
+r"""A replacement of the pivot for operators of which only products with A and Aᵀ are available: x_t and a correction.
 
 The pivot m itself takes many products with A at large σ, since it must separate weakly measured directions from
 unmeasured ones. Its linear estimate does not. In units of the prior's scale, with s² = 1/(1 + σ²) and B = ((1 + 1/σ²) I
@@ -21,7 +21,7 @@ from ..priors.preconditioning import Correcting
 
 
 class Correction:
-    """x_t and t for n observations whose information is known by products."""
+    """x_t and t for n observations, computed from products with A and Aᵀ."""
 
     def __init__(self, obs: Observations, information: Krylov, scale: float) -> None:
         """Keep the observations and their information.

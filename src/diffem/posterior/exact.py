@@ -56,7 +56,10 @@ class Exact(Posterior):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.prior, MixturePrior) or not self.obs.cov.is_diagonal:
-            raise InputError("method 'exact' is for a MixturePrior and noise given as sigma=...")
+            raise InputError(
+                "method 'exact' needs a MixturePrior and independent noise (sigma=...), got "
+                f"{type(self.prior).__name__} and {self.obs.cov}"
+            )
         n, size = len(self.obs), math.prod(self.prior.event_shape)
         eye = torch.eye(size, dtype=self.obs.y.dtype, device=self.obs.y.device)
         columns = [self.obs.A(e.reshape(1, *self.prior.event_shape).expand(n, *self.prior.event_shape)) for e in eye]

@@ -4,7 +4,7 @@ Given x_t, x is N(x̂, V) with V = σ²Σ(Σ + σ²I)⁻¹, so y moves the mean 
 
     E[x | x_t, y] = x̂ + V Aᵀ (Σ_y + A V Aᵀ)⁻¹ (y − A x̂),
 
-which conjugate gradients solve as far as the precision goes. Draws need no x_t: see `GaussianPrior.draw_posterior`.
+which conjugate gradients solve to machine precision. Draws need no x_t: see `GaussianPrior.draw_posterior`.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ class SigmaX(ExplicitCovariance):
         cov = self.cov_x if self.cov_x is not None else self.prior.covariance()
         if cov is None:
             raise InputError(
-                f"method 'sigma_x' needs the covariance of x, which this {type(self.prior).__name__} does not know; "
-                "pass cov_x=..., for instance that of priors.fit_gaussian(obs)"
+                f"method 'sigma_x' needs the covariance of x, which this {type(self.prior).__name__} does not have; "
+                "pass cov_x=..., for example priors.fit_gaussian(obs).covariance()"
             )
         self.cov_x = as_covariance(cov, self.prior.event_shape, "sigma_x").to(self.obs.y)
 

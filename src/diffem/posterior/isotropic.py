@@ -51,7 +51,7 @@ class IsotropicInformation(Posterior):
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
         if sampler.needs_likelihood:
             raise InputError(
-                f"method 'exact' needs no particles to correct it; use another sampler than {sampler.name!r}"
+                f"method 'exact' needs no correction by particles; use another sampler than {sampler.name!r}"
             )
         return self
 

@@ -12,7 +12,7 @@ that y alone gives a coordinate,
     m = x_t + Bᵀ (1 − k) (ỹ − B x_t):
 
 measured coordinates move from x_t to ỹ by the share that y determines, and the others are unchanged. If no such basis
-is known, `correction.py` replaces the pivot.
+is available, `correction.py` replaces the pivot.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Pivot:
 
 
 class Unmoved:
-    """The pivot of observations that say nothing linear about x: x_t itself."""
+    """The pivot of observations that give no linear information about x: x_t itself."""
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """Return x_t, `(n, *event)`."""

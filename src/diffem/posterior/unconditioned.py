@@ -1,4 +1,4 @@
-"""The prior in place of a posterior, where a prior cannot be conditioned on the observations yet.
+"""The prior in place of a posterior, for priors that cannot be conditioned on the observations yet.
 
 A prior that was given as the start of a run on observations of a channel has no network that receives their features.
 The first lap draws from the prior itself, and trains the network on these samples and measurements simulated from them.
@@ -18,7 +18,7 @@ from .evaluation import Evaluation
 
 @dataclass
 class Unconditioned(Posterior):
-    """E[x | x_t], whatever y is."""
+    """E[x | x_t], independent of y."""
 
     method: ClassVar[str] = "prior"
     needs_linear: ClassVar[bool] = False

@@ -75,7 +75,7 @@ class Prior(nn.Module):
         return tuple(self.mean.shape)
 
     def covariance(self) -> Covariance | None:
-        """Σ_x of the prior if it is known, otherwise None. The heuristic `sigma_x` uses it."""
+        """Σ_x of the prior, or None if the prior has none. The heuristic `sigma_x` uses it."""
         return self._cov
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:

@@ -125,7 +125,7 @@ class DiffusionPrior(Prior):
 
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         if isinstance(obs.A, Channel):
-            return "conditional", "the observations are known by simulation only"
+            return "conditional", "the observations come from a Channel, which has no likelihood"
         if (known := obs.information()) is not None and known.isotropic() is not None:
             return "exact", "every entry is measured equally well, so one denoising is exact"
         if self.family is None:
@@ -150,8 +150,8 @@ class DiffusionPrior(Prior):
         """E[x | x + w = m] for noise w of covariance (I/σ² + G)⁻¹, `(n, *event)`: one evaluation of the network.
 
         Args:
-            m: `(n, *event)`, the pivot; `(n, 2, *event)`, x_t and its correction, where G is known by products
-                (`posterior/correction.py`).
+            m: `(n, *event)`, the pivot; or `(n, 2, *event)`, x_t and its correction, if only products with G are
+                available (`posterior/correction.py`).
             sigma: `()` or `(n,)`.
             information: G in units of the prior's scale, that is multiplied by scale².
         """
@@ -183,7 +183,7 @@ class DiffusionPrior(Prior):
     def ordinary(self) -> DiffusionPrior:
         """Copy the prior without the inputs that describe an observation.
 
-        The network must be known by name (`settings`).
+        The network must have been created by name (`settings`).
         """
         if self.settings is None or not self.settings.get("shown"):
             return self

@@ -7,8 +7,9 @@ The description is a function of K = (I + σ²G)⁻¹, the part of the noise of 
     pixels     the same with one number per pixel, if all channels of a pixel are measured together
     part       for k-space and blurs: (I − K) v for the network's input v
     matrix     for small dense operators: the upper triangle of I − K
-    correction for operators known by products only: the correction of x_t by y (`posterior/correction.py`)
-    features   for channels known by simulation only: the standardised features of y, and 1 where there is a y
+    correction for operators of which only products are available: the correction of x_t by y
+               (`posterior/correction.py`)
+    features   for channels: the standardised features of y, and 1 for examples with a y
 
 All are 0 if nothing is measured, so the network without a description is the prior.
 """
@@ -97,13 +98,13 @@ class Family:
         if information.kind != self.basis and self.basis == Features.kind:
             return f"the prior was trained for a {self.operator}, these observations have another operator"
         if isinstance(information, Features) and (shape := tuple(information.maps.shape[2:])) != self.shape[1:]:
-            return f"the prior was trained for features of {self.shape[1:]}, these have {shape}"
+            return f"the prior was trained for features of shape {self.shape[1:]}, these have shape {shape}"
         if isinstance(information, Features) and (channels := information.maps.shape[1]) != len(self.center):
             return f"the prior was trained for features with {len(self.center)} channels, these have {channels}"
         if information.kind != self.basis:
             return (
-                f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is known by {self.basis}, "
-                f"not by {information.kind}"
+                f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is represented by {self.basis}; that of "
+                f"these observations is represented by {information.kind}"
             )
         if self.description == "pixels" and not _alike(information):
             return "the prior was trained for masks that delete all channels of a pixel together"
@@ -174,7 +175,10 @@ class Family:
             raise InputError(f"the description of the prior's operators is damaged: {str(texts)[:200]}")
         for name, (low, high) in (("share", family.share), ("noise", family.noise)):
             if not 0 <= low <= high < math.inf:
-                raise InputError(f"the description of the prior's operators contains {name} = {low} to {high}")
+                raise InputError(
+                    f"the description of the prior's operators is damaged: {name} must be a range 0 ≤ low ≤ high, got "
+                    f"{low} to {high}"
+                )
         good = all(math.isfinite(c) and 0 < s < math.inf for c, s in zip(family.center, family.spread, strict=False))
         if not good or len(family.center) != len(family.spread):
             raise InputError("the description of the prior's features must hold a mean and a deviation per channel")

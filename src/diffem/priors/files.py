@@ -100,11 +100,12 @@ def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> P
     scale = float(description["scale"]) if description["format"] == FORMAT else 1.0
     for name in ("lap", "laps_before"):
         if not isinstance(lap := description.get(name, 0), int) or not 0 <= lap < 1 << 20:
-            raise InputError(f"the description contains {name} = {lap!r}")
+            raise InputError(f"{name} in the description must be a whole number from 0 to {(1 << 20) - 1}, got {lap!r}")
     mean = tensors["mean"]
     if not mean.is_floating_point() or list(mean.shape) != description["event_shape"]:
         raise InputError(
-            f"the mean is {mean.dtype} of shape {tuple(mean.shape)}, the description says {description['event_shape']}"
+            f"the mean must be floating point of shape {description['event_shape']}, as in the description, got "
+            f"{mean.dtype} of shape {tuple(mean.shape)}"
         )
     kind = description["kind"]
     cov = rebuild_covariance(description["cov"], tensors) if "cov" in description else None
@@ -119,7 +120,7 @@ def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> P
     if kind == "GaussianPrior":
         _require_names(tensors, known)
         if cov is None:
-            raise InputError("a Gaussian prior has a covariance, the description names none")
+            raise InputError("the description of a Gaussian prior must contain its covariance")
         return GaussianPrior(mean, cov, sigma_min=sigma_min, sigma_max=sigma_max)
     if kind != "DiffusionPrior":
         raise InputError(f"unknown kind of prior {kind!r}")
@@ -133,8 +134,8 @@ def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> P
     for name, tensor in expected.items():
         if weights[name].shape != tensor.shape or weights[name].dtype != mean.dtype:
             raise InputError(
-                f"network.{name} is {weights[name].dtype} of shape {tuple(weights[name].shape)}, "
-                f"the network has {tuple(tensor.shape)} there, the mean is {mean.dtype}"
+                f"network.{name} must be {mean.dtype}, like the mean, of shape {tuple(tensor.shape)}, got "
+                f"{weights[name].dtype} of shape {tuple(weights[name].shape)}"
             )
     network = make_network(settings["kind"], tuple(mean.shape), options)
     network.to(mean.dtype).load_state_dict(weights)

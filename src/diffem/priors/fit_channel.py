@@ -1,7 +1,7 @@
 r"""The Gaussian start for observations of a channel, by statistical linearisation.
 
-A channel is known by simulation only, but it has an estimate t(y) of x, such as counts divided by the peak. Under a
-Gaussian prior N(μ, Σ) the best linear description of every entry of the estimate is the regression
+A channel has no likelihood, but it has an estimate t(y) of x, such as counts divided by the peak. Under a Gaussian
+prior N(μ, Σ) the best linear description of every entry of the estimate is the regression
 
     t = b x + c + e,      b = Cov(t, x)/V[x],      c = E[t] − b E[x],      V[e] = V[t] − b² V[x],
 

@@ -237,4 +237,4 @@ def _shared_gain(cov: Tensor, variances: Tensor, residual: Tensor) -> Tensor:
 def require_no_options(options: dict[str, Any]) -> None:
     """Raise InputError if exact draws are given the options of a sampler."""
     if options:
-        raise InputError(f"exact draws take no options, got {options}; name a sampler to use them")
+        raise InputError(f"exact draws take no options, got {options}; pass sampler=... to use them")

@@ -78,7 +78,7 @@ class NoiseLevels:
 
 
 def with_known_noise(obs: Observations, levels: NoiseLevels | None) -> Observations:
-    """The observations with the estimated noise levels if their own are unknown; otherwise as they are.
+    """The observations with the estimated noise levels if their own are unknown; otherwise the same observations.
 
     Raises:
         InputError: If the noise is unknown and no levels were estimated, or another number of them.
@@ -87,8 +87,8 @@ def with_known_noise(obs: Observations, levels: NoiseLevels | None) -> Observati
         return obs
     if levels is None:
         raise InputError(
-            "the noise level of these observations is unknown (sigma='learn') and this prior was learned with known "
-            "noise: give sigma as a number"
+            "the noise level of these observations is unknown (sigma='learn'), but this prior was learned with known "
+            "noise and contains no estimate: pass sigma as a number"
         )
     if len(levels.sigma) != count:
         raise InputError(f"the observations have {count} noise levels, the prior was learned with {len(levels.sigma)}")

@@ -54,7 +54,8 @@ class MixturePrior(Prior):
                 f"{tuple(weights.shape)}, {tuple(means.shape)} and {tuple(stds.shape)}"
             )
         if not ((weights > 0) & torch.isfinite(weights)).all() or not ((stds > 0) & torch.isfinite(stds)).all():
-            raise InputError("MixturePrior: weights and stds must be positive and finite")
+            given = f"{weights[:4].tolist()} … and {stds[:4].tolist()} …"
+            raise InputError(f"MixturePrior: weights and stds must be positive and finite, got {given}")
         weights = weights / weights.sum()
         mean = torch.einsum("k,k...->...", weights.to(means.dtype), means)
         between = torch.einsum("k,k...->...", weights.to(means.dtype), (means - mean).square())

@@ -8,8 +8,8 @@ noise and an isotropic part of Σ look different in y, and the likelihood of (μ
 
 Directions along which x is constant make this level too low; see `_without_small_directions`.
 
-The levels start low: scoring rises from there in a few steps, while from above the first rounds would explain y by
-noise alone.
+The iteration starts from low levels, from which scoring rises in a few steps. From high levels, the first rounds would
+explain y by noise alone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def score_noise(obs: Observations, fit: Fit, share: float = 1.0) -> tuple[Gaussi
 def _largest(loss: Callable[[float], float], highest: float) -> float:
     """The largest factor from 1 to `highest` for which the loss of log-likelihood is at most ALLOWED nats.
 
-    Levels below it explain the observations as well: the rest of the variation is then a part of x.
+    Smaller levels explain the observations equally well: the rest of the variation is then a part of x.
     """
     low, high = 0.0, math.log(max(highest, 1.0))
     for _ in range(HALVINGS):
@@ -118,7 +118,7 @@ def maximum_likelihood(obs: Observations, fit: Fit) -> tuple[GaussianPrior, Tens
 def _without_small_directions(
     prior: GaussianPrior, obs: Observations, log_variance: Tensor, groups: Tensor, count: int
 ) -> Tensor:
-    """log σ² `(G,)` if x does not vary along the directions along which Σ varies no more than noise would make it.
+    """log σ² `(G,)` under the assumption that x is constant along directions of Σ that noise alone would explain.
 
     A covariance has no negative eigenvalues, so maximum likelihood explains part of the noise as variation of x along
     directions that are constant, and its level is too low by several standard errors. With n measurements of noise τ²

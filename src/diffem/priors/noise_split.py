@@ -123,9 +123,9 @@ def _error_of_bound(matrix: Tensor, groups: Tensor, variances: Tensor, observed:
 
 
 def noise_is_visible(matrix: Tensor, noise: Tensor, equal: int, count: int) -> bool:
-    """Whether T `(N, N)` shows the noise apart from the signal, by a gap above its `equal` smallest eigenvalues.
+    """Whether noise and signal can be separated in T `(N, N)`: a gap follows its `equal` smallest eigenvalues.
 
-    Without a gap, the smallest eigenvalues are those of a signal of full rank as likely as those of noise.
+    Without a gap, the smallest eigenvalues may as well belong to a signal of full rank.
     """
     if equal - count + 1 < max(SHARED, SHARE * len(matrix)) or equal >= len(matrix):
         return False

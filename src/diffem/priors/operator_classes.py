@@ -76,7 +76,7 @@ class OperatorClasses:
 
     @property
     def value(self) -> Tensor:
-        """The first values of all parameters to learn, in one vector."""
+        """The initial values of all parameters to learn, in one vector."""
         return torch.cat([p.value.flatten() for p in learned_parameters(self.obs.A).values()])
 
     def matrices(self, obs: Observations) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,12 @@
 r"""Parameters θ of an operator by maximum likelihood, together with a Gaussian prior N(μ, Σ) for x.
 
-y | A_θ ~ N(A_θ μ, K), K = A_θ Σ A_θᵀ + Σ_y. The mean and the covariance of y are right for every distribution of x, so
-the estimate is consistent even if x is not Gaussian; only its standard error must come from the spread of the scores.
+y | A_θ ~ N(A_θ μ, K), K = A_θ Σ A_θᵀ + Σ_y. The mean and the covariance of y are correct for every distribution of x,
+so the estimate is consistent even if x is not Gaussian; only its standard error must be computed from the spread of the
+scores.
 
-A Gaussian that was fitted under a wrong θ explains much of what θ should explain, and the gradient by θ at a given
-(μ, Σ) is far too small. Therefore the step uses the efficient score, which is orthogonal to all directions in which
-(μ, Σ) can change (Bickel et al. 1993). With η = (μ, R), Σ = RRᵀ, and the Fisher information I of (θ, η),
+A Gaussian that was fitted with a wrong θ compensates for most of the error of θ, so the gradient with respect to θ at a
+given (μ, Σ) is far too small. Therefore the step uses the efficient score, which is orthogonal to all directions in
+which (μ, Σ) can change (Bickel et al. 1993). With η = (μ, R), Σ = RRᵀ, and the Fisher information I of (θ, η),
 
     Z = I_ηη⁻¹ I_ηθ,      s* = s_θ − Zᵀ s_η,      I* = I_θθ − I_θη Z,      θ ← θ + I*⁻¹ s*,
 
@@ -97,7 +98,7 @@ class ParameterScore:
 
 @torch.no_grad()
 def score_parameters(obs: Observations, progress: bool | None = None) -> tuple[OperatorParameters, ParameterScore]:
-    """Estimate the parameters to learn of the operators of observations, from their first values.
+    """Estimate the parameters to learn of the operators of observations, starting from their initial values.
 
     Args:
         progress: Whether to show a progress bar.

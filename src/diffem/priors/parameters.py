@@ -28,7 +28,7 @@ class Estimate:
         shape: `(*shape)`, or `(G, *shape)` for one value per group.
         value: The values, flattened.
         error: Their standard errors.
-        is_determined: Whether the observations determine each of them; otherwise it keeps its first value.
+        is_determined: Whether the observations determine each of them; otherwise it keeps its initial value.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +56,8 @@ class OperatorParameters:
         estimates: The parameters. Their numbers, one parameter after the other, are the vector θ `(P,)`.
         covariance: `(P, P)`. The covariance of the estimate of θ; 0 for numbers that are not determined.
         observations: The number of observations that it was estimated from.
-        is_settled: Whether the iteration reached a maximum of the likelihood; otherwise the first values were too far.
+        is_settled: Whether the iteration reached a maximum of the likelihood; otherwise the initial values were too
+            far from it.
     """
 
     estimates: dict[str, Estimate]
@@ -97,7 +98,7 @@ class OperatorParameters:
 
     def __getitem__(self, name: str) -> Estimate:
         if name not in self.estimates:
-            raise InputError(f"no parameter {name!r} was learned; there are {', '.join(self.estimates)}")
+            raise InputError(f"no parameter {name!r} was learned; learned parameters: {', '.join(self.estimates)}")
         return self.estimates[name]
 
     @property
@@ -184,7 +185,7 @@ def with_parameters(obs: Observations, parameters: OperatorParameters) -> Observ
 
 
 def with_first_values(obs: Observations, theta: Tensor) -> Observations:
-    """The observations with other first values of the parameters to learn, given as one vector `(P,)`."""
+    """The observations with other initial values of the parameters to learn, given as one vector `(P,)`."""
     new, values, before = copy.copy(obs), {}, 0
     for name, parameter in learned_parameters(obs.A).items():
         here = slice(before, before + parameter.value.numel())
@@ -195,7 +196,7 @@ def with_first_values(obs: Observations, theta: Tensor) -> Observations:
 
 
 def with_known_operator(obs: Observations, parameters: OperatorParameters | None) -> Observations:
-    """The observations with the estimated operator, if theirs has parameters to learn; otherwise as they are.
+    """The observations with the estimated operator if theirs has parameters to learn; otherwise the same observations.
 
     Raises:
         InputError: If the operator has parameters to learn, and none or others were estimated.

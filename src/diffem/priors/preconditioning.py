@@ -22,8 +22,8 @@ If nothing is measured, t = 0 and B = σ²s² I, and this is again the ordinary 
 measured values stay close to y. In training t is computed from simulated measurements with the same fixed number of
 products as in use, so the network learns to use the approximate t.
 
-If y is known by simulation only (`operators/channel.py`), G = 0 and the preconditioning is the ordinary one. The
-network receives the features of y; in training they are those of a y that was simulated from x.
+If y can only be simulated (`operators/channel.py`), G = 0 and the preconditioning is the ordinary one. The network
+receives the features of y; in training they are those of a y that was simulated from x.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def write_report(
 
 
 def is_own(recipe: Recipe) -> bool:
-    """Whether the data are the user's own; the title of the page is then the name of the run, not of the recipe."""
+    """Whether the data are the user's; the title of the page is then the name of the run, not of the recipe."""
     return recipe.data.source in ("given", "file") or ":" in recipe.data.source
 
 

@@ -78,7 +78,7 @@ def encoding(obs: Observations | None, prior: Prior, range: tuple[float, float] 
             some = obs[: min(len(obs), DESCRIBED, scanned_together(obs))]
             text = observation_in_words(known_observations(prior, some))
             rows.append(("an observation y", text + (" (estimated)" if prior.noise is not None else "")))
-        except InputError:  # the file of the observations is gone; the other rows do not need it
+        except InputError:  # the file of the observations no longer exists; the other rows do not need it
             pass
     s = prior.scale
     rows.append(("scale", f"the network input is x / {s:.4g}; this is the size of x under the Gaussian start"))

@@ -33,7 +33,7 @@ OPEN_KEYS = {
     "data.n": "number of observations",
     "data.dimension": "number of entries of x",
     "data.measured": "number of measured values per observation",
-    "data.missing": "fraction of the values that is missing",
+    "data.missing": "fraction of the values that are missing",
     "data.sigma": "noise level, in the units of the data; with source: file, only for a .npy array",
     "data.size": "height and width of the images, in pixels",
     "data.accel": "acceleration factor R: 1/R of k-space is measured",

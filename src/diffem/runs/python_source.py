@@ -78,7 +78,7 @@ def _module(name: str, folder: Path) -> Any:
             raise InputError(
                 f"data.source: module {name!r} was found neither in {folder} nor in sys.path{hint}"
             ) from None
-        raise InputError(f"data.source: {name} imports the module {error.name}, which is not installed") from error
+        raise InputError(f"data.source: {name} imports the module {error.name}, which was not found") from error
 
 
 def _called(function: Any, source: str, seed: int, options: dict[str, Any]) -> Any:
@@ -131,6 +131,7 @@ def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
     if not isinstance(recipe, Recipe) and not isinstance(recipe, str | os.PathLike):
         return Path.cwd()
     raise InputError(
-        f"the observations are made by Python code, {source}, which is not executed only because the recipe of a run "
-        f"names it. Name it yourself: --set data.source={source}, or changes={{'data.source': {source!r}}}"
+        f"the observations come from the Python function {source}, which only the recipe of a run names. It is not "
+        "executed, because the run may be untrusted, unless you name it yourself: "
+        f"--set data.source={source}, or changes={{'data.source': {source!r}}}"
     )

@@ -80,8 +80,9 @@ def _read(recipe: str) -> dict[str, Any]:
         raise InputError(f"{recipe} is data, not a recipe. {about_table(Path(recipe))}")
     elif _is_file(recipe) and Path(recipe).suffix in DATA:
         raise InputError(
-            f"{recipe} is data, not a recipe. Name a recipe, and the data with it: diffem fit small-images --set "
-            f"data='{{source: file, path: {recipe}, sigma: 0.1}}' (sigma: the noise level, for .npy files)"
+            f"{recipe} is data, not a recipe. Pass the name of a recipe, and the data as a setting: diffem fit "
+            f"small-images --set data='{{source: file, path: {recipe}, sigma: 0.1}}' (sigma: the noise level, for .npy "
+            "files)"
         )
     elif _is_file(recipe):
         text = read_text(recipe, YAML_BYTES)
@@ -94,8 +95,8 @@ def _read(recipe: str) -> dict[str, Any]:
     # a copy of a run's recipe may be edited; in the run folder a changed file is corrupted
     if mark and stated.strip() != digest(above.encode()) and (Path(recipe).parent / "run.json").exists():
         raise InputError(
-            f"{recipe} is damaged: its lines do not match the checksum in its last line (to change a recipe, copy it "
-            "out of the run folder)"
+            f"{recipe} is damaged: its content does not match the checksum in its last line (to change a recipe, copy "
+            "it out of the run folder)"
         )
     values = parse_yaml(text, recipe)
     if not isinstance(values, dict):

@@ -105,13 +105,13 @@ class RunDir:
         """
         file = self.inside(self.path / "recipe.yaml")
         if not file.is_file():
-            missing = "" if self.path.exists() else ", because there is no such folder"
-            raise InputError(f"{self.path} is not a run: there is no recipe.yaml in it{missing}")
+            reason = "it contains no recipe.yaml" if self.path.exists() else "the folder does not exist"
+            raise InputError(f"{self.path} is not a run folder: {reason}")
         info = self.info()
         if info.get("format", 1) >= 2 and not has_checksum(file):
             raise InputError(f"{file} is damaged: its last line, a checksum, is missing")
         if info.get("format", 1) >= 3 and (named := named_run(file)) != info["name"]:
-            raise InputError(f"{file} belongs elsewhere: it names run {str(named)[:32]}, run.json names {info['name']}")
+            raise InputError(f"{file} does not belong here: it has run {str(named)[:32]}, run.json has {info['name']}")
         recipe = load_recipe(str(file))
         if recipe.seed != info["seed"]:
             raise InputError(f"{file} has seed {recipe.seed}, run.json has seed {info['seed']}")
@@ -206,13 +206,13 @@ class RunDir:
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:
             raise InputError(
-                f"{self.path} contains a run of another recipe; it differs in {'; '.join(changed)}. Choose another "
-                "folder, or restore these settings"
+                f"{self.path} contains a run of another recipe, which differs in {'; '.join(changed)} (old → new); "
+                "restore the old values, or choose another folder"
             )
         if longer and old.final is not None and self.lap(old.last_lap).exists():
             raise InputError(
-                f"{self.path} has begun its final prior after {old.laps} laps, so no laps can be added; start another "
-                "run from it"
+                f"{self.path} has already begun to train its final prior after {old.laps} laps, so no laps can be "
+                "added; start another run from it (start: this folder)"
             )
         if info["observations"] != _fingerprint(obs, info):
             again = ":" in recipe.data.source and old.data == recipe.data  # the user's function
@@ -224,9 +224,10 @@ class RunDir:
         if info.get("format", 1) >= 3 and info.get("start") != start and not (start is None and self.done(0)):
             if start is None:
                 raise InputError(
-                    f"{self.path} contains a run that starts from a prior passed from Python; pass it again"
+                    f"{self.path} contains a run that starts from a prior passed from Python; pass the same prior "
+                    "again as start=..."
                 )
-            raise InputError(f"{self.path} contains a run with another start; choose another folder")
+            raise InputError(f"{self.path} contains a run that starts from another prior; choose another folder")
         clear_partials(self.path)
         if recipe != old:
             write_text(self.path / "recipe.yaml", recipe.to_file(info.get("name", "")))
@@ -239,7 +240,8 @@ class RunDir:
         version = str(info.get("version")) if isinstance(info, dict) else "?"
         if version.split(".")[:2] != __version__.split(".")[:2]:
             raise InputError(
-                f"{self.path} was made by version {version[:40]}, this is {__version__}; choose another folder"
+                f"{self.path} was written by version {version[:40]} of diffem, this is version {__version__}; choose "
+                "another folder"
             )
 
     def lock(self) -> None:
@@ -249,7 +251,7 @@ class RunDir:
         try:
             descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise InputError(f"cannot work in {self.path}: {error.strerror} (.lock)") from None
+            raise InputError(f"{self.path / '.lock'} cannot be created: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -16,7 +16,7 @@ from .section import MANY, Section
 
 
 class Schedule(Section):
-    """A value that applies to some laps only. The recipe key defines the value in the other laps."""
+    """A value that applies to some laps only. In the other laps it is 1 for `fresh` and 0 for `measured`."""
 
     value: float = Field(ge=0, le=1, description="value in lap `first`, and in all laps up to `last` without `halve`")
     first: int | None = Field(None, ge=1, le=MANY, description="first lap with this value. Default: the earliest lap")

@@ -16,7 +16,7 @@ class Section(BaseModel):
 
 
 class Open(BaseModel):
-    """A section with additional keys that depend on `kind` or `source` and are validated by what these name."""
+    """A section with additional keys, which depend on `kind` or `source` and are validated by the network or source."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 

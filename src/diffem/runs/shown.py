@@ -35,7 +35,7 @@ def read_shown(run: RunDir, lap: int, name: str, metrics: dict[str, Any] | None 
     file = run.file(lap, name)
     files = (run.lap_metrics(lap) if metrics is None else metrics).get("files", {})
     if not isinstance(files, dict) or not isinstance(files.get(name, ""), str):
-        raise InputError(f"{run.metrics_file(lap)}: files should name a checksum of {name}")
+        raise InputError(f"{run.metrics_file(lap)}: 'files' must contain the checksum of {name} as text")
     array = read_array(file, files.get(name))
     if array.dtype.kind != "f" or array.ndim < AXES[name] or 0 in array.shape:
         raise InputError(f"{file} holds {array.dtype} {array.shape}; needed: numbers with {AXES[name]} axes or more")
@@ -59,7 +59,7 @@ def read_losses(run: RunDir, laps: Iterable[int]) -> tuple[list[float], list[flo
         held = read_json(file)
         entries = held.get("losses") if isinstance(held, dict) else None
         if not isinstance(entries, list) or not entries or not all(map(_is_point, entries)):
-            raise InputError(f"{file} does not hold losses: pairs of step and loss")
+            raise InputError(f"{file} must contain a list of losses, pairs of a step and a loss")
         require_origin(held, run.origin("losses", lap), file)
         steps += [done + step for step, _ in entries]
         losses += [loss for _, loss in entries]

@@ -81,16 +81,16 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
     """
     if source == "given":
         raise InputError(
-            "data.source is 'given', which means that the observations come from Python: diffem.fit(obs, ...). On the "
-            "command line, name a NumPy array and its noise level, --set data='{source: file, path: images.npy, sigma: "
-            "0.1}'; a file of Observations.save, --set data='{source: file, path: obs.safetensors}'; or a function, "
-            "--set data.source=my_module:problem"
+            "data.source is 'given', which means that the observations are passed from Python: diffem.fit(obs, ...). "
+            "On the command line, pass a NumPy array and its noise level, --set data='{source: file, path: images.npy, "
+            "sigma: 0.1}'; a file of Observations.save, --set data='{source: file, path: obs.safetensors}'; or a "
+            "function, --set data.source=my_module:problem"
         )
     if ":" in source:
         raise InputError(
-            f"the observations are made by Python code, {source}, which is not executed only because a file names it. "
-            f"Name it yourself (fit: --set data.source={source}; evaluate, report, export: --source {source}), or call "
-            "the function from Python"
+            f"the observations come from the Python function {source}. It is not executed unless you name it yourself "
+            f"(fit: --set data.source={source}; evaluate, report, export: --source {source}) or call it from Python, "
+            "because the file that names it may be untrusted"
         )
     if source not in SOURCES:
         raise InputError(f"unknown data source {source!r}; known: {', '.join(SOURCES)}")

@@ -1,4 +1,4 @@
-r"""What a sampler is: a table of coefficients, a step, and the loop that draws with them.
+r"""The base of all samplers: a table of coefficients, a step, and the loop that draws with them.
 
 A sampler turns noise x₁ ~ N(μ, σ₁²I) into a draw by calling a denoiser D(x_t, σ_t) = E[x | x_t] along decreasing noise
 levels. A draw takes `steps` steps from σ_max to σ_min and ends with one more denoising at σ_min, so a sampler with e
@@ -78,7 +78,7 @@ class Drawn:
 class Sampler(ABC):
     """Base of the samplers.
 
-    A subclass implements `table`, `start` and `step`; one with a loop of its own overrides `draw`.
+    A subclass implements `table`, `start` and `step`; a sampler with a different loop overrides `draw`.
 
     Attributes:
         evaluations_per_step: Denoiser calls in a step.
@@ -162,7 +162,7 @@ class Sampler(ABC):
             return stream.normal(index, shape, step=step, draw=draws, dtype=mean.dtype)
 
         state = self.start(mean + sigmas[0].to(mean) * normal(0))
-        first = 1  # address 0 was the start; every step has `noises_per_step` addresses of its own
+        first = 1  # address 0 was the start; every step has its own `noises_per_step` addresses
         for phase, levels in self.phases(sigmas.double()):
             table = phase.table(levels).to(mean)
             step = partial(phase.numbered_step, target.denoise, normal, first)
@@ -176,7 +176,10 @@ class Sampler(ABC):
 def require_levels(sigmas: Tensor) -> None:
     """Raise InputError unless `sigmas` are decreasing positive noise levels."""
     if sigmas.ndim != 1 or len(sigmas) < 2 or not (sigmas[1:] < sigmas[:-1]).all() or not sigmas[-1] > 0:
-        raise InputError("sigmas must be at least two decreasing positive noise levels")
+        raise InputError(
+            f"sigmas must be at least two decreasing positive noise levels, got shape {tuple(sigmas.shape)} with "
+            f"{sigmas.flatten()[:4].tolist()} …"
+        )
 
 
 def walk(

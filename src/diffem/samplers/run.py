@@ -41,7 +41,10 @@ def get_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
     """
     if isinstance(sampler, Sampler):
         if options:
-            raise InputError(f"a sampler object has its options already, got {options} besides; name the sampler")
+            raise InputError(
+                f"the options {options} cannot be combined with a sampler object; pass the sampler by name, or create "
+                "the object with these options"
+            )
         return sampler
     if sampler not in SAMPLERS:
         raise InputError(f"unknown sampler {sampler!r}; known: {', '.join(SAMPLERS)}")

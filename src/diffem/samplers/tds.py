@@ -73,7 +73,7 @@ class TDS(DDIM):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a positive integer, got {value!r}")
         if picks > particles:
-            raise InputError(f"picks must not be more than the particles, got {picks} of {particles}")
+            raise InputError(f"picks must not exceed particles, got {picks} picks from {particles} particles")
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must lie in [0, 1], got {threshold}")
         self.particles, self.threshold, self.picks = particles, float(threshold), picks
@@ -184,7 +184,7 @@ class ParticleSets:
 def normalised(log_w: Tensor) -> Tensor:
     """Normalise weights `(n, P)`.
 
-    A particle whose weight is not finite gets weight 0; if that is so for all, the weights are equal.
+    A particle whose weight is not finite gets weight 0; if no weight is finite, all weights are equal.
     """
     log_w = torch.nan_to_num(log_w, nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
     lost = (log_w == -math.inf).all(-1, keepdim=True)

@@ -78,12 +78,12 @@ def describe(column: pd.Series, kind: str | None = None, round_integers: bool = 
         raise InputError(f"column {column.name!r}: the kind must be one of {', '.join(KINDS)}, got {kind!r}")
     observed = column.dropna()
     if observed.empty:
-        raise InputError(f"column {column.name!r} holds no value at all: nothing can be learned about it; leave it out")
+        raise InputError(f"column {column.name!r} has no observed value: nothing can be learned about it; leave it out")
     found = kind or _kind(observed, round_integers)
     if found in ("numeric", "integer"):
         numbers = _as_floats(observed, found)
         if found == "integer" and (numbers != np.rint(numbers)).any():
-            raise InputError(f"column {column.name!r} was named as integer and holds other numbers")
+            raise InputError(f"column {column.name!r} must hold whole numbers, because its kind was set to integer")
         return Column(column.name, "integer" if found == "integer" else "numeric")
     return Column(column.name, "boolean" if found == "boolean" else "categorical", _categories(observed, kind))
 
@@ -163,7 +163,7 @@ def _categories(observed: pd.Series, kind: str | None) -> tuple[Any, ...]:
         raise InputError(
             f"column {observed.name!r} seems to hold text: {count} different values in {len(observed)} rows, such as "
             f"{_examples(observed)}. Leave it out (diffem impute: --skip {observed.name}), or, if it holds categories, "
-            f"name it: columns={{{observed.name!r}: 'categorical'}} (--kind {observed.name}=categorical)"
+            f"set its kind: columns={{{observed.name!r}: 'categorical'}} (--kind {observed.name}=categorical)"
             + (f"; at most {MOST} categories are possible" if count > MOST else "")
         )
     return tuple(

@@ -45,13 +45,13 @@ def impute(
     for path in (out, *drawn):
         if path.resolve() == table.resolve():
             raise InputError(
-                f"{path} is the table itself: its gaps would be lost; give the completed table another name"
+                f"{path} is the input table, which would be overwritten; give the completed table another name"
             )
     whole = read_table(table)
     unknown = [name for name in skip if name not in whole.columns]
     if unknown:
         raise InputError(
-            f"columns to skip that {table} does not have: {unknown[:5]}; it has {list(whole.columns)[:20]}"
+            f"columns to skip must exist in {table}, got {unknown[:5]}; its columns are {list(whole.columns)[:20]}"
         )
     frame = whole.drop(columns=list(skip))
     typed = ".parquet" in (table.suffix, out.suffix)

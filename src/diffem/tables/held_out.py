@@ -56,8 +56,8 @@ def choose(
 ) -> tuple[list[Prior], HeldOut | None]:
     """Choose the priors whose draws, taken in turn, predict hidden values best; returns them and these draws.
 
-    If there is nothing to hide, the last prior is chosen. A Gaussian prior is replaced by one that is as wide as its
-    errors (`widened`).
+    If there is nothing to hide, the last prior is chosen. A Gaussian prior is replaced by a wider one, whose intervals
+    have the right coverage (`widened`).
 
     Args:
         priors: The candidates.

@@ -15,7 +15,7 @@ RATE = 1e-3  # first learning rate
 
 
 def default_folds(rows: int) -> int:
-    """The number of runs: several if a tenth of the rows is too few to compare laps."""
+    """The number of runs: several for small tables, in which a tenth of the rows is too few to compare laps."""
     return FOLDS if LEAST <= rows < SMALL else 1
 
 

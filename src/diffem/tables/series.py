@@ -61,7 +61,11 @@ class SeriesImputer(Imputer):
         frames = [as_frame(series, least_rows=2) for series in _listed(X)]
         validate_data(self, _listed(X)[0], reset=True, skip_check_array=True)
         if any(list(frame.columns) != list(frames[0].columns) for frame in frames):
-            raise InputError("all series must have the same channels, in the same order")
+            other = next(list(frame.columns) for frame in frames if list(frame.columns) != list(frames[0].columns))
+            raise InputError(
+                "all series must have the same channels, in the same order, got "
+                f"{list(frames[0].columns)[:8]} and {other[:8]}"
+            )
         times, self.clock_ = [times_of(frame) for frame in frames], clock_of(frames[0])
         for frame in frames:
             require_clock(frame, self.clock_)
@@ -72,7 +76,7 @@ class SeriesImputer(Imputer):
             constant = [
                 c.name for c, p in zip(self.encoding_.columns, self.encoding_.places, strict=True) if p.start == p.stop
             ]
-            raise InputError(f"channels {constant[:5]} have a single value: leave them out")
+            raise InputError(f"channels must vary, but {constant[:5]} have a single value: leave them out")
         grids = [Grid.of(self.encoding_.encode(f), t, self.every_) for f, t in zip(frames, times, strict=True)]
         windows, held_out = _split(grids, int(self.window))
         windows = with_more_blocks(windows, random)
@@ -118,7 +122,7 @@ class SeriesImputer(Imputer):
 
 def _listed(X: Any) -> list[Any]:
     if isinstance(X, list) and not X:
-        raise InputError("a list of series must hold at least one")
+        raise InputError("X must contain at least one series, got an empty list")
     return X if _is_several(X) else [X]
 
 

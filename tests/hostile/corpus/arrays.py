@@ -87,7 +87,7 @@ def _(folder):
     return folder / "x.npy"
 
 
-@hostile("reference", "a consistent array of 1 TiB of holes", "real data do not shrink this much")
+@hostile("reference", "a consistent array of 1 TiB of holes", "real data do not compress this well")
 def _(folder):
     path = npy(folder / "x.npy", claim(f"({TIB // 16}, 4)"))
     return hole(path, path.stat().st_size + TIB, path.read_bytes())
@@ -110,7 +110,7 @@ def zeros_npz(path: Path, images: int) -> Path:
     return path
 
 
-@hostile("reference", "an .npz that unpacks to a thousand times its size", "real data do not shrink this much")
+@hostile("reference", "an .npz that unpacks to a thousand times its size", "real data do not compress this well")
 def _(folder):
     return zeros_npz(folder / "x.npz", 40_000)
 

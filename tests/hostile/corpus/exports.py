@@ -78,7 +78,7 @@ for file in ("model.safetensors", "config.json"):
     def _(folder, file=file):
         return with_file(folder, file, Path.mkdir)
 
-    @hostile("hub", f"{file} is a terabyte of holes", "is too large|real data do not shrink this much")
+    @hostile("hub", f"{file} is a terabyte of holes", "is too large|real data do not compress this well")
     def _(folder, file=file):
         return with_file(folder, file, lambda path: hole(path, TIB, b"{"))
 
@@ -111,7 +111,7 @@ def _(folder):
     return with_file(folder, "model.safetensors", lambda path: path.write_bytes(struct.pack("<Q", 5 << 30) + bytes(99)))
 
 
-@hostile("hub", "six gigabytes of a tensor the card does not know", "real data do not shrink this much")
+@hostile("hub", "six gigabytes of a tensor the card does not know", "real data do not compress this well")
 def _(folder):
     header = {"x": {"dtype": "F32", "shape": [3 << 29], "data_offsets": [0, 6 << 30]}}
     text = json.dumps(header).encode()

@@ -52,29 +52,29 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], Any], file: str) 
 for name, changes in OTHERS.items():
     for command in ("run", "run, evaluate", "run, export", "run, app"):
 
-        @hostile(command, f"the prior of {name}", r"prior.safetensors belongs elsewhere: it names (seed|run)")
+        @hostile(command, f"the prior of {name}", r"prior.safetensors does not belong here: it has (seed|run)")
         def _(folder, changes=changes):
             return swapped(folder, changes, "laps/000/prior.safetensors")
 
     for command in ("run, evaluate", "run, report", "run, app"):
 
-        @hostile(command, f"the measures of {name}", r"metrics.json belongs elsewhere: it names (seed|run)")
+        @hostile(command, f"the measures of {name}", r"metrics.json does not belong here: it has (seed|run)")
         def _(folder, changes=changes):
             return swapped(folder, changes, "laps/000/metrics.json")
 
-    @hostile("draws", f"of {name}", r"00000.json belongs elsewhere: it names (seed|run)")
+    @hostile("draws", f"of {name}", r"00000.json does not belong here: it has (seed|run)")
     def _(folder, changes=changes):
         return swapped(folder, changes, *SHARD)
 
-    @hostile("run", f"the description of {name}", "recipe.yaml belongs elsewhere: it names run")
+    @hostile("run", f"the description of {name}", "recipe.yaml does not belong here: it has run")
     def _(folder, changes=changes):
         return swapped(folder, changes, "run.json")
 
-    @hostile("run, report", f"the recipe of {name}", "recipe.yaml belongs elsewhere: it names run")
+    @hostile("run, report", f"the recipe of {name}", "recipe.yaml does not belong here: it has run")
     def _(folder, changes=changes):
         return swapped(folder, changes, "recipe.yaml")
 
-    @hostile("run, report", f"the losses of {name}", "losses.json belongs elsewhere")
+    @hostile("run, report", f"the losses of {name}", "losses.json does not belong here")
     def _(folder, changes=changes):
         return swapped(folder, changes, "laps/000/losses.json")
 
@@ -86,7 +86,7 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of other observations", r"00000.json belongs elsewhere: it names observations 14 to 28")
+@hostile("draws", "of other observations", r"00000.json does not belong here: it has observations 14 to 28")
 def _(folder):
     run = write_run(folder / "run")
     for file in SHARD:
@@ -94,17 +94,17 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of another lap", r"00000.json belongs elsewhere: it names lap 2")
+@hostile("draws", "of another lap", r"00000.json does not belong here: it has lap 2")
 def _(folder):
     return rewritten(folder, lambda report: report["origin"].update(lap=2), SHARD[1])
 
 
-@hostile("draws", "that name no run", "does not name the run it belongs to")
+@hostile("draws", "that name no run", "contains no name of a run")
 def _(folder):
     return rewritten(folder, lambda report: report.pop("origin"), SHARD[1])
 
 
-@hostile("draws", "with an origin that is a list of lists", "does not name the run it belongs to")
+@hostile("draws", "with an origin that is a list of lists", "contains no name of a run")
 def _(folder):
     return rewritten(folder, lambda report: report.update(origin=[[]] * 1000), SHARD[1])
 
@@ -130,7 +130,7 @@ def _(folder):
     return run
 
 
-@hostile("draws", "of a terabyte of holes", "real data do not shrink this much")
+@hostile("draws", "of a terabyte of holes", "real data do not compress this well")
 def _(folder):
     run = write_run(folder / "run")
     hole(run / SHARD[0], TIB, (run / SHARD[0]).read_bytes())
@@ -153,17 +153,17 @@ def _(folder):
     return run
 
 
-@hostile("run", "the prior of another lap", "prior.safetensors belongs elsewhere: it names lap 3")
+@hostile("run", "the prior of another lap", "prior.safetensors does not belong here: it has lap 3")
 def _(folder):
     return rewritten(folder, lambda note: note["origin"].update(lap=3), "laps/000/prior.safetensors")
 
 
-@hostile("run", "a prior that names no run", "does not name the run it belongs to")
+@hostile("run", "a prior that names no run", "contains no name of a run")
 def _(folder):
     return rewritten(folder, lambda note: note.pop("origin"), "laps/000/prior.safetensors")
 
 
-@hostile("run", "a checkpoint in place of the prior", "belongs elsewhere: it names kind training")
+@hostile("run", "a checkpoint in place of the prior", "does not belong here: it has kind training")
 def _(folder):
     return rewritten(folder, lambda note: note["origin"].update(kind="training"), "laps/000/prior.safetensors")
 
@@ -193,17 +193,17 @@ def _(folder):
     return rewritten(folder, lambda info: info.update(seed=5), "run.json")
 
 
-@hostile("run, report", "measures that name no run", "does not name the run it belongs to")
+@hostile("run, report", "measures that name no run", "contains no name of a run")
 def _(folder):
     return rewritten(folder, lambda metrics: metrics.pop("origin"), "laps/000/metrics.json")
 
 
-@hostile("run, app", "checksums that are a list", "files should name a checksum")
+@hostile("run, app", "checksums that are a list", "'files' must contain the checksum")
 def _(folder):
     return rewritten(folder, lambda metrics: metrics.update(files=[1]), "laps/000/metrics.json")
 
 
-@hostile("run, app", "a checksum that is a number", "files should name a checksum")
+@hostile("run, app", "a checksum that is a number", "'files' must contain the checksum")
 def _(folder):
     return rewritten(folder, lambda metrics: metrics["files"].update({"samples.npy": 1}), "laps/000/metrics.json")
 
@@ -230,7 +230,7 @@ def _(folder):
     return run
 
 
-@hostile("run, app", "losses of the wrong form", "does not hold losses")
+@hostile("run, app", "losses of the wrong form", "must contain a list of losses")
 def _(folder):
     run = write_run(folder / "run")
     shutil.copytree(run / "laps/000", run / "laps/001", dirs_exist_ok=True)
@@ -286,21 +286,21 @@ def _(folder):
     return rewritten(folder, lambda info: info.update(observations="0" * 32), "run.json")
 
 
-@hostile("run, fit", "a start passed from Python, while lap 0 is not done", "pass it again")
+@hostile("run, fit", "a start passed from Python, while lap 0 is not done", "pass the same prior again")
 def _(folder):
     run = rewritten(folder, lambda info: info.update(start="0" * 32), "run.json")
     (run / "laps/000/metrics.json").unlink()
     return run
 
 
-@hostile("run, fit", "the recipe of another run", "recipe.yaml belongs elsewhere")
+@hostile("run, fit", "the recipe of another run", "recipe.yaml does not belong here")
 def _(folder):
     run = write_run(folder / "run")
     (run / "recipe.yaml").write_text(load_recipe(RECIPE).to_file("0" * 32))
     return run
 
 
-@hostile("run, fit", "a recipe that names no run", "recipe.yaml belongs elsewhere: it names run None")
+@hostile("run, fit", "a recipe that names no run", "recipe.yaml does not belong here: it has run None")
 def _(folder):
     run = write_run(folder / "run")
     (run / "recipe.yaml").write_text(RunDir(run).recipe().to_file())

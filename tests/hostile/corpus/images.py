@@ -49,7 +49,7 @@ def _(folder):
     return folder
 
 
-@hostile("images", "a hundred pictures of 25 million pixels, all black", "real data do not shrink this much")
+@hostile("images", "a hundred pictures of 25 million pixels, all black", "real data do not compress this well")
 def _(folder):
     data = png(5000, 5000, bytes(5000 * 5001))
     for k in range(100):

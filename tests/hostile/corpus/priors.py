@@ -118,7 +118,7 @@ def _(folder):
     return with_header(folder / "p.safetensors", {"mean": entry([1 << 62, 4], 0, 16)}, bytes(16))
 
 
-@hostile("prior", "a consistent tensor of 1 TiB of holes", "real data do not shrink this much")
+@hostile("prior", "a consistent tensor of 1 TiB of holes", "real data do not compress this well")
 def _(folder):
     size = TIB // 4
     description = {"format": "diffem-prior-1", "kind": "GaussianPrior", "event_shape": [size], "sigma": [0.1, 1]}
@@ -149,7 +149,9 @@ def _(folder):
     return changed(folder, {"network.layers.0.bias": torch.full((8,), torch.inf)})
 
 
-@hostile("prior", "weights of whole numbers", r"network.layers.0.bias is torch.int64 of shape \(8,\)")
+@hostile(
+    "prior", "weights of whole numbers", r"network.layers.0.bias must be torch.float32.*got torch.int64 of shape \(8,\)"
+)
 def _(folder):
     return changed(folder, {"network.layers.0.bias": torch.ones(8, dtype=torch.int64)})
 
@@ -189,7 +191,9 @@ def _(folder):
     return changed(folder, network={"kind": "mlp", "hidden": [1] * 100_000})
 
 
-@hostile("prior", "a network of 300 MB that the file does not hold", "missing tensors|the network has")
+@hostile(
+    "prior", "a network of 300 MB that the file does not hold", "missing tensors|must be .*, like the mean, of shape"
+)
 def _(folder):
     return changed(folder, network={"kind": "mlp", "hidden": [8000, 8000]})
 
@@ -204,7 +208,7 @@ def _(folder):
     return changed(folder, network={"kind": "os.system", "hidden": ["true"]})
 
 
-@hostile("prior", "an event of another shape", "the description says")
+@hostile("prior", "an event of another shape", "the mean must be .*, as in the description")
 def _(folder):
     return changed(folder, event_shape=[2, 2])
 

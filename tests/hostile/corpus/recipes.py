@@ -18,14 +18,14 @@ def recipe(folder: Path, text: str | None = None, **changes: Any) -> Path:
     return folder / "recipe.yaml"
 
 
-@hostile("recipe", "a billion laughs", "aliases .* are not read")
+@hostile("recipe", "a billion laughs", "aliases .* are not allowed")
 def _(folder):
     lines = ["a0: &a0 [ha, ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 12)]
     return recipe(folder, "\n".join([*lines, "network: *a11"]))
 
 
-@hostile("recipe", "a list that holds itself", "aliases .* are not read")
+@hostile("recipe", "a list that holds itself", "aliases .* are not allowed")
 def _(folder):
     return recipe(folder, "network: &me [*me]\n")
 
@@ -40,7 +40,7 @@ def _(folder):
     return recipe(folder, "\n".join(" " * k + "a:" for k in range(200)))
 
 
-@hostile("recipe", "a file of a gigabyte", "is too large|do not shrink this much")
+@hostile("recipe", "a file of a gigabyte", "is too large|do not compress this well")
 def _(folder):
     return hole(folder / "recipe.yaml", 1 << 30, b"name: x\n")
 
@@ -71,7 +71,7 @@ def _(folder):
     return recipe(folder, yaml.safe_dump({**RECIPE, "laps": 0}).replace("laps: 0", "laps: " + "9" * 20_000))
 
 
-@hostile("recipe", "values that are dates and bytes", "neither a word nor a number")
+@hostile("recipe", "values that are dates and bytes", "values must be strings or numbers")
 def _(folder):
     return recipe(folder, yaml.safe_dump(RECIPE) + "about: !!binary /////w==\n")
 

@@ -68,7 +68,7 @@ def _(folder):
     return run
 
 
-@hostile("run", "a flipped bit in the recipe", "recipe.yaml is damaged: its lines do not match")
+@hostile("run", "a flipped bit in the recipe", "recipe.yaml is damaged: its content does not match")
 def _(folder):
     run = write_run(folder / "run")
     text = (run / "recipe.yaml").read_text()
@@ -84,7 +84,7 @@ def _(folder):
     return run
 
 
-@hostile("run", "a run.json of a gigabyte", "is too large|do not shrink this much")
+@hostile("run", "a run.json of a gigabyte", "is too large|do not compress this well")
 def _(folder):
     run = write_run(folder / "run")
     hole(run / "run.json", 1 << 30, b'{"version": ')
@@ -141,14 +141,14 @@ def _(folder):
     return run
 
 
-@hostile("run, report", "losses that are not numbers", "does not hold losses")
+@hostile("run, report", "losses that are not numbers", "must contain a list of losses")
 def _(folder):
     run = write_run(folder / "run")
     (run / "laps/000/losses.json").write_text('{"losses": null}')
     return run
 
 
-@hostile("run, fit", "a lock that is a link to elsewhere", "cannot work in")
+@hostile("run, fit", "a lock that is a link to elsewhere", r"\.lock cannot be created")
 def _(folder):
     run = write_run(folder / "run")
     (run / ".lock").unlink()

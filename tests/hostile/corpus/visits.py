@@ -263,7 +263,7 @@ request("two origins", "403", ("origin", f"http://{HOST}"), EVIL)
 request("an image of another site", "403, requests from other web sites", CROSS, IMAGE, method="GET", path="queue/data")
 request("the page in a frame of another site", "403", CROSS, *FRAME, method="GET", path="/")
 request("a form of another port", "403", *FORM)
-request("a rebound name", "400, this page is not served under that name", host="evil.example:7860")
+request("a rebound name", "400, this page is not served under this host name", host="evil.example:7860")
 request(
     "a rebound name that is its own origin", "400", ("origin", "http://evil.example:7860"), host="evil.example:7860"
 )

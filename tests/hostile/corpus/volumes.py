@@ -53,7 +53,7 @@ def _(folder):
     return path
 
 
-@hostile("volume", "a dataset of 10^13 numbers that were never written", "real data do not shrink this much")
+@hostile("volume", "a dataset of 10^13 numbers that were never written", "real data do not compress this well")
 def _(folder):
     path, file = h5(folder / "volumes")
     with file:
@@ -113,14 +113,14 @@ def _(folder):
     return npy(folder / "maps.npy", claim("(1000, 1000000, 1000000)", "'<c8'"), bytes(16))
 
 
-@hostile("cifar10", "batches of 1 TiB of holes", "real data do not shrink this much")
+@hostile("cifar10", "batches of 1 TiB of holes", "real data do not compress this well")
 def _(folder):
     for k in range(1, 6):
         hole(folder / f"data_batch_{k}.bin", 3073 * (TIB // 3073))
     return folder
 
 
-@hostile("cifar10", "an archive that unpacks to a thousand times its size", "real data do not shrink this much")
+@hostile("cifar10", "an archive that unpacks to a thousand times its size", "real data do not compress this well")
 def _(folder):
     zeros_npz(folder / "train.npz", 40_000)
     return folder

@@ -53,7 +53,8 @@ def check_model(
     if not isinstance(prior, GaussianPrior):
         if not recipe.e_step.clean and not is_simulated(train):
             check.notes.append(
-                "noise level and operators were not checked: that takes a Gaussian start, this one was given"
+                "the noise level and the operators were not checked: the check needs a Gaussian start, and this run "
+                "starts from another prior"
             )
         return check
     vectors = len(prior.event_shape) == 1
@@ -105,15 +106,15 @@ def _judge_scale(unseen: Observations, some: Observations, prior: GaussianPrior,
     check.metrics["signal_chi2"] = float(found)
     if found < ALL_NOISE and 1 - found > one_sided(CHECK_LEVEL / TESTS) * found.standard_error:
         check.warnings.append(
-            "the noise stated with the observations is larger than the observations themselves: they deviate from "
-            f"their mean by {float(found) ** 0.5:.2g} standard deviations of the noise, where noise alone gives 1; "
+            "the stated noise is larger than the variation of the observations: they deviate from their mean by "
+            f"{float(found) ** 0.5:.2g} standard deviations of the noise, and noise alone would give 1; "
             "check the units of sigma or cov"
         )
     step, noise = rounding_step(some), float(smallest_std(some).min())
     if step is not None and noise < step / 12**0.5:
         check.warnings.append(
-            f"the observations are rounded to steps of {step:.3g}, which is noise of {step / 12**0.5:.2g}, and the "
-            f"noise stated with them is {noise:.2g}: check the units of sigma, or state at least the noise of rounding"
+            f"the observations are rounded to multiples of {step:.3g}, which adds noise of {step / 12**0.5:.2g}, but "
+            f"the stated noise level is {noise:.2g}: check the units of sigma, or state at least the rounding noise"
         )
 
 
@@ -128,7 +129,7 @@ def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
         check.metrics |= {f"noise_{name}_gain": float(gain.unseen), f"noise_{name}_error": gain.unseen.standard_error}
         if gain.fits_better and gain.unseen.z() > limit:
             preferred.append(
-                f"the noise stated with the observations is probably too {'small' if factor > 1 else 'large'}: with "
+                f"the stated noise level is probably too {'small' if factor > 1 else 'large'}: with "
                 f"{level} that level, a Gaussian predicts unseen observations better by {float(gain.unseen):.2g} ± "
                 f"{gain.unseen.standard_error:.1g} nats each; correct sigma or cov of the observations"
             )
@@ -141,9 +142,9 @@ def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
     check.warnings += preferred
     if undecided and not preferred:
         check.notes.append(
-            f"the observations cannot tell the stated noise level from {' or '.join(undecided)} of it "
-            "(values measured once, as with masks, do not separate noise from detail of x): measure the noise where "
-            "there is no signal"
+            f"the observations cannot distinguish the stated noise level from {' or '.join(undecided)} that level "
+            "(values that are measured only once, as with masks, do not separate noise from detail of x): measure the "
+            "noise where there is no signal"
         )
 
 
@@ -155,15 +156,15 @@ def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
     detectable = pairing.expected.z(0.5)  # small if the test has no power
     if detectable > 2 * limit and pairing.difference.z() > limit and pairing.rank.z(0.5) < limit:
         check.warnings.append(
-            "operators and observations do not belong together: under the Gaussian start an observation fits its own "
-            f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons, where it "
-            f"should be {float(pairing.expected):.0%} and chance gives 50 %; check the order of y and A, and of the "
-            "values within y"
+            "operators and observations do not belong together: under the Gaussian start, an observation fits its own "
+            f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons; it should "
+            f"be {float(pairing.expected):.0%}, and chance gives 50 %. Check the order of y and A, and of the values "
+            "within y"
         )
     elif detectable < 2 * limit and not masked:
         check.notes.append(
-            "the observations cannot tell whether operators and observations belong together: "
-            "under the Gaussian start those of other observations would fit as well"
+            "it cannot be checked whether operators and observations belong together: under the Gaussian start, an "
+            "observation would fit the operators of other observations as well as its own"
         )
 
 
@@ -178,7 +179,7 @@ def _judge_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
         check.warnings.append(
             f"the size of a measured value depends on whether the entry next to it is measured (axis {axis}, "
             f"{step:+d}): the masks are probably shifted by one entry against the observations, or they were chosen "
-            "by looking at x"
+            "depending on x"
         )
     elif masks.zeros > ZEROS:
         check.warnings.append(

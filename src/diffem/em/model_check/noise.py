@@ -85,9 +85,9 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
         options: The options of the Gaussian start.
     """
     if options.rank is not None:  # with a low-rank covariance the correct noise level need not fit best
-        return "that takes a Gaussian start with a full covariance, without gaussian.rank"
+        return "the check needs a Gaussian start with a full covariance, without gaussian.rank"
     if options.rounds is not None and options.rounds < ROUNDS // 2:
-        return f"that takes Gaussian fits of {ROUNDS // 2} rounds or more (gaussian.rounds)"
+        return f"the check needs Gaussian fits of {ROUNDS // 2} rounds or more (gaussian.rounds)"
     obs = obs[: _affordable(obs)]
     counts, size = obs.counts(), math.prod(obs.x_shape)
     if int(counts.sum()) < ENOUGH * size * (size + 3) or int(counts.max()) > VALUES:
