@@ -211,7 +211,7 @@ class TestBadInput:
     def test_folders_with_other_contents(self, run, tmp_path):
         folder, _ = run
         before = {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".lock"}
-        words = r"another recipe.*train.lr: 0.001 → 0.5\. Choose another folder"
+        words = r"another recipe.*train.lr: 0.001 → 0.5 \(old → new\); restore the old values, or choose another folder"
         self.refused(words, "fit", "digits", "-o", folder, "--set", "train.lr=0.5",
                      *[w for s in SETTINGS for w in ("--set", s)])  # fmt: skip
         assert {f: f.read_bytes() for f in folder.rglob("*") if f.is_file() and f.name != ".lock"} == before

@@ -68,8 +68,9 @@ def test_gaussian_m_step(size, draws_each, laps):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="takes hours without a GPU")
 def test_network_m_step():
-    """The same with a network trained on the draws: within 10 %. Minutes on a GPU, hours on one core.
+    """The same with a network trained on the draws: within 10 %.
 
     Half-measured vectors contain little information about the combination of coordinates with the smallest variance, so
     errors of an M-step there persist for many laps and add up. Networks of 128 to 256 units trained for 3,000 to 6,000

@@ -50,7 +50,7 @@ def test_a_rank_that_small_samples_do_not_have_is_a_full_covariance():
 
 
 def test_a_start_of_another_shape_is_rejected(tmp_path):
-    with pytest.raises(ValueError, match=r"\(3,\).*\(4,\)"):
+    with pytest.raises(ValueError, match=r"samples of shape \(4,\).*got \(3,\)"):
         diffem.fit(observations(), QUICK, tmp_path / "run", start=priors.GaussianPrior(torch.zeros(3), torch.eye(3)))
     assert not (tmp_path / "run").exists()
 

@@ -53,7 +53,7 @@ def test_mistakes_are_explained(images, tmp_path):
     obs = Observations(np.ones((3, 2)), sigma=0.1)
     obs.save(tmp_path / "obs.safetensors")
     for call, words in [
-        (lambda: read_observations(path), "is an array: the noise level is needed"),
+        (lambda: read_observations(path), "is an array: give its noise level too"),
         (lambda: read_observations(tmp_path / "obs.safetensors", 0.1), "contains its noise level"),
         (lambda: read_observations(tmp_path / "none.npy", 0.1), "none.npy cannot be read: No such file"),
         (lambda: Observations.load(path), r"Observations\(np.load\(path\), sigma=...\)"),

@@ -9,6 +9,7 @@ which Pillow would clip when it converts to grey.
 from __future__ import annotations
 
 import io
+import re
 import struct
 import warnings
 from collections.abc import Iterator
@@ -72,8 +73,9 @@ def opened_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name:
         raise InputError(
             f"{name} cannot be read as an image: it begins like a {NAMES[kind]} file, but the rest is invalid"
         ) from None
-    except Image.DecompressionBombError:  # raised before the size is known here
-        raise InputError(f"{name} has too many pixels, the limit is {max_pixels >> 20} million") from None
+    except Image.DecompressionBombError as error:  # raised before the size is known here, with a limit of its own
+        count = next(iter(re.findall(r"\d+", str(error))), "too many")
+        raise InputError(f"{name} has {count} pixels, the limit is {max_pixels >> 20} million") from None
     except Exception as error:  # decoders raise many kinds of exceptions, all caused by the file
         raise InputError(f"{name} cannot be read as an image, it is corrupted: {error}") from None
 

@@ -151,19 +151,34 @@ def aligned(sigma: Any, y: Any) -> Any:
     return sigma[columns]
 
 
-def complex_advice() -> str:
-    """How to pass complex numbers that were measured directly, for error messages."""
-    return (
-        "Complex images that were measured directly are passed as two channels, "
-        "torch.view_as_real(y).movedim(-1, 1), with NaN in both where nothing was measured"
-    )
+# for error messages: how to pass complex numbers that were measured directly
+COMPLEX_ADVICE = (
+    "Complex images that were measured directly are passed as two channels, "
+    "torch.view_as_real(y).movedim(-1, 1), with NaN in both where nothing was measured"
+)
+
+
+def real_view(y: Tensor, A: Operator) -> Tensor:
+    """Return y with a last axis of real and imaginary parts if it is complex, otherwise unchanged.
+
+    Raises:
+        InputError: If only one of y and the measurements of A is complex.
+    """
+    if y.is_complex() and not A.complex_output:
+        raise InputError(f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers. {COMPLEX_ADVICE}")
+    if not y.is_complex() and A.complex_output and (y.ndim < 2 or y.shape[-1] != 2):
+        raise InputError(
+            f"{type(A).__name__} measures complex numbers: y must be complex, or real with a last axis of 2 (real "
+            f"and imaginary part), got {y.dtype} of shape {tuple(y.shape)}"
+        )
+    return torch.view_as_real(y.resolve_conj()) if y.is_complex() else y
 
 
 def implied_operator(y: Tensor) -> Operator:
     """Make the operator of observations that were given without one: NaN marks unmeasured entries."""
     if y.is_complex():
         raise InputError(
-            f"y is complex: name the operator A that measured it, such as operators.Fourier(mask). {complex_advice()}"
+            f"y is complex: name the operator A that measured it, such as operators.Fourier(mask). {COMPLEX_ADVICE}"
         )
     missing = torch.isnan(y)
     return Mask(~missing) if missing.any() else Identity()

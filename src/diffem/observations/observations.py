@@ -30,7 +30,7 @@ from ..operators.saved import (
     require_affordable,
 )
 from ..operators.spectrum import Spectrum
-from .arrays import aligned, as_tensor, complex_advice, implied_operator, tried, without_unmeasured
+from .arrays import aligned, as_tensor, implied_operator, real_view, tried, without_unmeasured
 from .noise import noise_covariance, represented, simulated_noise
 
 FORMAT = "diffem-observations-1"
@@ -89,17 +89,7 @@ class Observations:
                 f"A must be a diffem operator, got {type(A).__name__}; for a mask operators.Mask(mask), for a matrix "
                 "operators.Dense(matrix), for a function operators.Function(f, x_shape)"
             )
-        if y.is_complex():
-            if not A.complex_output:
-                raise InputError(
-                    f"y is complex ({y.dtype}) but {type(A).__name__} measures real numbers. {complex_advice()}"
-                )
-            y = torch.view_as_real(y.resolve_conj())
-        elif A.complex_output and (y.ndim < 2 or y.shape[-1] != 2):
-            raise InputError(
-                f"{type(A).__name__} measures complex numbers: y must be complex, or real with a last axis of 2 (real "
-                f"and imaginary part), got {y.dtype} of shape {tuple(y.shape)}"
-            )
+        y = real_view(y, A)
         y = require_batch(y, "y")
         require_precision(y.dtype, "y")
         if y.ndim == 1:

@@ -50,9 +50,10 @@ def smallest_noise(obs: Observations) -> float:
         variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())
         lowest = min(lowest, float(variances.min()))
         gain, count = gain + _total(part, mean_gain(part.A, part.y)), count + int(part.counts().sum())
-    if isinstance(obs, Observations) and isinstance(obs.cov, Isotropic) and len(obs) > PROBED:
+    noise = vars(obs).get("cov")  # None for observations on disk, which this must not read
+    if len(obs) > PROBED and isinstance(noise, Isotropic):
         # a few precise observations may not be among those above
-        lowest = min(lowest, float(torch.where(obs.empty(), torch.inf, obs.cov.eigenvalue_floor()).min()))
+        lowest = min(lowest, float(torch.where(obs.empty(), torch.inf, noise.eigenvalue_floor()).min()))
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
 
 
