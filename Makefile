@@ -16,7 +16,7 @@ $(VENV)/.done: pyproject.toml constraints.txt
 	touch $@
 
 test: setup lint types
-	$(BIN)/pytest -n 2 -m 'not slow'
+	$(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
 
 # The demonstration runs alone and may use every core.
 demo: export OMP_NUM_THREADS = $(shell nproc)
