@@ -51,9 +51,13 @@ def smallest_noise(obs: Observations) -> float:
         lowest = min(lowest, float(variances.min()))
         gain, count = gain + _total(part, mean_gain(part.A, part.y)), count + int(part.counts().sum())
     noise = vars(obs).get("cov")  # None for observations on disk, which this must not read
-    if len(obs) > PROBED and isinstance(noise, Isotropic):
+    if isinstance(noise, Isotropic):
         # a few precise observations may not be among those above
-        lowest = min(lowest, float(torch.where(obs.empty(), torch.inf, noise.eigenvalue_floor()).min()))
+        levels = noise.eigenvalue_floor().reshape(-1).expand(len(obs))
+        rows = (levels < lowest).nonzero().flatten()
+        for first in range(0, len(rows), 256):
+            some = rows[first : first + 256]
+            lowest = min(lowest, float(torch.where(obs[some].empty(), torch.inf, levels[some]).min()))
     return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
 
 
