@@ -243,7 +243,7 @@ class Observations:
 
     def residual(self, x: Tensor) -> Tensor:
         """y − A x on the measured entries, 0 elsewhere. x: `(n, *event)`, a tensor or an array."""
-        x = as_tensor(x, "x")
+        x = x if isinstance(x, Tensor) else as_tensor(x, "x")
         if x.shape != (len(self), *self.x_shape):
             raise InputError(
                 f"needed: one sample per observation, {(len(self), *self.x_shape)}, got x of shape {tuple(x.shape)}"
