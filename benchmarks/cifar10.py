@@ -77,7 +77,7 @@ def main() -> None:
         if arguments.minutes is not None:
             interruption.stop_after(arguments.minutes)
         with contextlib.suppress(Preempted):
-            run_recipe(recipe, problem.obs, arguments.out, device=device, say=measured, interruption=interruption)
+            run_recipe(recipe, problem.obs, arguments.out, device=device, on_event=measured, interruption=interruption)
     if arguments.run_only:
         return
     folder = RunDir(arguments.out)

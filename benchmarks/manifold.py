@@ -77,7 +77,7 @@ def figures_of(rows: list[dict[str, float]]) -> dict[str, float]:
     return figures
 
 
-def say(event: str, data: dict[str, Any]) -> None:
+def on_event(event: str, data: dict[str, Any]) -> None:
     if event == "lap":
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in data.items()}, flush=True)
 
@@ -94,7 +94,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--set", nargs="*", default=[])
     arguments = parser.parse_args(words)
     changes = dict(parse_change(text) for text in arguments.set) | {"laps": arguments.laps}
-    run = diffem.fit(None, arguments.recipe, arguments.out, changes=changes, say=say)
+    run = diffem.fit(None, arguments.recipe, arguments.out, changes=changes, on_event=on_event)
     folder, recipe = RunDir(run.path), RunDir(run.path).recipe()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     problem = recipe.problem()

@@ -138,12 +138,14 @@ def memory_of(n: int, folder: str, out: str) -> None:
     recipe = RECIPE | {"laps": 1, "sigma_min": 0.05, "sigma_max": 10.0, "e_step": {"steps": 4, "shard": 1000}}
     before = _resident()
 
-    def say(event: str, data: dict[str, Any]) -> None:
+    def on_event(event: str, data: dict[str, Any]) -> None:
         if event == "expectation":  # the M-step, which follows, keeps all draws in memory
             Path(out).write_text(json.dumps({"observations": n, "mib": _peak() - before, "seconds": data["e_seconds"]}))
             os._exit(0)
 
-    diffem.fit(LazyObservations(Mapped(path, n)), recipe, f"{folder}/run", start=prior, progress=False, say=say)
+    diffem.fit(
+        LazyObservations(Mapped(path, n)), recipe, f"{folder}/run", start=prior, progress=False, on_event=on_event
+    )
 
 
 def _status(name: str) -> float:

@@ -15,8 +15,8 @@ from .core.errors import InputError
 from .core.interruption import Interruption, Preempted
 from .core.modes import in_own_modes
 from .core.processes import ALONE, Processes
+from .em.context import EventListener
 from .em.given import require_features, require_learnable, require_linear, require_signal, suspicions
-from .em.loop import Say
 from .em.run import Run, run_recipe
 from .em.table import LapTable, warn
 from .observations import Observations, Problem
@@ -43,7 +43,7 @@ def fit(
     progress: bool | None = None,
     report: bool = True,
     loggers: Sequence[str] = (),
-    say: Say | None = None,
+    on_event: EventListener | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
     minutes: float | None = None,
@@ -72,7 +72,7 @@ def fit(
         progress: None prints a row per lap, and progress bars on a terminal. True: bars always. False: only warnings.
         report: Whether to write `report.html` into the run folder at the end.
         loggers: `"tensorboard"`, `"wandb"`: log metrics, losses and pictures of every lap.
-        say: Called with the name and the data of every event.
+        on_event: Called with the name and the data of every event.
         processes: This process among several (`diffem.core.processes.join()`), all of which see the same folder.
         interruption: Stops the run where it can resume, by raising `Preempted`; the caller handles signals.
         minutes: Stops the run after this time, counted from this call, by raising `Preempted`; the same call resumes.
@@ -101,7 +101,7 @@ def fit(
                 start=start,
                 device=device,
                 progress=progress,
-                say=_broadcast(table, say, log),
+                on_event=_send_to_all(table, on_event, log),
                 processes=processes,
                 interruption=stopping,
             )
@@ -190,12 +190,12 @@ def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
         log.close()
 
 
-def _broadcast(table: LapTable | None, say: Say | None, log: Callable[[], None]) -> Say:
+def _send_to_all(table: LapTable | None, on_event: EventListener | None, log: Callable[[], None]) -> EventListener:
     """Return a function that sends events to the caller, the table and the loggers, and issues a lap's warnings."""
 
     def send(event: str, data: dict[str, Any]) -> None:
-        if say is not None:
-            say(event, data)
+        if on_event is not None:
+            on_event(event, data)
         if table is not None:
             table(event, data)
         if event == "lap":

@@ -86,9 +86,9 @@ def test_without_progress_only_warnings_are_printed(tmp_path, capfd):
 
 
 def test_events_reach_a_callback_without_a_table(tmp_path):
-    """Events go to `say` as before, with or without a table."""
+    """Events go to `on_event` as before, with or without a table."""
     events = []
-    diffem.fit(observations(), FEW, tmp_path / "run", progress=False, say=lambda event, data: events.append(event))
+    diffem.fit(observations(), FEW, tmp_path / "run", progress=False, on_event=lambda event, data: events.append(event))
     assert [e for e in events if e in ("start", "starting", "started", "lap")] == [
         "start",
         "starting",

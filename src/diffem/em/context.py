@@ -27,7 +27,7 @@ from .screening import largest_plausible
 from .unknowns import unknowns_of
 from .watch import split
 
-Say = Callable[[str, dict[str, Any]], None]  # receives the name and the data of an event
+EventListener = Callable[[str, dict[str, Any]], None]  # called with the name and the data of each event
 
 SHOWN = 256  # observations for the pictures and simulations of a run without held-out observations
 
@@ -69,7 +69,7 @@ class RunContext:
         obs: All observations, in float32.
         device: The device of this process.
         progress: Whether to show progress bars; see `diffem.fit`.
-        say: Receives events; only the first process sends them.
+        on_event: Receives events; only the first process sends them.
         processes: This process among the others of the run.
         interruption: A request to stop.
 
@@ -84,17 +84,19 @@ class RunContext:
         obs: Observations,
         device: torch.device,
         progress: bool | None,
-        say: Say | None,
+        on_event: EventListener | None,
         processes: Processes,
         interruption: Interruption | None,
     ) -> None:
         self.run, self.recipe, self.device, self.processes = run, recipe, device, processes
         self.interruption = interruption or Interruption()
-        self.say: Say = say if say is not None and processes.is_first else (lambda event, data: None)
+        self.on_event: EventListener = (
+            on_event if on_event is not None and processes.is_first else (lambda event, data: None)
+        )
         self.progress = progress if processes.is_first else False
         self.obs = SplitObservations.of(obs, recipe.watch.held_out, device)
         self.unknowns = unknowns_of(obs, self.obs.index, recipe)
-        self.batches = MicroBatches(recipe, len(self.obs.train), device, self.say)
+        self.batches = MicroBatches(recipe, len(self.obs.train), device, self.on_event)
         self.laps_before = 0
 
     def use_estimates(self, prior: Prior) -> None:

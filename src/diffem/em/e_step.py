@@ -46,7 +46,7 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
     processes.meet()  # all shards are written
     metrics["e_batch"] = context.batches.last_batch
     metrics |= {**summary(list(store.reports())), "bound": context.bound}
-    context.say("expectation", {"lap": lap, **metrics})
+    context.on_event("expectation", {"lap": lap, **metrics})
     return store
 
 

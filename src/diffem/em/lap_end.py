@@ -43,7 +43,7 @@ def conclude(
     context.run.finish_lap(lap, metrics)
     context.run.file(lap, "elapsed.json").unlink(missing_ok=True)
     _remove_draws(context)
-    context.say("lap", metrics)
+    context.on_event("lap", metrics)
 
 
 def _evaluate(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any], unseen: Tensor | None) -> None:

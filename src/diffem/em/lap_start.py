@@ -49,7 +49,7 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
     """
     began, recipe = time.monotonic(), context.recipe
     given = start is not None or recipe.start != "gaussian"
-    context.say("starting", {"start": "given" if given else "gaussian"})
+    context.on_event("starting", {"start": "given" if given else "gaussian"})
     if given:
         prior, cost = given_start(recipe.start if start is None else start)
         context.laps_before = cost.laps
@@ -64,6 +64,6 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
         metrics |= reached
     save_prior(prior, context.run.prior_file(0), context.run.origin("prior", 0), lap=context.laps_before)
     metrics["start_seconds"] = time.monotonic() - began
-    context.say("started", metrics)
+    context.on_event("started", metrics)
     # read back as a resumed run reads it: rounding depends on the layout of tensors in memory
     return context.saved_prior(0, context.device)

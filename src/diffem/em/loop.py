@@ -22,7 +22,7 @@ import torch
 
 from ..core.interruption import Preempted
 from ..priors import Prior
-from .context import RunContext, Say
+from .context import RunContext
 from .e_step import expect, unseen_draws
 from .lap_end import conclude, restore_all_pictures
 from .lap_start import make_start, start_file
@@ -30,8 +30,6 @@ from .m_step import maximise
 from .totals import read_elapsed, write_elapsed
 from .unfinished import earlier_piece
 from .validation import notes
-
-__all__ = ["Loop", "Say"]
 
 
 class Loop:
@@ -78,7 +76,7 @@ class Loop:
 
     def _announce(self, done: int) -> None:
         context = self.context
-        context.say(
+        context.on_event(
             "start",
             {
                 "laps": context.recipe.laps,

@@ -45,7 +45,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
         training.checkpoint_file.unlink(missing_ok=True)
         _optimizer_file(context, lap - 1).unlink(missing_ok=True)
     metrics |= results
-    context.say("maximization", {"lap": lap, **results})
+    context.on_event("maximization", {"lap": lap, **results})
     return training.prior
 
 

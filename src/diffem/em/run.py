@@ -23,7 +23,7 @@ from ..runs.changes import placed
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
-from .context import RunContext, Say
+from .context import EventListener, RunContext
 from .exports import is_export, kept_recipe, read_card
 from .exports import load as load_export
 from .lap_start import require_start
@@ -128,7 +128,7 @@ def run_recipe(
     start: Prior | None = None,
     device: torch.device | str | None = None,
     progress: bool | None = None,
-    say: Say | None = None,
+    on_event: EventListener | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
 ) -> Run:
@@ -147,7 +147,7 @@ def run_recipe(
         # the observations as they were given identify the run; the first process locks the folder
         processes.first(partial(run.open, recipe, obs, fingerprint))
         try:
-            context = RunContext(run, recipe, used, device, progress, say, processes, interruption)
+            context = RunContext(run, recipe, used, device, progress, on_event, processes, interruption)
             Loop(context, [note] if note else []).run_all(start)
         finally:
             run.unlock()

@@ -121,7 +121,7 @@ def mri(
         lap=lap,
         nifti=nifti,
         device=device(),
-        say=typer.echo,
+        print_line=typer.echo,
     )
     typer.echo(folder)
 

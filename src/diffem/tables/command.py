@@ -23,7 +23,7 @@ def impute(
     imputer: DiffusionImputer,
     imputations: int = 0,
     skip: Sequence[str] = (),
-    say: Callable[[str], object] = print,
+    print_line: Callable[[str], object] = print,
 ) -> None:
     """Complete the table in a file.
 
@@ -34,7 +34,7 @@ def impute(
         imputer: The imputer; it is fitted here, without a few observed values that the report predicts.
         imputations: The number of additional tables that are completed with random draws: NAME-1.csv, NAME-2.csv, …
         skip: Columns that are copied without being used or imputed.
-        say: Prints a line.
+        print_line: Prints a line.
 
     Raises:
         InputError: If a file cannot be read or written, would replace the table itself, or a column to skip does not
@@ -59,11 +59,13 @@ def impute(
 
     def write(completed: pd.DataFrame, path: Path) -> None:
         write_table(pd.concat([completed, copied], axis=1)[whole.columns], path)
-        say(str(path))
+        print_line(str(path))
 
     seed = imputer.random_state if isinstance(imputer.random_state, int) else 0
     hidden = hide(frame, seed)
-    say(f"{table}: {len(frame)} rows, {len(frame.columns)} columns, {frame.isna().to_numpy().mean():.1%} missing")
+    print_line(
+        f"{table}: {len(frame)} rows, {len(frame.columns)} columns, {frame.isna().to_numpy().mean():.1%} missing"
+    )
     imputer.fit(frame.mask(hidden))
     write(imputer.transform(frame), out)
     for completed, path in zip(imputer.sample_posterior(frame, imputations) if drawn else [], drawn, strict=True):
@@ -73,5 +75,5 @@ def impute(
     calibrated = imputer.model_.held_out is not None
     write_text(report, write_page(table.name, frame, example, imputer.encoding_.columns, found, calibrated))
     for text in warnings_of(found):
-        say(f"warning: {text}")
-    say(str(report))
+        print_line(f"warning: {text}")
+    print_line(str(report))

@@ -119,7 +119,7 @@ class Learner:
                 device=self.device,
                 progress=False,
                 report=out is not None,
-                say=_print_lap if self.progress else None,
+                on_event=_print_lap if self.progress else None,
             )
             last, where = int(run.laps[-1]["lap"]), self.device or ("cuda" if torch.cuda.is_available() else "cpu")
             return [run.load(lap, device=where) for lap in sorted({round(share * last) for share in shares})]
