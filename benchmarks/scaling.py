@@ -78,9 +78,9 @@ def one_of_several(rank: int, count: int, port: int, out: str) -> None:
     for module in [m for m in list(sys.modules.values()) if getattr(m, "write_bytes", None) is write]:
         module.write_bytes = timed(seconds, "writing", write)  # type: ignore[attr-defined]
     obs, us = images(), processes.join()
-    for method, name in (("_wait", "waiting"), ("add_", "summing")):
+    for method, name in (("_wait", "waiting"), ("all_reduce_", "summing")):
         setattr(us, method, timed(seconds, name, getattr(us, method)))
-    us.meet()
+    us.barrier()
     seconds.clear()
     began = time.monotonic()
     diffem.fit(obs, RECIPE, f"{out}/run", processes=us, progress=False)

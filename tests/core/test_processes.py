@@ -168,7 +168,7 @@ def test_alone(monkeypatch):
     assert join() is ALONE
     assert Processes().any(True)
     assert not Processes().any(False)
-    assert Processes().share([1, 2]) == [1, 2]
+    assert Processes().broadcast([1, 2]) == [1, 2]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match=r"RANK, MASTER_ADDR and MASTER_PORT.*accelerate launch"):

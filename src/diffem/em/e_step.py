@@ -35,7 +35,7 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
     shards, fresh = len(store), options.fresh_at(lap)
     total = fresh_count(len(context.obs.train), fresh) * options.draws // processes.count
     with Progress(f"lap {lap} E", total, "draws", context.progress) as bar:
-        for k in processes.share_out(shards):
+        for k in processes.claim_indices(shards):
             rows = slice(*store.range(k))
             if store.has(k):
                 bar.total -= fresh_count(rows.stop - rows.start, fresh) * options.draws
@@ -43,7 +43,7 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
             shard = draw(context, lap, prior, k, rows, bar)
             store.write(k, shard.x, shard.report)
     metrics["e_seconds"] = time.monotonic() - began
-    processes.meet()  # all shards are written
+    processes.barrier()  # all shards are written
     metrics["e_batch"] = context.batches.last_batch
     metrics |= {**summary(list(store.reports())), "bound": context.bound}
     context.on_event("expectation", {"lap": lap, **metrics})

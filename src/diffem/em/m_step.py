@@ -30,7 +30,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
         metrics: The metrics of the lap, which are added to.
     """
     file, origin = context.run.prior_file(lap), context.run.origin("prior", lap)
-    if context.processes.share(file.is_file()):  # the run was interrupted between training and evaluation
+    if context.processes.broadcast(file.is_file()):  # the run was interrupted between training and evaluation
         prior, description = load_with_description(file, origin)
         metrics |= description["training"]
         assert isinstance(prior, DiffusionPrior)

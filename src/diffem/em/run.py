@@ -145,7 +145,7 @@ def run_recipe(
         require_start(run, recipe, used, start)
         fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
         # the observations as they were given identify the run; the first process locks the folder
-        processes.first(partial(run.open, recipe, obs, fingerprint))
+        processes.run_on_first(partial(run.open, recipe, obs, fingerprint))
         try:
             context = RunContext(run, recipe, used, device, progress, on_event, processes, interruption)
             Loop(context, [note] if note else []).run_all(start)

@@ -174,7 +174,7 @@ class Trainer:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         head = torch.stack([loss, torch.full_like(loss, float(self.interruption.should_stop))])
         message = torch.cat([head, *(g.flatten() for g in gradients)])
-        self.processes.add_(message)
+        self.processes.all_reduce_(message)
         head, *sums = message.split([2, *(g.numel() for g in gradients)])
         for gradient, summed in zip(gradients, sums, strict=True):
             gradient.copy_(summed.reshape(gradient.shape))
