@@ -36,7 +36,7 @@ from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import parse_change
 from diffem.runs.rundir import RunDir
 
-from .curve import REG, Against, along_truth, even_truth, exact_draws, without_floor, worst_rise
+from .curve import REG, DivergenceFrom, along_truth, even_truth, exact_draws, without_floor, worst_rise
 from .record import RESULTS, ROOT, record
 
 FLOORS = 3  # pairs of sets of the truth whose divergence is measured
@@ -56,7 +56,7 @@ class Divergences:
     """The three divergences of all draws `(n, d)` of a lap."""
 
     def __init__(self, random: Tensor, even: Tensor) -> None:
-        self.random, self.even = Against(random), Against(even)
+        self.random, self.even = DivergenceFrom(random), DivergenceFrom(even)
 
     def __call__(self, draws: Tensor) -> dict[str, float]:
         draws = draws.to(self.random.target)

@@ -105,7 +105,7 @@ def outside_compute(count: int, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class Mapped:
+class StoredVectors:
     """Masked vectors in a file, whose rows are read on demand."""
 
     x_shape = (64,)
@@ -144,7 +144,12 @@ def memory_of(n: int, folder: str, out: str) -> None:
             os._exit(0)
 
     diffem.fit(
-        LazyObservations(Mapped(path, n)), recipe, f"{folder}/run", start=prior, progress=False, on_event=on_event
+        LazyObservations(StoredVectors(path, n)),
+        recipe,
+        f"{folder}/run",
+        start=prior,
+        progress=False,
+        on_event=on_event,
     )
 
 

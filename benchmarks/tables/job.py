@@ -12,7 +12,7 @@ import numpy as np
 from ..record import commit, machine
 from .data import Table, load
 from .masks import missing
-from .measures import Imputed, measure
+from .measures import Imputation, measure
 from .methods import OneHot, complete
 
 SHARE = 0.3  # missing
@@ -62,7 +62,7 @@ def standardise(table: Table, shown: np.ndarray) -> np.ndarray:
 
 
 def _downstream(
-    table: Table, truth: np.ndarray, gone: np.ndarray, seen: np.ndarray, unseen: np.ndarray, completed: list[Imputed]
+    table: Table, truth: np.ndarray, gone: np.ndarray, seen: np.ndarray, unseen: np.ndarray, completed: list[Imputation]
 ) -> float:
     """The accuracy of a classifier that is trained on completed rows, for completed rows it never saw."""
     from sklearn.ensemble import RandomForestClassifier

@@ -22,7 +22,7 @@ from .em.table import LapTable, warn
 from .observations import Observations, Problem
 from .operators import Operator
 from .priors import Prior
-from .report.loggers import Logging, require_loggers
+from .report.loggers import RunLoggers, require_loggers
 from .report.page import write_report
 from .runs.python_source import python_problem, recipe_folder
 from .runs.recipe import Recipe, load_recipe
@@ -183,7 +183,7 @@ def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
     if not names:
         yield lambda: None
         return
-    log = Logging(folder, names)
+    log = RunLoggers(folder, names)
     try:
         yield log.write
     finally:

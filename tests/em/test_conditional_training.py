@@ -192,7 +192,7 @@ def test_operators_are_those_of_the_selected_observations() -> None:
 
 @pytest.mark.parametrize("event", [(6, 7), (2, 8, 8), (3, 5, 6)])
 def test_the_description_reaches_unets_of_any_size(event: tuple[int, ...]) -> None:
-    """Images with and without channels, framed and not: the description reaches the first convolution."""
+    """Images with and without channels, padded and not: the description reaches the first convolution."""
     mask = torch.rand(5, *event, generator=torch.Generator().manual_seed(0)) < 0.5
     obs = Observations(
         torch.randn(5, *event, generator=torch.Generator().manual_seed(1)), operators.Mask(mask), sigma=0.1

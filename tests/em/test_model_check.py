@@ -12,7 +12,7 @@ from diffem.em import model_check
 from diffem.em.model_check import check_model
 from diffem.em.model_check.masks import mask_evidence
 from diffem.em.model_check.noise import Gain, NoiseEvidence, log_evidence
-from diffem.em.model_check.pairing import Unseen, pairing_evidence
+from diffem.em.model_check.pairing import UnseenObservations, pairing_evidence
 from diffem.metrics import Estimate
 from diffem.priors import marginal
 from diffem.priors.marginal import choose, measured_values, observation_laws
@@ -204,7 +204,7 @@ def test_a_note_names_checks_that_were_not_made():
 def test_a_shared_operator_needs_no_check_of_the_order():
     prior = priors.GaussianPrior(torch.zeros(3), torch.eye(3))
     obs = Observations(torch.zeros(8, 2), operators.Dense(torch.ones(2, 3)), sigma=0.1)
-    assert pairing_evidence([Unseen(prior, obs, prior)]) is None
+    assert pairing_evidence([UnseenObservations(prior, obs, prior)]) is None
 
 
 def test_observations_that_measure_nothing_do_not_count():

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..report.words import observation_in_words
 from . import drawing, limits, observing, panels, status
-from .observing import Observed
+from .observing import ObservedSample
 from .upload import Upload, image_shape
 from .viewer import Viewer
 
@@ -49,7 +49,7 @@ class Actions:
         caption = f"{len(x)} samples of the prior of lap {int(lap)}, seed {int(seed)}"
         return panels.samples(x, self.viewer.range, caption)
 
-    def _draw(self, observed: Observed, lap: Any, draws: Any, steps: Any, seed: Any, caption: str) -> str:
+    def _draw(self, observed: ObservedSample, lap: Any, draws: Any, steps: Any, seed: Any, caption: str) -> str:
         result = drawing.condition(self.viewer, lap, observed, draws, steps, seed)
         return panels.posterior(result, self.viewer.range, f"{caption}; prior of lap {int(lap)}")
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..report import pictures
 from ..report.measures import columns, lap_curves
-from .drawing import Conditioned
+from .drawing import PosteriorDraws
 from .status import Progress
 
 SIDE = 168  # smaller pictures are enlarged to at least this many pixels
@@ -109,7 +109,7 @@ def vectors(draws: np.ndarray) -> str:
     return figure(pictures.data_url(pictures.intervals(draws)), "the draws, entry by entry", "wide")
 
 
-def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
+def posterior(c: PosteriorDraws, levels: tuple[float, float], caption: str) -> str:
     """The observation, mean, standard deviation and residual of the draws, the truth if it is known, and the draws."""
     draws = c.draws.numpy()
     lead = "".join(note(text) for text in [caption, *c.notes])
@@ -147,7 +147,7 @@ def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
     return f'{lead}{facts}{first}<h4>Draws</h4><div class="tiles draws">{tiles}</div>'
 
 
-def _facts(c: Conditioned) -> str:
+def _facts(c: PosteriorDraws) -> str:
     chi2 = float(c.chi2.median())
     cells = [
         (

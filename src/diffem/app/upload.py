@@ -131,7 +131,7 @@ def _array(data: bytes, event_shape: tuple[int, ...]) -> Tensor:
     return x
 
 
-class Incoming:
+class UploadReader:
     """Reads and deletes uploaded files.
 
     Gradio stores an upload in its folder, and every later request of the page contains its path. The file is read at

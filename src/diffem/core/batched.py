@@ -76,7 +76,7 @@ def take(values: Tensor, index: slice | Tensor) -> Tensor:
     return part
 
 
-class Batched:
+class BatchedValue:
     """Base of the values. A subclass stores every tensor through `_store` and reads it back through `_read`."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Batched:
     def _raw(cls, **tensors: tuple[Tensor, int | None]) -> Self:
         """Build from `(tensor, shared_ndim)` pairs without validation, which would read values back from the device."""
         new = cls.__new__(cls)
-        Batched.__init__(new)
+        BatchedValue.__init__(new)
         for name, (tensor, shared_ndim) in tensors.items():
             new._store(name, tensor, shared_ndim)
         return new

@@ -35,7 +35,7 @@ class Preempted(Exception):  # noqa: N818 (nothing went wrong)
     reason = "as requested"  # completes "stopped …" in messages
 
 
-class Lost(Exception):  # noqa: N818 (the error is another process's)
+class ProcessLost(Exception):  # noqa: N818 (the error is another process's)
     """Another process of the run failed or was killed. The same command resumes the run."""
 
 

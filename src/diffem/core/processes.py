@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .interruption import EXIT_LOST, EXIT_PREEMPTED, Lost, Preempted, poll
+from .interruption import EXIT_LOST, EXIT_PREEMPTED, Preempted, ProcessLost, poll
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ class Processes:
     count: int = 1
     local_rank: int = 0
     store: Store | None = None
-    ended: Preempted | Lost | None = None  # end announced by another process
+    ended: Preempted | ProcessLost | None = None  # end announced by another process
     _calls: int = field(default=0, repr=False)
     _leaving: threading.Event = field(default_factory=threading.Event, repr=False)
     _early: bool = field(default=False, repr=False)  # whether this process ends before its work is done
@@ -128,7 +128,7 @@ class Processes:
                 torch.distributed.all_reduce(tensor)
 
     def check(self) -> None:
-        """Raise `Lost` or `Preempted` if another process announced that it ends early."""
+        """Raise `ProcessLost` or `Preempted` if another process announced that it ends early."""
         if self.ended is not None:
             raise self.ended
 
@@ -144,7 +144,7 @@ class Processes:
     def announce(self, error: BaseException) -> None:
         """Announce the end once; not if another process has announced its own."""
         self._early = True
-        if self.store is None or isinstance(error, Lost):
+        if self.store is None or isinstance(error, ProcessLost):
             return
         stopped = isinstance(error, Preempted | KeyboardInterrupt)
         lines = str(error).splitlines() or [""]
@@ -199,11 +199,11 @@ class Processes:
         if end["stopped"]:
             self.ended = Preempted(end["message"] or f"{who} was interrupted")
         else:
-            self.ended = Lost(f"{who} failed ({error})")
+            self.ended = ProcessLost(f"{who} failed ({error})")
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
-        """Raise `Lost` for a broken connection, which torch.distributed reports as a RuntimeError."""
+        """Raise `ProcessLost` for a broken connection, which torch.distributed reports as a RuntimeError."""
         try:
             yield
         except RuntimeError as error:
@@ -211,7 +211,7 @@ class Processes:
                 assert self.store is not None
                 self._read_end(self.store)
             cause = str(error).splitlines()[0][:100]
-            raise self.ended or Lost(f"the connection to another process is broken ({cause})") from None
+            raise self.ended or ProcessLost(f"the connection to another process is broken ({cause})") from None
 
 
 ALONE = Processes()
@@ -239,7 +239,7 @@ def join() -> Processes:
         threading.Thread(target=_listen, args=(processes, _prefixed(connect(False))), daemon=True).start()
     except RuntimeError as error:
         cause = str(error).splitlines()[0][:200]
-        raise Lost(f"not all {count} processes of the run connected to {host}:{port} ({cause})") from None
+        raise ProcessLost(f"not all {count} processes of the run connected to {host}:{port} ({cause})") from None
     try:
         with processes.announcing():
             if torch.cuda.is_available():

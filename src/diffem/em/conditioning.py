@@ -26,7 +26,7 @@ from ..observations.information import information_of
 from ..observations.krylov import Krylov
 from ..observations.lazy import LazyObservations
 from ..operators import Channel
-from ..operators.spectrum import Diagonalised, Information
+from ..operators.spectrum import DiagonalInformation, Information
 from ..priors.family import Family
 
 
@@ -42,8 +42,8 @@ class Instruments:
         self._obs, self._scale, self._device = obs, scale, device
         first = self._information(obs[:1])
         self.family = Family.of(type(obs[:1].A).__name__, self._parts(), obs.x_shape)
-        self.resident = not isinstance(first, Krylov) and self._may_stay(cast(Diagonalised, first))
-        self._kept = self._gather(cast(Diagonalised, first)) if self.resident else None
+        self.resident = not isinstance(first, Krylov) and self._may_stay(cast(DiagonalInformation, first))
+        self._kept = self._gather(cast(DiagonalInformation, first)) if self.resident else None
 
     def __len__(self) -> int:
         return len(self._obs)
@@ -56,7 +56,7 @@ class Instruments:
             information = self._information(self._obs[rows.cpu()].to(self._device))
             if isinstance(information, Krylov):
                 return information.only(known)
-            G = self._compact(cast(Diagonalised, information))
+            G = self._compact(cast(DiagonalInformation, information))
             tensors = G.tensors()
         else:
             G = self._kept
@@ -74,18 +74,18 @@ class Instruments:
     def _information(self, obs: Observations) -> Information:
         return information_of(obs).scaled(self._scale)
 
-    def _may_stay(self, first: Diagonalised) -> bool:
+    def _may_stay(self, first: DiagonalInformation) -> bool:
         size = len(self._obs) * sum(t.numel() * t.element_size() for t in self._compact(first).tensors().values())
         return memory.may_stay(size, self._device)
 
-    def _compact(self, information: Diagonalised) -> Diagonalised:
+    def _compact(self, information: DiagonalInformation) -> DiagonalInformation:
         """Keep one channel if all channels of a pixel are measured together."""
         if self.family.description != "pixels":
             return information
         return information.with_tensors({"gains": information.gains[:, :1]})
 
-    def _gather(self, first: Diagonalised) -> Diagonalised:
-        all_parts = (self._compact(cast(Diagonalised, part)) for part in self._parts())
+    def _gather(self, first: DiagonalInformation) -> DiagonalInformation:
+        all_parts = (self._compact(cast(DiagonalInformation, part)) for part in self._parts())
         parts = [{name: t.to(self._device) for name, t in part.tensors().items()} for part in all_parts]
         shared = all(len(t) == 1 for t in parts[0].values()) and len(self._obs) > 1
         tensors = parts[0] if shared else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

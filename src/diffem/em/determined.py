@@ -8,7 +8,7 @@ noisy values. Identically,
 
 which is how rᵀDr is computed, depending on the operator:
 
-- `Rows`: AAᵀ and Σ_y are diagonal (masks, windows, complex k-space, block means). A weight for every value of Ar.
+- `RowWeights`: AAᵀ and Σ_y are diagonal (masks, windows, complex k-space, block means). A weight for every value of Ar.
 - `Spectral`: G is diagonal in Fourier space (circular blurs, k-space of real images). A weight for every frequency of
   r.
 - `Explicit`: the matrices s (Σ_y + s²AAᵀ)^-½ A, if those of all observations fit in memory (small operators).
@@ -57,7 +57,7 @@ AVERAGED = 1024  # number of observations in the mean D̄
 PART_NUMBERS = 1 << 22  # entries of the matrices that are computed at a time
 
 
-class Determined(Protocol):
+class DeterminedPart(Protocol):
     """rᵀDr and rᵀWr, summed over samples."""
 
     @property
@@ -80,7 +80,7 @@ def determined(
     count: int,
     event_shape: tuple[int, ...],
     scale: float,
-) -> Determined:
+) -> DeterminedPart:
     """D of `count` observations with operators A and noise Σ_y, in the cheapest form that they allow.
 
     scale: s, the standard deviation that the prior gives an entry of x.
@@ -88,7 +88,7 @@ def determined(
     source = _Source(A, noise, event_shape, scale)
     first = source.observations(torch.arange(1))
     if first.cov.is_diagonal and first.A.gram_diagonal(first.y) is not None:
-        return Rows(source)
+        return RowWeights(source)
     spectrum = first.information()
     if spectrum is not None and (isinstance(first.cov, Isotropic) or isinstance(spectrum.basis, Entries)):
         return Spectral.of(source, count)
@@ -119,7 +119,7 @@ class _Source:
         return Observations(A(x), A, cov=noise)
 
 
-class Rows:
+class RowWeights:
     """AAᵀ and Σ_y are diagonal: rᵀDr = Σ_j s²/(σ_j² + s²‖a_j‖²) (Ar)_j² over the rows a_j of A."""
 
     def __init__(self, source: _Source) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.cuda_graphs import capture
-from ..core.interruption import Lost, Preempted
+from ..core.interruption import Preempted, ProcessLost
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..files.memory import is_out_of_memory
@@ -116,7 +116,7 @@ class BlockTraining:
             self._restore()
             self._runner = None
             return None
-        except (Preempted, Lost, KeyboardInterrupt):
+        except (Preempted, ProcessLost, KeyboardInterrupt):
             self._restore()
             if self.checkpoint is not None and self.done:
                 self.checkpoint(self.done, self.trainer.state(), self.record)

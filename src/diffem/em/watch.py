@@ -33,7 +33,7 @@ PICTURED = 8  # observations in the pictures of the report
 
 
 @dataclass
-class Watched:
+class HeldOutEvaluation:
     """The results of the held-out evaluation: metrics, and what the report shows."""
 
     metrics: dict[str, Any]
@@ -52,7 +52,7 @@ def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def watch(
     prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, batch: int | None = None
-) -> Watched:
+) -> HeldOutEvaluation:
     """Evaluate a prior and make the samples and draws that the report shows.
 
     Args:
@@ -74,7 +74,9 @@ def watch(
         some = compared[: min(len(samples), len(compared))]
         metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
         metrics |= observation_scale(samples[: len(some)], some, seed)
-    return Watched(metrics, samples, posterior_draws(prior, shown[: min(PICTURED, len(shown))], recipe, batch))
+    return HeldOutEvaluation(
+        metrics, samples, posterior_draws(prior, shown[: min(PICTURED, len(shown))], recipe, batch)
+    )
 
 
 def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, float]:

@@ -21,14 +21,14 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..core.batched import Batched
+from ..core.batched import BatchedValue
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import per_sample
 from .inner import accumulate_dtype, dot
 
 
-class Covariance(Batched):
+class Covariance(BatchedValue):
     """Base of the covariances.
 
     Attributes:

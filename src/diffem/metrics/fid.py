@@ -209,7 +209,7 @@ def kernel_distance(
         subsets = 1  # there is only one subset
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torchmetrics warns that it keeps the features, which is intended
-        metric = KernelInceptionDistance(_Given(features.shape[1]), subsets=subsets, subset_size=size)
+        metric = KernelInceptionDistance(_PassThrough(features.shape[1]), subsets=subsets, subset_size=size)
     metric = metric.to(features.device)
     metric.update(reference.kept.to(features.device).double(), real=True)
     metric.update(features.double(), real=False)
@@ -242,7 +242,7 @@ def _score(logits: Tensor, seed: int) -> tuple[float, float]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # see above
-        metric = InceptionScore(_Given(logits.shape[1]), splits=min(10, len(logits)))
+        metric = InceptionScore(_PassThrough(logits.shape[1]), splits=min(10, len(logits)))
     metric = metric.to(logits.device)
     metric.update(logits.double())
     with _addressed(seed, "inception score splits"):
@@ -264,7 +264,7 @@ def _require_torchmetrics() -> None:
         raise InputError("image metrics need the package torchmetrics: pip install 'diffem[metrics]'")
 
 
-class _Given(nn.Module):
+class _PassThrough(nn.Module):
     """The identity, which passes computed features to torchmetrics."""
 
     def __init__(self, num_features: int) -> None:

@@ -144,13 +144,13 @@ def _unpacked(file: BinaryIO, path: str) -> Any:
     if start.startswith(b"\xfd7zXZ"):
         raise InputError(f"data.path: {path!r} is compressed with xz; unpack it, or use .tar or .tar.gz")
     if start.startswith(b"\x1f\x8b"):
-        return _Bounded(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
+        return _LimitedFile(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
     if start.startswith(b"BZh"):
-        return _Bounded(bz2.BZ2File(file), ROOM + UNPACKED * size, path)
+        return _LimitedFile(bz2.BZ2File(file), ROOM + UNPACKED * size, path)
     return file
 
 
-class _Bounded:
+class _LimitedFile:
     """A readable file of at most `most` bytes."""
 
     def __init__(self, file: Any, most: int, path: str) -> None:

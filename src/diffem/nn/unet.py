@@ -24,7 +24,7 @@ class ChannelNorm(nn.Module):
         return functional.layer_norm(exact.movedim(1, -1), x.shape[1:2]).to(x.dtype).movedim(-1, 1)
 
 
-class Modulated(nn.Module):
+class ModulatedBlock(nn.Module):
     """(x + c·f(LN((1 + a)·x + b)))/√(1 + c²); a, b, c `(n, channels)` are an MLP of the embedding `(n, embedding)`."""
 
     def __init__(self, channels: int, embedding: int, function: nn.Module) -> None:
@@ -74,9 +74,9 @@ class Level(nn.Module):
         super().__init__()
         parts: list[nn.Module] = []
         for _ in range(blocks):
-            parts.append(Modulated(channels, embedding, Convolutions(channels, dropout)))
+            parts.append(ModulatedBlock(channels, embedding, Convolutions(channels, dropout)))
             if heads:
-                parts.append(Modulated(channels, embedding, Attention(channels, heads)))
+                parts.append(ModulatedBlock(channels, embedding, Attention(channels, heads)))
         self.parts = nn.ModuleList(parts)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from ..core.arrays import from_array
-from ..core.batched import Batched
+from ..core.batched import BatchedValue
 from ..core.errors import InputError
 from ..core.modes import in_own_modes
 from ..core.shapes import require_batch
 from .spectrum import Spectrum
 
 
-class Operator(Batched):
+class Operator(BatchedValue):
     """Base of the operators: an immutable linear map from samples `(n, *event)` to measurements `(n, *measurement)`.
 
     `A(x)` applies it, `A.adjoint(y)` its transpose, `A[i:j]` selects the parameters of some observations, `A.to(...)`

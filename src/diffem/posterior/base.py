@@ -27,13 +27,13 @@ from ..observations.scale import last_level
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from .evaluation import Evaluation, Statistics
-from .target import Rows, WeightedRows
+from .target import BatchTarget, GuidedBatchTarget
 
 ADDRESSES = 1 << 32  # of observations in a stream of random numbers
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
-class Linearised:
+class LinearisedDenoiser:
     """The prior's denoiser linearised at x_t: one forward pass, then any number of VJPs, which are counted."""
 
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
@@ -240,12 +240,12 @@ class Posterior:
             probes: Source of those signs.
         """
         if not sampler.needs_likelihood:
-            return Rows(self.evaluate, self.finish, counted).target()
+            return BatchTarget(self.evaluate, self.finish, counted).target()
         y, device = self.obs.y, self.obs.y.device
         u = probes.uniform(index.to(device), tuple(y.shape[1:]), draw=draws.to(device))
         # all particles of a draw share a probe, so the twist is a fixed function of x_t
         probe = torch.where(u < 0.5, -1, 1).to(self.prior.mean).repeat_interleave(sampler.particles, 0)
-        weighted = WeightedRows(
+        weighted = GuidedBatchTarget(
             self.evaluate, self.finish, counted, self.prior, self.obs, probe, self.likelihood_iterations
         )
         return weighted.target()

@@ -26,13 +26,13 @@ from ..observations import Observations
 from ..observations.features import Features, is_simulated
 from ..observations.information import information_of
 from ..observations.krylov import Krylov
-from ..operators.spectrum import Diagonalised, Information
+from ..operators.spectrum import DiagonalInformation, Information
 from ..priors.diffusion import DiffusionPrior
 from ..samplers import Sampler
 from .base import Posterior
 from .correction import Correction
 from .evaluation import Evaluation
-from .pivot import Pivot, Unmoved
+from .pivot import IdentityPivot, Pivot
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Conditional(Posterior):
 
     check: bool = True
     # made at the first use, for one batch
-    _pivot: Pivot | Correction | Unmoved | None = field(init=False, repr=False, default=None)
+    _pivot: Pivot | Correction | IdentityPivot | None = field(init=False, repr=False, default=None)
     _information: Information | None = field(init=False, repr=False, default=None)  # in units of the prior's scale
 
     def __post_init__(self) -> None:
@@ -81,16 +81,16 @@ class Conditional(Posterior):
         learn = "learn a prior from observations of this Channel with e_step.method: conditional"
         return learn if is_simulated(self.obs) else "use method 'mmps'"
 
-    def _prepared(self) -> tuple[Pivot | Correction | Unmoved, Information]:
+    def _prepared(self) -> tuple[Pivot | Correction | IdentityPivot, Information]:
         if self._pivot is None or self._information is None:
             information = self._known()
             self._information = information.scaled(self.prior.scale)
             if isinstance(self._information, Features):
-                self._pivot = Unmoved()
+                self._pivot = IdentityPivot()
             elif isinstance(self._information, Krylov):
                 self._pivot = Correction(self.obs, self._information, self.prior.scale)
             else:
-                self._pivot = Pivot(self.obs, cast(Diagonalised, information))
+                self._pivot = Pivot(self.obs, cast(DiagonalInformation, information))
         return self._pivot, self._information
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:

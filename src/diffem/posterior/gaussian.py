@@ -22,7 +22,7 @@ from ..observations import Observations
 from ..priors.base import Prior, require_count
 from ..priors.gaussian import GaussianPrior, require_no_options
 from ..samplers import DEFAULT_STEPS, Sampler
-from .base import Linearised, Posterior
+from .base import LinearisedDenoiser, Posterior
 from .evaluation import Evaluation, Statistics
 from .heuristic import SigmaX
 
@@ -33,7 +33,7 @@ class GaussianDenoiser(SigmaX):
 
     method: ClassVar[str] = "exact"
 
-    def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
+    def correction(self, prior: LinearisedDenoiser, pullback: Tensor, sigma: Tensor) -> Tensor:
         cov, variance = self.prior.covariance(), per_sample(sigma, pullback) ** 2
         assert cov is not None
         return variance * cov.matvec(cov.plus(sigma**2).solve(pullback))

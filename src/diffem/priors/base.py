@@ -26,7 +26,7 @@ from ..observations import Observations
 from ..observations.levels import has_unknowns
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
 from .levels import NoiseLevels, with_known_noise
-from .methods import METHODS, Conditioned
+from .methods import METHODS, ConditionedPrior
 from .parameters import OperatorParameters, with_known_operator
 
 logger = logging.getLogger("diffem")
@@ -154,7 +154,7 @@ class Prior(nn.Module):
             )
 
     @in_own_modes
-    def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
+    def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> ConditionedPrior:
         """Condition the prior on observations. The result is another denoiser, with one sample per observation.
 
         Args:

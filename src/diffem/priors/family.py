@@ -27,7 +27,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.shapes import per_sample
 from ..observations.features import Features
-from ..operators.spectrum import Diagonalised, Information, Spectrum, determined_share
+from ..operators.spectrum import DiagonalInformation, Information, Spectrum, determined_share
 
 DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction", "features")
 MATRIX = 16  # largest size of a sample for the description "matrix"
@@ -137,7 +137,7 @@ class Family:
             return torch.cat([maps, torch.ones_like(maps[:, :1])], 1) * per_sample(information.known.to(maps), maps)
         if self.description == "part":
             return information.combine((determined_share(level), x))
-        G = cast(Diagonalised, information)
+        G = cast(DiagonalInformation, information)
         share = determined_share(level)(G.gains)
         if self.description == "pixels":
             return torch.cat([share[:, :1].expand(len(x), 1, *x.shape[2:]), share * x], 1)

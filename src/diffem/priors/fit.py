@@ -33,11 +33,11 @@ from ..observations.lazy import as_lazy, counts_of
 from ..observations.scale import signal_scale
 from ..operators.coordinates import from_coordinates, to_coordinates
 from .fit_complete import fit_complete, is_complete
-from .fit_full import Full, Selected
+from .fit_full import FullModel, SelectionModel
 from .fit_low_rank import LowRankModel
-from .fit_sampled import Sampled
+from .fit_sampled import SampledModel
 from .gaussian import GaussianPrior
-from .rounds import FitHistory, FitState, HeldOut, Model, Rounds, run_rounds
+from .rounds import FitHistory, FitState, HeldOutScores, Model, Rounds, run_rounds
 
 MAX_DENSE = 4096
 MAX_EXTRAPOLATED = 1024  # above this size the eigenvectors of an extrapolation cost more than the rounds it saves
@@ -162,11 +162,11 @@ def _iterate(
         model = LowRankModel(batches, rank, seed, amplified=coordinates is not None)
     else:
         full = (
-            Selected(batches, int(counts.max()), amplified=coordinates is not None)
+            SelectionModel(batches, int(counts.max()), amplified=coordinates is not None)
             if selected
-            else Full(batches, len(obs))
+            else FullModel(batches, len(obs))
         )
-        model = Sampled(full, len(obs), seed) if moments == "sampled" else full
+        model = SampledModel(full, len(obs), seed) if moments == "sampled" else full
     if start is not None:
         if isinstance(model, LowRankModel) or start.event_shape != event_shape:
             raise InputError(
@@ -196,12 +196,12 @@ def _iterate(
     return _out_of(coordinates, model.result(), event_shape)
 
 
-def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOut | None:
+def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOutScores | None:
     """Make the stopping rule for held-out observations; None if the likelihood of the model is not computed."""
     if model.scorer() is None or (some := as_lazy(obs).informative()) is None:
         return None
     coordinates, total = diagonalised(some), int(some.counts().sum())
-    return HeldOut(Batches(some if coordinates is None else coordinates.obs, batch_size, device), total)
+    return HeldOutScores(Batches(some if coordinates is None else coordinates.obs, batch_size, device), total)
 
 
 def _into(coordinates: Coordinates | None, mean: Tensor, cov: Covariance) -> tuple[Tensor, Covariance]:

@@ -22,15 +22,15 @@ from ..core.randomness import Stream
 from ..linalg import Covariance, DenseCovariance, System, cg
 from ..observations import Observations
 from ..operators.gain import mean_gain
-from .fit_full import Full, Selected
+from .fit_full import FullModel, SelectionModel
 
 ITERATIONS, TOLERANCE = 16, 1e-2  # iterations of conjugate gradients
 
 
-class Sampled:
+class SampledModel:
     """The model `exact` with mean and covariance updated from posterior draws. Every round uses new random numbers."""
 
-    def __init__(self, exact: Full, n: int, seed: int) -> None:
+    def __init__(self, exact: FullModel, n: int, seed: int) -> None:
         size = len(exact.mean)
         self.exact, self.seed = exact, seed
         # draws per observation: enough to span all directions for any number of observations
@@ -105,9 +105,9 @@ class Sampled:
         self.rounds += 1
         self._reset()
 
-    def scorer(self) -> Full | None:
+    def scorer(self) -> FullModel | None:
         """The exact model with these parameters; None if its likelihood is too expensive."""
-        return self.exact.scorer() if isinstance(self.exact, Selected) else None
+        return self.exact.scorer() if isinstance(self.exact, SelectionModel) else None
 
     def result(self) -> tuple[Tensor, DenseCovariance]:
         return self.exact.result()

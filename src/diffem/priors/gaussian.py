@@ -18,7 +18,7 @@ from ..core.shapes import require_batch, require_like, require_same_dtype
 from ..files.memory import working_bytes
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
-from ..linalg.solvers import Unconverged
+from ..linalg.solvers import ConvergenceMonitor
 from ..observations import Observations
 from ..operators import Identity
 from ..operators.gain import mean_gain
@@ -177,9 +177,9 @@ class GaussianPrior(Prior):
         tolerance = required if scale is None else min(required, ACCURATE)
         system = System(signal, obs.noise, scale)
         solution = cg(system, system.scaled(residual), iterations=ITERATIONS, tolerance=tolerance)
-        unconverged = Unconverged("posterior of a Gaussian prior", max(required, ACCURATE))
-        unconverged.add(solution)
-        unconverged.warn()
+        monitor = ConvergenceMonitor("posterior of a Gaussian prior", max(required, ACCURATE))
+        monitor.add(solution)
+        monitor.warn()
         return solution.pullback
 
     def _equalising(self, obs: Observations) -> Tensor | None:

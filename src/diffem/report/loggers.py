@@ -131,7 +131,7 @@ def require_loggers(names: Iterable[str]) -> list[str]:
     return chosen
 
 
-class Logging:
+class RunLoggers:
     """Log the laps of a run.
 
     Args:

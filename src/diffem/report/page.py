@@ -122,7 +122,7 @@ def _spread(metrics: list[dict[str, Any]], most: int = 5) -> list[dict[str, Any]
 
 
 @dataclass
-class Shown:
+class PictureData:
     """The observations of the run's pictures.
 
     Attributes:
@@ -136,13 +136,15 @@ class Shown:
     truth: np.ndarray | None
 
 
-def _shown(obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None, prior: Prior) -> Shown | None:
+def _shown(
+    obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None, prior: Prior
+) -> PictureData | None:
     if obs is None:
         return None
     some = known_observations(prior, obs[index])
     truth = None if reference is None else reference[index].numpy()
     seen = some.backprojected().numpy()
-    return Shown(seen, seen if isinstance(some.A, Identity | Mask) else None, truth)
+    return PictureData(seen, seen if isinstance(some.A, Identity | Mask) else None, truth)
 
 
 def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict[str, str]:
@@ -168,7 +170,7 @@ def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict
     }
 
 
-def _pictured(shown: Shown | None) -> str:
+def _pictured(shown: PictureData | None) -> str:
     """Sentences about the pictures of posterior draws, if samples are images."""
     text = "A standard deviation of 0 is black."
     if shown is None:
@@ -188,7 +190,7 @@ def _restore(
         restore_pictures(run, lap, recipe, partial(prior, lap), shown)
 
 
-def _posterior(run: RunDir, lap: int, last: int, shown: Shown | None, rows: int = 8) -> str:
+def _posterior(run: RunDir, lap: int, last: int, shown: PictureData | None, rows: int = 8) -> str:
     draws = read_shown(run, lap, "posterior.npy")
     truth = None if shown is None else shown.truth
     if pictures.is_image(draws[0, 0]):

@@ -48,7 +48,7 @@ from ..core.errors import InputError
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..linalg.inner import accumulate_dtype, dot
-from .base import Drawn, Guide, Target, require_levels, walk
+from .base import DrawBatch, Guide, Target, require_levels, walk
 from .ddim import DDIM
 
 
@@ -89,7 +89,7 @@ class TDS(DDIM):
         draws: Tensor | None = None,
         progress: Progress | None = None,
         captured: bool = False,
-    ) -> Drawn:
+    ) -> DrawBatch:
         """Draw from n sets of P particles; the rows of a set are adjacent.
 
         Particle p of draw d has the random numbers of draw dP + p.
@@ -113,7 +113,7 @@ class TDS(DDIM):
         w = normalised(sets.reweight(state, end.log_likelihood))
         picked = systematic(w, sets.uniform(len(table)), self.picks)
         x = end.x[sets.first_row + picked]
-        return Drawn(x, torch.minimum(state[4], 1 / w.square().sum(-1)).float(), state[5])
+        return DrawBatch(x, torch.minimum(state[4], 1 / w.square().sum(-1)).float(), state[5])
 
 
 class ParticleSets:

@@ -24,7 +24,7 @@ from ..priors import Prior
 from .calibration import spread_factors
 from .drawing import NOISE, Draws, draw
 from .gaps import Gaps
-from .held_out import HeldOut, Snap, choose
+from .held_out import HiddenValues, Snap, choose
 
 CANDIDATES = (0.0, 1 / 3, 2 / 3, 1.0)  # fractions of the laps after which priors are compared
 
@@ -43,7 +43,7 @@ class Model:
     priors: tuple[Prior, ...] = ()
     numeric: np.ndarray | None = None
     spread: np.ndarray | float = 1.0
-    held_out: HeldOut | None = None
+    held_out: HiddenValues | None = None
 
     def draw(self, z: np.ndarray, draws: int, *, steps: int, seed: int) -> Draws:
         """Draw from the posteriors of rows z `(n, ...)` with NaN for gaps, with calibrated spread."""
@@ -84,7 +84,7 @@ class Learner:
                 the held-out rows; None uses the last lap without calibration.
         """
         chosen: list[list[Prior]] = []
-        predicted: list[HeldOut] = []
+        predicted: list[HiddenValues] = []
         for k, (rows, held_out) in enumerate(parts):
             folder = self.out if self.out is None or len(parts) == 1 else Path(self.out) / f"fold-{k}"
             priors = self._run(rows, folder, CANDIDATES if held_out is not None else (1.0,))
@@ -95,7 +95,7 @@ class Learner:
         members = tuple(prior for some in zip_longest(*chosen) for prior in some if prior is not None)
         if not predicted:
             return Model(members, self.numeric)
-        held = HeldOut.joined(predicted)
+        held = HiddenValues.joined(predicted)
         spread = spread_factors(held, self.snap, self.numeric)
         if self.progress:
             factors = spread[self.numeric] if self.numeric.any() else np.ones(1)

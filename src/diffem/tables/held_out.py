@@ -27,7 +27,7 @@ Snap = Callable[[np.ndarray], np.ndarray]  # moves draws to the nearest possible
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HiddenValues:
     """Rows with hidden values, and draws of them.
 
     Attributes:
@@ -41,7 +41,7 @@ class HeldOut:
     drawn: Draws
 
     @classmethod
-    def joined(cls, several: Sequence[HeldOut]) -> HeldOut:
+    def joined(cls, several: Sequence[HiddenValues]) -> HiddenValues:
         """Concatenate the rows of several runs, with the smallest of their numbers of draws."""
         draws = min(len(one.drawn.x) for one in several)
         x = np.concatenate([one.drawn.x[:draws] for one in several], 1)
@@ -53,7 +53,7 @@ class HeldOut:
 
 def choose(
     priors: Sequence[Prior], z: np.ndarray, gaps: Gaps, snap: Snap, numeric: np.ndarray, seed: int
-) -> tuple[list[Prior], HeldOut | None]:
+) -> tuple[list[Prior], HiddenValues | None]:
     """Choose the priors whose draws, taken in turn, predict hidden values best; returns them and these draws.
 
     If there is nothing to hide, the last prior is chosen. A Gaussian prior is replaced by a wider one, whose intervals
@@ -80,7 +80,7 @@ def choose(
     members = best_mixture([snap(one.x)[:, hidden] for one in drawn], z[hidden])
     x = np.stack([drawn[k].x for k in members], 1).reshape(-1, *z.shape)  # in turn
     mean = np.mean([drawn[k].mean for k in members], 0)
-    return [candidates[k] for k in members], HeldOut(z, hidden, Draws(x, mean))
+    return [candidates[k] for k in members], HiddenValues(z, hidden, Draws(x, mean))
 
 
 def _fitting(prior: Prior, shown: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:

@@ -19,7 +19,7 @@ from ...priors import GaussianPrior, Prior
 from ...runs.recipe import Recipe
 from .masks import MaskEvidence, mask_evidence
 from .noise import NoiseEvidence, noise_evidence
-from .pairing import PairingEvidence, Unseen, pairing_evidence
+from .pairing import PairingEvidence, UnseenObservations, pairing_evidence
 from .scale import deviation, narrow_columns, rounding_step, smallest_std
 from .significance import CHECK_LEVEL, one_sided, two_sided
 
@@ -72,7 +72,7 @@ def check_model(
     if some is None:
         return check  # there are no measured values
     _judge_scale(some if held_out is None else held_out, some, prior, check)
-    unseen = [] if held_out is None else [Unseen(prior, held_out, prior)]
+    unseen = [] if held_out is None else [UnseenObservations(prior, held_out, prior)]
     noise = noise_evidence(some, recipe.gaussian, recipe.seed)
     if isinstance(noise, NoiseEvidence):
         unseen = noise.unseen

@@ -23,7 +23,7 @@ from ...observations import Observations
 from ...priors import GaussianPrior, fit_gaussian
 from ...priors.marginal import choose, measured_values, observation_laws
 from ...runs.recipe import Gaussian
-from .pairing import Unseen
+from .pairing import UnseenObservations
 
 FACTORS = (0.5, 1.0, 2.0)
 ROUNDS, TOLERANCE = 32, 1e-4  # rounds of the fits, and their tolerance in nats per measured value
@@ -74,7 +74,7 @@ class NoiseEvidence:
     """
 
     gains: dict[float, Gain]
-    unseen: list[Unseen]
+    unseen: list[UnseenObservations]
     absorbed: bool
 
 
@@ -148,10 +148,10 @@ class _Halves:
                 gains[factor] = Gain(fitted, clustered_mean(unseen[:, None]), self.values)
         return gains
 
-    def unseen(self) -> list[Unseen]:
+    def unseen(self) -> list[UnseenObservations]:
         """Return each half with the Gaussian fitted to the other half."""
         first, second = (priors[1.0] for priors in self.priors)
-        return [Unseen(first, self.obs[1], second), Unseen(second, self.obs[0], first)]
+        return [UnseenObservations(first, self.obs[1], second), UnseenObservations(second, self.obs[0], first)]
 
 
 def log_evidence(prior: GaussianPrior, obs: Observations) -> Tensor:
