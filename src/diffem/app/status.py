@@ -10,8 +10,8 @@ from typing import Any
 from ..core.errors import InputError
 from ..em.verdict import Verdict, verdict
 from ..files.tensors import read_header
+from ..runs.lap_arrays import read_losses
 from ..runs.rundir import RunDir
-from ..runs.shown import read_losses
 from .viewer import Viewer
 
 

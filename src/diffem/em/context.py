@@ -29,7 +29,7 @@ from .watch import split
 
 EventListener = Callable[[str, dict[str, Any]], None]  # called with the name and the data of each event
 
-SHOWN = 256  # observations for the pictures and simulations of a run without held-out observations
+PREVIEW = 256  # observations for the pictures and simulations of a run without held-out observations
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class SplitObservations:
     Attributes:
         train: The training observations.
         index: (n,). Their positions among all observations, which address their random numbers.
-        shown: The observations of pictures and simulations, on the device: the held-out ones if there are any.
+        preview: The observations for pictures and simulations, on the device: the held-out ones if there are any.
         held_out: The held-out observations with measured values, on the device; None if there are none.
         held_index: The positions of `held_out` among all observations.
     """
 
     train: LazyObservations
     index: Tensor
-    shown: Observations
+    preview: Observations
     held_out: Observations | None
     held_index: Tensor
 
@@ -54,10 +54,10 @@ class SplitObservations:
     def of(cls, obs: Observations, held_out: int, device: torch.device) -> SplitObservations:
         """Split observations; `held_out` is the number of held-out ones."""
         index, held = split(len(obs), held_out)
-        shown = (obs[held] if len(held) else obs[: min(SHOWN, len(obs))]).to(device)
+        preview = (obs[held] if len(held) else obs[: min(PREVIEW, len(obs))]).to(device)
         if len(held) == 0:
-            return cls(as_lazy(obs)[index], index, shown, None, held)
-        return cls(as_lazy(obs)[index], index, shown, shown.informative(), held[~shown.empty().cpu()])
+            return cls(as_lazy(obs)[index], index, preview, None, held)
+        return cls(as_lazy(obs)[index], index, preview, preview.informative(), held[~preview.empty().cpu()])
 
 
 class RunContext:

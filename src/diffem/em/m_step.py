@@ -10,7 +10,7 @@ import torch
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_with_description, save_prior
 from ..runs.draws import DrawStore, lap_draws
-from ..runs.shown import write_losses
+from ..runs.lap_arrays import write_losses
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .conditioning import Conditioning
 from .context import RunContext

@@ -97,8 +97,8 @@ def maximization(
     loss = _measured_loss(draws, weight, augment, seed, measured_with, prior.scale)
     trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, instruments, lap, first_step)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
-    shown = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
-    examples = Examples(draws, options.batch, law, augment, stream, processes, *shown, repeats)
+    conditional = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
+    examples = Examples(draws, options.batch, law, augment, stream, processes, *conditional, repeats)
     done, record = 0, TrainingRecord()
     if begin is not None:
         trainer.restore(begin)

@@ -147,7 +147,7 @@ class Trainer:
         error = (
             self._error(x, log_sigma, z)
             if self.instruments is None
-            else self._shown_error(x, log_sigma, z, *source[2:])
+            else self._conditional_error(x, log_sigma, z, *source[2:])
         )
         return error.square().sum() if self.measured is None else self.measured(error, *source[:2])
 
@@ -157,13 +157,13 @@ class Trainer:
         scale = torch.rsqrt(sigma**2 + 1)
         return self._h(scale * (x + sigma * z), log_sigma) - scale * (sigma * x - z)
 
-    def _shown_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor, position: Tensor) -> Tensor:
+    def _conditional_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor, position: Tensor) -> Tensor:
         """Return √λ (D(m, C) − x), `(n, *event)`, with the operators of the observations `others` `(n,)`."""
         assert self.instruments is not None
         noise = preconditioning(self.instruments.information(x, others, position, self.lap), log_sigma.exp())
         m = noise.corrupt(x, z)
-        v, shown = noise.inputs(m, self.instruments.family)
-        return noise.error(self._h(v, log_sigma, shown.contiguous()), m, x, z)
+        v, description = noise.inputs(m, self.instruments.family)
+        return noise.error(self._h(v, log_sigma, description.contiguous()), m, x, z)
 
     def _h(self, *inputs: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):

@@ -71,10 +71,10 @@ class PhysicsOperator(Operator):
                 continue
             if lead == {n}:
                 return n, y
-        shown = f": {problem}" if problem else ""
+        detail = f": {problem}" if problem else ""
         raise InputError(
             f"{type(self._template).__name__} does not accept a batch of images of shape {self.x_shape} "
-            f"(complex={self.complex}){shown}"
+            f"(complex={self.complex}){detail}"
         )
 
     @property

@@ -114,12 +114,12 @@ class DenseCovariance(Covariance):
             values = values + variance
         return DenseCovariance.from_eigen(values, self._tensors["vectors"])
 
-    def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    def conditional_variances(self, observed: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         # diag Σ − Σ_{·s} Σ_ss⁻¹ Σ_{s·}
-        matrix = self.to(accumulate_dtype(shown.device)).matrix()
-        inside = shown.expand(-1, *event_shape).flatten(1)
+        matrix = self.to(accumulate_dtype(observed.device)).matrix()
+        inside = observed.expand(-1, *event_shape).flatten(1)
         explained = []
-        for rows, chol in self.restrict(shown)._factors(event_shape):
+        for rows, chol in self.restrict(observed)._factors(event_shape):
             part = matrix if rows is None or len(matrix) == 1 else matrix[rows]
             keep = inside if rows is None or len(inside) == 1 else inside[rows]
             cross = torch.where(keep.unsqueeze(-1), part, 0)

@@ -49,8 +49,8 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     hidden = (Stream(seed, "hidden values").uniform(index, shape) < fraction).expand(obs.y.shape)
     if measured is not None:
         hidden = hidden & measured
-    shown = Compose(Mask(~hidden), obs.A)
-    return Observations(obs.y, shown, cov=obs.cov, adaptive=obs.adaptive), hidden
+    visible = Compose(Mask(~hidden), obs.A)
+    return Observations(obs.y, visible, cov=obs.cov, adaptive=obs.adaptive), hidden
 
 
 @in_own_modes
@@ -108,7 +108,7 @@ class Spread:
 
 
 def hidden_spread(draws: Tensor, obs: Observations, hidden: Tensor) -> Spread | None:
-    r"""Compare the spread of draws given the shown values with the errors on the hidden values.
+    r"""Compare the spread of draws given the visible values with the errors on the hidden values.
 
     A hidden value with noise variance σ² is predicted by k draws; s² is the sample variance of these predictions
     without noise, and e the error of their mean. If the true x has the distribution of the draws, whatever that is,
@@ -167,17 +167,17 @@ def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: 
 
 
 def _predictions(draws: Tensor, obs: Observations, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Conditional means of the hidden values given draw and shown values, `(k, H)`, and variances, `(H,)`.
+    """Conditional means of the hidden values given draw and visible values, `(k, H)`, and variances, `(H,)`.
 
-    If the noise is correlated between values, the residuals of the shown values predict that of the hidden ones.
+    If the noise is correlated between values, the residuals of the visible values predict that of the hidden ones.
     """
-    shown = measured_values(obs).reshape(obs.y.shape) & ~hidden
+    visible = measured_values(obs).reshape(obs.y.shape) & ~hidden
 
     def mean(x: Tensor) -> Tensor:
         seen = obs.A(raised(x, obs.y))
-        return (seen + obs.cov.conditional_mean(shown, torch.where(shown, obs.y - seen, 0)))[hidden]
+        return (seen + obs.cov.conditional_mean(visible, torch.where(visible, obs.y - seen, 0)))[hidden]
 
-    variance = obs.cov.conditional_variances(shown, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
+    variance = obs.cov.conditional_variances(visible, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
     return torch.stack([mean(x) for x in draws]), variance
 
 

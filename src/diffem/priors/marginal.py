@@ -94,10 +94,10 @@ class ObservationLaw:
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Compute log p(y_j | values that are not hidden) for every chosen value j, `(n, p)`; hidden: `(n, p)` bool."""
-        K, shown = self.covariance(), self.inside & ~hidden
-        both = shown[:, :, None] & shown[:, None, :]
-        chol = torch.linalg.cholesky(torch.where(both, K, torch.diag_embed((~shown).to(K))))
-        known = torch.cat([K, self.residual.unsqueeze(-1)], -1).where(shown[:, :, None], 0)
+        K, visible = self.covariance(), self.inside & ~hidden
+        both = visible[:, :, None] & visible[:, None, :]
+        chol = torch.linalg.cholesky(torch.where(both, K, torch.diag_embed((~visible).to(K))))
+        known = torch.cat([K, self.residual.unsqueeze(-1)], -1).where(visible[:, :, None], 0)
         white = torch.linalg.solve_triangular(chol, known, upper=False)
         gain, r = white[..., :-1], white[..., -1:]
         error = self.residual - (gain.mT @ r).squeeze(-1)

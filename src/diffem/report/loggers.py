@@ -21,9 +21,9 @@ import numpy as np
 from ..core.errors import InputError
 from ..em.table import warn
 from ..files.writing import read_json, write_json
+from ..runs.lap_arrays import read_lap_array, read_losses
 from ..runs.lap_metrics import METRICS, with_parameters
 from ..runs.rundir import RunDir
-from ..runs.shown import read_losses, read_shown
 from . import pictures
 
 LOGGED = "logged.json"  # in the run folder: the last logged lap of each logger
@@ -198,7 +198,7 @@ def _is_number(value: Any) -> bool:
 
 def _pictures(run: RunDir, lap: int) -> dict[str, bytes]:
     """Pictures of prior samples and posterior draws, as in the report; PNG files by name."""
-    samples, draws = (read_shown(run, lap, f"{name}.npy") for name in ("samples", "posterior"))
+    samples, draws = (read_lap_array(run, lap, f"{name}.npy") for name in ("samples", "posterior"))
     if pictures.is_image(samples[0]):
         return {"samples": pictures.grid(samples[:64], columns=8), "posterior": pictures.posterior(None, draws)}
     return {"samples": pictures.marginals({f"lap {lap}": samples}), "posterior": pictures.intervals(draws)}

@@ -89,8 +89,8 @@ def _section(lines: list[str], section: BaseModel, prefix: str, depth: int) -> N
             lines.append(f"{'  ' * depth}{name}:")
             _section(lines, inner, f"{key}.", depth + 1)
         else:
-            shown = inner.model_dump(mode="json", exclude_none=True) if isinstance(inner, Schedule) else value
-            lines.append(f"{'  ' * depth}{name}: {_value(shown)}")
+            plain = inner.model_dump(mode="json", exclude_none=True) if isinstance(inner, Schedule) else value
+            lines.append(f"{'  ' * depth}{name}: {_value(plain)}")
     if isinstance(section, OpenSection):
         _unset(lines, prefix, values, depth)
 

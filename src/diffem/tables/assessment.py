@@ -80,9 +80,9 @@ def assess(
         draws: The number of draws per hidden value.
         seed: The seed of the cross-validation.
     """
-    shown = frame.mask(hidden)
+    visible = frame.mask(hidden)
     rows = np.flatnonzero(hidden.any(1))
-    predicted = imputer.predict_gaps(shown.iloc[rows], draws) if len(rows) else {}
+    predicted = imputer.predict_gaps(visible.iloc[rows], draws) if len(rows) else {}
     found = []
     completed = imputer.encoding_.encode(imputer.sample_posterior(frame, 1)[0])
     for k, column in enumerate(imputer.encoding_.columns):

@@ -68,14 +68,14 @@ def choose(
     """
     z = np.concatenate([z] * int(np.clip(ROWS // len(z), 1, PATTERNS)))
     hidden = ~np.isnan(z) & gaps(z.shape, np.random.RandomState(seed % (1 << 32)))
-    shown = np.where(hidden, np.nan, z).astype(np.float32)
+    visible = np.where(hidden, np.nan, z).astype(np.float32)
     rows = hidden.reshape(len(z), -1).any(1)
     if not rows.any():
         return [priors[-1]], None
-    z, hidden, shown = z[rows], hidden[rows], shown[rows]
-    candidates = [_fitting(prior, shown, z, hidden, seed) for prior in priors]
+    z, hidden, visible = z[rows], hidden[rows], visible[rows]
+    candidates = [_fitting(prior, visible, z, hidden, seed) for prior in priors]
     drawn = [
-        draw([prior], shown, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
+        draw([prior], visible, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
     ]
     members = best_mixture([snap(one.x)[:, hidden] for one in drawn], z[hidden])
     x = np.stack([drawn[k].x for k in members], 1).reshape(-1, *z.shape)  # in turn
@@ -83,10 +83,10 @@ def choose(
     return [candidates[k] for k in members], HiddenValues(z, hidden, Draws(x, mean))
 
 
-def _fitting(prior: Prior, shown: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:
+def _fitting(prior: Prior, visible: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:
     if not isinstance(prior, GaussianPrior):
         return prior
-    return widened(prior, draw([prior], shown, DRAWS, steps=STEPS, seed=seed).x[:, hidden], z[hidden])
+    return widened(prior, draw([prior], visible, DRAWS, steps=STEPS, seed=seed).x[:, hidden], z[hidden])
 
 
 def best_mixture(draws: Sequence[np.ndarray], x: np.ndarray) -> list[int]:
