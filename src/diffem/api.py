@@ -13,10 +13,10 @@ import torch
 
 from .core.errors import InputError
 from .core.interruption import Interruption, Preempted
-from .core.modes import in_own_modes
+from .core.modes import in_default_modes
 from .core.processes import ALONE, Processes
 from .em.context import EventListener
-from .em.given import require_features, require_learnable, require_linear, require_signal, suspicions
+from .em.input_checks import data_warnings, require_features, require_learnable, require_linear, require_signal
 from .em.run import Run, run_recipe
 from .em.table import LapTable, warn
 from .observations import Observations, Problem
@@ -28,7 +28,7 @@ from .runs.python_source import python_problem, recipe_folder
 from .runs.recipe import Recipe, load_recipe
 
 
-@in_own_modes
+@in_default_modes
 def fit(
     obs: Any = None,
     recipe: str | Path | dict[str, Any] | Recipe = "digits",
@@ -86,7 +86,7 @@ def fit(
         StorageError: If a file cannot be written. The same call resumes.
     """
     table = LapTable() if progress is not False and processes.is_first else None
-    logger_names = _required(loggers)
+    logger_names = _require_loggers(loggers)
     with _interruptible(interruption, table) as stopping:
         if minutes is not None:
             stopping.stop_after(minutes)
@@ -134,7 +134,7 @@ def _resolve(
         require_learnable(problem.obs)
         require_signal(problem.obs)
     if processes.is_first:
-        for text in suspicions(problem.obs, images=resolved.network.kind == "unet"):
+        for text in data_warnings(problem.obs, images=resolved.network.kind == "unet"):
             warn(text)
     return resolved, problem
 
@@ -170,7 +170,7 @@ def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes
         raise InputError(f"{recipe if isinstance(recipe, str | Path) else resolved.name}: {error}") from None
 
 
-def _required(loggers: Sequence[str]) -> list[str]:
+def _require_loggers(loggers: Sequence[str]) -> list[str]:
     """Return the names of the loggers; raises an `InputError` at once if one is not installed."""
     if not loggers:
         return []

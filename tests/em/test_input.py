@@ -8,7 +8,7 @@ import diffem
 from diffem import CastWarning, InputError, Observations, RunWarning, metrics, operators, priors
 from diffem.em import given
 from diffem.em.evaluation import evaluate
-from diffem.em.given import suspicions
+from diffem.em.input_checks import data_warnings
 from diffem.observations.lazy import LazyObservations, MemorySource
 from diffem.observations.precision import in_float32, lossy
 from diffem.priors.files import save_prior
@@ -203,22 +203,22 @@ def test_columns_that_are_not_standardised_cause_a_warning():
     x = torch.randn(100, 3) * torch.tensor([10.0, 300.0, 1.0]) + torch.tensor([170.0, 5000.0, 0.0])
     y = torch.where(torch.rand(100, 3) < 0.8, x, torch.nan)
     y[:, 2] = torch.nan
-    never, far, unequal = suspicions(Observations(y, sigma=0.1), images=False)
+    never, far, unequal = data_warnings(Observations(y, sigma=0.1), images=False)
     assert "1 of the 3 values of x are measured by no observation (index 2)" in never
     assert "far from zero" in far
     assert "Standardise them" in unequal
     values = (y[:, :2] - y[:, :2].nanmean(0)) / x[:, :2].std(0)
-    assert suspicions(Observations(values, sigma=0.1), images=False) == []
-    assert suspicions(observations(), images=False) == []
+    assert data_warnings(Observations(values, sigma=0.1), images=False) == []
+    assert data_warnings(observations(), images=False) == []
 
 
 def test_very_few_observations_cause_a_warning():
     """A single image, or an array whose first axis does not count observations."""
     x = torch.randn(16, 8, 8)
-    assert suspicions(Observations(x, sigma=0.1), images=True) == []
-    (text,) = suspicions(Observations(x[:15], sigma=0.1), images=True)
+    assert data_warnings(Observations(x, sigma=0.1), images=True) == []
+    (text,) = data_warnings(Observations(x[:15], sigma=0.1), images=True)
     assert "there are 15 observations of samples of shape (8, 8)" in text
-    assert "there is 1 observation of" in suspicions(Observations(x[:1], sigma=0.1), images=True)[0]
+    assert "there is 1 observation of" in data_warnings(Observations(x[:1], sigma=0.1), images=True)[0]
 
 
 def test_the_moments_of_measured_values_do_not_depend_on_the_parts(monkeypatch):

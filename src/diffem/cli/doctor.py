@@ -122,7 +122,7 @@ def diagnose(folder: Path = Path()) -> Diagnosis:
         disk_free_gib=shutil.disk_usage(folder).free / GIB,
         compiler=torch.cuda.is_available() and find_spec("triton") is not None and shutil.which("cc") is not None,
         extras=missing_extras(),
-        recipes=[fit_of(load_recipe(name), best) for name in names()],
+        recipes=[estimate_fit(load_recipe(name), best) for name in names()],
     )
 
 
@@ -230,7 +230,7 @@ def _network_cost(kind: str, shape: tuple[int, ...], options: str) -> tuple[int,
     return sum(p.numel() for p in network.parameters()), float(counter.get_total_flops()), float(activations)
 
 
-def fit_of(recipe: Recipe, device: Device) -> Fit:
+def estimate_fit(recipe: Recipe, device: Device) -> Fit:
     """Estimate whether a recipe runs on a device, and how long it takes."""
     expected = expected_size(recipe.data.source, recipe.data.options("source"))
     if expected is None:

@@ -170,7 +170,7 @@ def _observations(named: Path, sigma: float | None, run: Path) -> Observations:
     The function receives the settings in the recipe of the run if the recipe names it too.
     """
     from ..observations.observations_file import read_observations
-    from ..runs.changes import located
+    from ..runs.changes import with_usable_paths
     from ..runs.python_source import NAME, python_problem
     from ..runs.rundir import RunDir
 
@@ -180,7 +180,7 @@ def _observations(named: Path, sigma: float | None, run: Path) -> Observations:
         raise InputError(f"--sigma is for .npy files only: {named} returns observations with their noise level")
     seed, options = 0, {}
     if (run / "run.json").exists():
-        recipe = located(RunDir(run).recipe(), run)
+        recipe = with_usable_paths(RunDir(run).recipe(), run)
         if recipe.data.source == str(named):
             seed, options = recipe.seed, recipe.data.options("source")
     return python_problem(str(named), seed, options, Path.cwd()).obs
@@ -211,7 +211,7 @@ def _recipe(run: Path) -> Recipe | None:
     from ..runs.rundir import RunDir
 
     if hub.is_export(run):
-        return hub.kept_recipe(hub.read_card(run))
+        return hub.recipe_of_card(hub.read_card(run))
     return RunDir(run).recipe() if run.is_dir() else None
 
 

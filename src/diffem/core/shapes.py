@@ -98,7 +98,7 @@ def require_same_dtype(a: Tensor, a_name: str, b: Tensor, b_name: str) -> None:
         raise InputError(f"device mismatch: {a_name} is on {a.device}, {b_name} is on {b.device}")
 
 
-def raised(x: Tensor, like: Tensor) -> Tensor:
+def promoted(x: Tensor, like: Tensor) -> Tensor:
     """Convert x to the dtype of `like` if that dtype is wider, which is exact; otherwise return x."""
     return x.to(like.dtype) if torch.promote_types(x.dtype, like.dtype) == like.dtype else x
 

@@ -30,7 +30,7 @@ from ..operators.spectrum import DiagonalInformation, Information
 from ..priors.family import Family
 
 
-class Instruments:
+class TrainingOperators:
     """The information G of all observations in units of a prior's scale, kept on the device if memory allows.
 
     Attributes:
@@ -135,4 +135,4 @@ def _parts(obs: Observations) -> Iterator[Observations]:
     return (obs[start : start + together] for start in range(0, len(obs), together))
 
 
-Conditioning = Instruments | Simulations  # what a conditional network is trained with
+Conditioning = TrainingOperators | Simulations  # what a conditional network is trained with

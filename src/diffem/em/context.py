@@ -22,7 +22,7 @@ from ..runs.draws import DrawStore
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .batches import MicroBatches
-from .conditioning import Conditioning, Instruments, Simulations
+from .conditioning import Conditioning, Simulations, TrainingOperators
 from .screening import largest_plausible
 from .unknowns import unknowns_of
 from .watch import split
@@ -102,8 +102,8 @@ class RunContext:
     def use_estimates(self, prior: Prior) -> None:
         """Use the noise levels or operator parameters of a prior of this run, if the observations' are unknown."""
         if self.unknowns.is_active:
-            self.obs = SplitObservations.of(self.unknowns.known(prior), self.recipe.watch.held_out, self.device)
-            self.__dict__.pop("instruments", None)  # they depend on the operators and the noise
+            self.obs = SplitObservations.of(self.unknowns.with_estimates(prior), self.recipe.watch.held_out, self.device)
+            self.__dict__.pop("conditioning", None)  # they depend on the operators and the noise
 
     @contextmanager
     def interruptible(self, doing: str, limited: bool = True) -> Iterator[None]:
@@ -141,14 +141,14 @@ class RunContext:
         return largest_plausible(self.saved_prior(0), self.recipe.e_step.bound)
 
     @cached_property
-    def instruments(self) -> Conditioning | None:
+    def conditioning(self) -> Conditioning | None:
         """The operators for the training of a conditional network; None if the network is not conditional."""
         if not self.recipe.conditional:
             return None
         train, scale = self.obs.train, self.start.scale
         if is_simulated(train):
             return Simulations(train, scale, self.recipe.seed, self.device)
-        return Instruments(train, scale, self.device)
+        return TrainingOperators(train, scale, self.device)
 
     def store(self, lap: int) -> DrawStore:
         """Return the draws of a lap on disk."""

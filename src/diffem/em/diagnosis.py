@@ -29,12 +29,12 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
     """Return warnings about the newest lap of `history`, with advice."""
     lap = history[-1]
     level = LAPS_LEVEL / (TESTS * recipe.last_lap)
-    out = other_scale(lap, level)
+    out = scale_mismatch(lap, level)
     if lap["lap"] == 0:  # `model_check` checks lap 0
         return out
     causes = weak_network(history) + overfitting(history, level)
     out += causes + beyond_bound(history, recipe)
-    if not prior_alone(lap, recipe):  # the network was trained for posterior draws
+    if not trained_without_operators(lap, recipe):  # the network was trained for posterior draws
         out += drift(history, recipe.watch.worse, level, advise=not causes)
         out += residuals(lap, level) + intervals(lap, level) + width(lap, level) + simulations(lap)
     return out + rejections(history, recipe, advise=not causes)
@@ -42,7 +42,7 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
 
 def notes(lap: Lap, recipe: Recipe) -> list[str]:
     """Return notes about a lap that are not warnings."""
-    if not prior_alone(lap, recipe):
+    if not trained_without_operators(lap, recipe):
         return []
     before = max(k for k in range(int(lap["lap"])) if k == 0 or recipe.at(k).train.conditioned_share > 0)
     return [
@@ -51,7 +51,7 @@ def notes(lap: Lap, recipe: Recipe) -> list[str]:
     ]
 
 
-def prior_alone(lap: Lap, recipe: Recipe) -> bool:
+def trained_without_operators(lap: Lap, recipe: Recipe) -> bool:
     """Whether a lap trained a conditional network without operators: it has not been trained for posterior draws."""
     number = int(lap["lap"])
     if not recipe.conditional or number == 0 or recipe.at(number).train.conditioned_share > 0:
@@ -116,7 +116,7 @@ def _steps_key(history: History) -> str:
     return "train.first_steps" if first else "train.steps"
 
 
-def other_scale(lap: Lap, level: float) -> list[str]:
+def scale_mismatch(lap: Lap, level: float) -> list[str]:
     """Prior samples are larger or smaller than the observations."""
     ratio, z = lap.get("observation_scale"), lap.get("observation_scale_z")
     if ratio is None or z is None or 1 / OTHER_SCALE < ratio < OTHER_SCALE or abs(z) < two_sided(level):

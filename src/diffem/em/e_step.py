@@ -15,7 +15,7 @@ from ..core.progress import Progress
 from ..priors import Prior
 from ..runs.draws import DrawStore
 from .context import RunContext
-from .expectation import Shard, draw_shard, fresh_count, given_shard
+from .expectation import Shard, clean_shard, draw_shard, fresh_count
 from .shard_report import summary
 
 CAPTURED_NUMBERS = 1 << 20  # below this batch size in numbers, launching GPU kernels takes longer than the kernels
@@ -55,7 +55,7 @@ def draw(context: RunContext, lap: int, prior: Prior, k: int, rows: slice, bar: 
     options = context.recipe.at(lap).e_step
     if options.clean:
         bar.advance(rows.stop - rows.start)
-        return given_shard(context.obs.train[rows])
+        return clean_shard(context.obs.train[rows])
 
     def shard(batch: int) -> Shard:
         context.batches.last_batch = batch

@@ -227,7 +227,7 @@ def cost(card: dict[str, Any], where: str) -> Totals:
     return Totals.read({**values, "laps": card.get("lap") or 0}, where)
 
 
-def kept_recipe(card: dict[str, Any]) -> Recipe | None:
+def recipe_of_card(card: dict[str, Any]) -> Recipe | None:
     """The recipe in a card; None if there is none that this version can read. Nothing it names is executed or read."""
     training = card.get("training")
     kept = training.get("recipe") if isinstance(training, dict) else None

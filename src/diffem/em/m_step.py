@@ -66,8 +66,8 @@ class _Training:
         if self.renewed:
             context.batches.compiled_batch = None  # it was chosen for the previous network
         conditional = is_conditional(before, context.recipe, lap)
-        self.instruments: Conditioning | None = context.instruments if conditional else None
-        family = None if self.instruments is None else self.instruments.family
+        self.conditioning: Conditioning | None = context.conditioning if conditional else None
+        family = None if self.conditioning is None else self.conditioning.family
         self.prior = denoiser_to_train(before, context.start, context.recipe, family, network)
         first = lap == 1 <= context.recipe.laps and not isinstance(before, DiffusionPrior)
         self.steps = self.options.steps_in(first)
@@ -109,7 +109,7 @@ class _Training:
             progress=context.progress,
             processes=context.processes,
             interruption=context.interruption,
-            instruments=self.instruments,
+            conditioning=self.conditioning,
             begin=None if options.restart or self.renewed else _optimizer_state(context, self.lap - 1),
             keep=None if options.restart else self._keep_optimizer,
         )
@@ -125,7 +125,7 @@ class _Training:
         """Return the metrics of the training."""
         results = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
         results |= {"rollbacks": record.rollbacks, "measured": self.weight}
-        if self.instruments is not None:
+        if self.conditioning is not None:
             results["conditioned"] = self.options.conditioned_share
         return results
 

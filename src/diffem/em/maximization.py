@@ -55,7 +55,7 @@ def maximization(
     progress: bool | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
-    instruments: Conditioning | None = None,
+    conditioning: Conditioning | None = None,
     begin: dict[str, Tensor] | None = None,
     keep: Callable[[dict[str, Tensor]], None] | None = None,
     first_step: int = 0,
@@ -82,7 +82,7 @@ def maximization(
         progress: Whether to show a progress bar; see `diffem.fit`.
         processes: This process among those that train together.
         interruption: A request to stop.
-        instruments: The operators, or the simulated measurements, for a conditional network. A fraction
+        conditioning: The operators, or the simulated measurements, for a conditional network. A fraction
             `options.conditioned` of the examples receive one.
         begin: The trainer state at the end of the previous lap, if the optimizer continues.
         keep: Called with the trainer state at the end of this lap.
@@ -95,9 +95,9 @@ def maximization(
     augment = Augment(options.augment, prior.event_shape)
     weight = largest(options.measured) if measured is None else measured
     loss = _measured_loss(draws, weight, augment, seed, measured_with, prior.scale)
-    trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, instruments, lap, first_step)
+    trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, conditioning, lap, first_step)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
-    conditional = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
+    conditional = (0.0, 0) if conditioning is None else (options.conditioned_share, len(conditioning))
     examples = Examples(draws, options.batch, law, augment, stream, processes, *conditional, repeats)
     done, record = 0, TrainingRecord()
     if begin is not None:

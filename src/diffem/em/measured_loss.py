@@ -75,7 +75,7 @@ class MeasuredLoss:
             u: The uniform numbers of their augmentation.
         """
         # the operator applies to the sample before its augmentation
-        measured = self.D.weighed(self.augment.undo(error, u), self.owners[rows])
+        measured = self.D.weighted_energy(self.augment.undo(error, u), self.owners[rows])
         return (1 - self.share) * error.square().sum() + self.share / self.gain * measured
 
 
@@ -85,7 +85,7 @@ def mean_gain(
     """Return E zᵀD'z / E‖z‖² for white z, over the first of `count` observations; 1 if nothing was determined."""
     index = torch.arange(min(count, PROBES), device=like.device)
     z = Stream(seed, "gain").normal(index, event_shape, dtype=like.dtype)
-    return float(D.weighed(z, index).double() / z.double().square().sum()) or 1.0
+    return float(D.weighted_energy(z, index).double() / z.double().square().sum()) or 1.0
 
 
 def usable_share(share: float, obs: Observations) -> tuple[float, str | None]:

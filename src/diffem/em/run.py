@@ -19,12 +19,12 @@ from ..observations import Observations
 from ..observations.precision import cast_note, in_float32
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
-from ..runs.changes import placed
+from ..runs.changes import with_stored_paths
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
 from .context import EventListener, RunContext
-from .exports import is_export, kept_recipe, read_card
+from .exports import is_export, read_card, recipe_of_card
 from .exports import load as load_export
 from .lap_start import require_start
 from .loop import Loop
@@ -108,7 +108,7 @@ def load(
     elif is_export(path):
         if lap is not None:
             raise InputError(f"{path} is an exported prior: it has no lap {lap} to choose")
-        prior, recipe = load_export(path, device), kept_recipe(read_card(path))
+        prior, recipe = load_export(path, device), recipe_of_card(read_card(path))
     else:
         run = RunDir(path)
         recipe, chosen = run.recipe(), choose_lap(run, lap)
@@ -140,7 +140,7 @@ def run_recipe(
     device = require_device(device) if device is not None else processes.device()
     with processes.announcing():
         note, used = cast_note(obs), in_float32(obs)
-        recipe, run = placed(resolve_steps(recipe, len(obs)), Path(out)), RunDir(out)
+        recipe, run = with_stored_paths(resolve_steps(recipe, len(obs)), Path(out)), RunDir(out)
         validate(recipe, used, start)
         require_start(run, recipe, used, start)
         fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]

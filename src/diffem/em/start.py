@@ -101,7 +101,7 @@ def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:
     prior.sigma_min, prior.sigma_max = last_level(obs, low), high
 
 
-def given_start(start: Prior | str) -> tuple[Prior, Totals]:
+def load_start(start: Prior | str) -> tuple[Prior, Totals]:
     """Return a given prior, or that of a file, an export or the last lap of a run, and the cost of its training."""
     if not isinstance(start, str):
         return copy.deepcopy(start), Totals()  # the copy is trained in place

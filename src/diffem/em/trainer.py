@@ -56,7 +56,7 @@ class Trainer:
         processes: This process among those that train together.
         measured: The loss on measured values; None without it.
         interruption: A request to stop this process.
-        instruments: The operators for a conditional network.
+        conditioning: The operators for a conditional network.
         lap: The lap in the addresses of simulated measurements.
         first_step: The step at which the optimizer is new.
 
@@ -74,14 +74,14 @@ class Trainer:
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
         interruption: Interruption | None = None,
-        instruments: Conditioning | None = None,
+        conditioning: Conditioning | None = None,
         lap: int = 0,
         first_step: int = 0,
     ) -> None:
         self.network: nn.Module = prior.network
         self.scale = prior.scale
         self.measured = measured
-        self.instruments, self.lap = instruments, lap
+        self.conditioning, self.lap = conditioning, lap
         self.processes = processes
         self.interruption = interruption or Interruption()
         self.stop = False  # the processes agree on it, see `_sum_gradients`
@@ -146,7 +146,7 @@ class Trainer:
         x = x / self.scale
         error = (
             self._error(x, log_sigma, z)
-            if self.instruments is None
+            if self.conditioning is None
             else self._conditional_error(x, log_sigma, z, *source[2:])
         )
         return error.square().sum() if self.measured is None else self.measured(error, *source[:2])
@@ -159,10 +159,10 @@ class Trainer:
 
     def _conditional_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor, position: Tensor) -> Tensor:
         """Return √λ (D(m, C) − x), `(n, *event)`, with the operators of the observations `others` `(n,)`."""
-        assert self.instruments is not None
-        noise = preconditioning(self.instruments.information(x, others, position, self.lap), log_sigma.exp())
+        assert self.conditioning is not None
+        noise = preconditioning(self.conditioning.information(x, others, position, self.lap), log_sigma.exp())
         m = noise.corrupt(x, z)
-        v, description = noise.inputs(m, self.instruments.family)
+        v, description = noise.inputs(m, self.conditioning.family)
         return noise.error(self._h(v, log_sigma, description.contiguous()), m, x, z)
 
     def _h(self, *inputs: Tensor) -> Tensor:

@@ -184,7 +184,7 @@ def block_runner(trainer: Trainer, examples: Examples, stream: Stream, block: in
                 break
         return torch.stack(losses)
 
-    resident = all(part is None or part.resident for part in (trainer.measured, trainer.instruments))
+    resident = all(part is None or part.resident for part in (trainer.measured, trainer.conditioning))
     if trainer.device.type != "cuda" or processes.count > 1 or not resident:
         return eager
 

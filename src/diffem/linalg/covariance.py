@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..core.batched import BatchedValue
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.shapes import per_sample
 from .inner import accumulate_dtype, dot
 
@@ -301,19 +301,19 @@ class LowRank(Covariance):
         return _smallest(self)
 
 
-@in_own_modes
+@in_default_modes
 def _project(u: Tensor, w: Tensor) -> Tensor:
     """Uᵀw: `(1 or n, r, N)`, `(n, N)` → `(n, r)`; a shared U takes one matrix product."""
     return w @ u[0].T if len(u) == 1 else (u @ w.unsqueeze(-1)).squeeze(-1)
 
 
-@in_own_modes
+@in_default_modes
 def _lift(u: Tensor, c: Tensor) -> Tensor:
     """Uc: `(1 or n, r, N)`, `(n, r)` → `(n, N)`."""
     return c @ u[0] if len(u) == 1 else (c.unsqueeze(1) @ u).squeeze(1)
 
 
-@in_own_modes
+@in_default_modes
 def _capacitance(u: Tensor, inverse: Tensor) -> Tensor:
     """Cholesky factor of I + UᵀD⁻¹U, `(1 or n, r, r)`."""
     gram = (u * inverse.unsqueeze(1)) @ u.mT

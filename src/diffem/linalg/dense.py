@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from .covariance import Covariance
 from .inner import accumulate_dtype
 
@@ -74,13 +74,13 @@ class DenseCovariance(Covariance):
         """Σ = Q diag(values) Qᵀ; values: `(N,)` or `(n, N)`, vectors Q: `(N, N)` or `(n, N, N)`."""
         return cls._raw(vectors=(vectors.contiguous(), 2), values=(values, 1))
 
-    @in_own_modes
+    @in_default_modes
     def matrix(self) -> Tensor:
         """`(1 or n, N, N)`."""
         vectors = self._read("vectors")
         return (vectors * self._read("values").unsqueeze(1)) @ vectors.mT
 
-    @in_own_modes
+    @in_default_modes
     def _apply(self, v: Tensor, scale: Tensor) -> Tensor:
         vectors = self._read("vectors")
         w = v.flatten(1)
@@ -101,7 +101,7 @@ class DenseCovariance(Covariance):
         values = self._read("values")
         return values.to(accumulate_dtype(values.device)).log().sum(-1)
 
-    @in_own_modes
+    @in_default_modes
     def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
         vectors = self._read("vectors")
         return (vectors.square() @ self._read("values").unsqueeze(-1)).reshape(-1, *event_shape)

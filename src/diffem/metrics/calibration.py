@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from .estimate import Estimate, clustered_mean
 from .inputs import require_draws
 
 
-@in_own_modes
+@in_default_modes
 def coverage(draws: Tensor, truth: Tensor, level: float = 0.9) -> Estimate:
     """Fraction of entries whose truth lies in the central interval of k draws; equal to `level` for calibrated draws.
 
@@ -72,7 +72,7 @@ def student_quantile(probability: float, degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(float(theta[place + 1]))
 
 
-@in_own_modes
+@in_default_modes
 def crps(draws: Tensor, truth: Tensor) -> Tensor:
     r"""The continuous ranked probability score per observation, `(n,)`, averaged over entries, in the units of x:
 

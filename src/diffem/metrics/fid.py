@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError, RunWarning
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..files.tensors import explain, require_finite
 from ..files.writing import cache_folder, read_tensors, write_tensors
@@ -87,7 +87,7 @@ class Reference:
             raise InputError(f"{path} does not hold the statistics of a reference: {explain(error)}") from None
 
 
-@in_own_modes
+@in_default_modes
 def make_reference(
     images: Tensor,
     extractor: Extractor,
@@ -127,7 +127,7 @@ def _key(images: Tensor, extractor: Extractor) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-@in_own_modes
+@in_default_modes
 def image_quality(
     images: Tensor,
     reference: Reference | Tensor,
@@ -153,7 +153,7 @@ def image_quality(
             f"FID from {fewest} images and {d} features per image is far too large and cannot be compared with other "
             f"values; use more than {d} images (10,000 or 50,000 are usual), or KID, which has no bias",
             RunWarning,
-            stacklevel=3,  # the caller of the function that `in_own_modes` wraps
+            stacklevel=3,  # the caller of the function that `in_default_modes` wraps
         )
     mean, std = kernel_distance(values, reference, seed=seed)
     results = {"fid": frechet_distance(values, reference), "kid": mean, "kid_std": std}
@@ -162,7 +162,7 @@ def image_quality(
     return results
 
 
-@in_own_modes
+@in_default_modes
 def frechet_distance(features: Tensor, reference: Reference) -> float:
     """FID of features `(n, d)`."""
     _check(features, reference)
@@ -193,7 +193,7 @@ def _sums(features: Tensor) -> tuple[Tensor, Tensor]:
     return total, outer
 
 
-@in_own_modes
+@in_default_modes
 def kernel_distance(
     features: Tensor, reference: Reference, *, subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0
 ) -> tuple[float, float]:
@@ -213,12 +213,12 @@ def kernel_distance(
     metric = metric.to(features.device)
     metric.update(reference.kept.to(features.device).double(), real=True)
     metric.update(features.double(), real=False)
-    with _addressed(seed, "kid subsets"):
+    with _seeded_torch(seed, "kid subsets"):
         mean, std = metric.compute()
     return float(mean), float(std)
 
 
-@in_own_modes
+@in_default_modes
 def inception_score(
     images: Tensor,
     extractor: Extractor,
@@ -245,13 +245,13 @@ def _score(logits: Tensor, seed: int) -> tuple[float, float]:
         metric = InceptionScore(_PassThrough(logits.shape[1]), splits=min(10, len(logits)))
     metric = metric.to(logits.device)
     metric.update(logits.double())
-    with _addressed(seed, "inception score splits"):
+    with _seeded_torch(seed, "inception score splits"):
         mean, std = metric.compute()
     return float(mean), float(std)
 
 
 @contextmanager
-def _addressed(seed: int, purpose: str) -> Iterator[None]:
+def _seeded_torch(seed: int, purpose: str) -> Iterator[None]:
     """Seed torch's global generator, which torchmetrics uses for permutations, and restore its state afterwards."""
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(Stream(seed, purpose).integer())

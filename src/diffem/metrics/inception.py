@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.progress import Progress
 
 SIZE = 299
@@ -57,7 +57,7 @@ def load_extractor(path: str | Path | None = None, device: torch.device | str = 
     if not name:
         raise InputError(f"image metrics need a feature extractor: give a TorchScript file, or set {VARIABLE} to one")
     device = torch.device(device)
-    return _own(device) if name == OWN else _script(Path(name), device)
+    return _torchmetrics_network(device) if name == OWN else _script(Path(name), device)
 
 
 def _script(path: Path, device: torch.device) -> Extractor:
@@ -88,7 +88,7 @@ def _script(path: Path, device: torch.device) -> Extractor:
     return Extractor(str(path), key, device, function)
 
 
-def _own(device: torch.device) -> Extractor:
+def _torchmetrics_network(device: torch.device) -> Extractor:
     """The network of torchmetrics, with its logits. Nothing is downloaded."""
     weights = Path(torch.hub.get_dir()) / "checkpoints" / OWN_WEIGHTS
     try:
@@ -158,7 +158,7 @@ def features(
     return outputs(images, extractor, batch_size=batch_size, progress=progress)[0]
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def outputs(
     images: Tensor,

@@ -144,11 +144,11 @@ def _data_changes(change: list[str] | None, *others: str) -> dict[str, Any]:
 
 
 def _recipe(recipe: str, changes: dict[str, Any]) -> Any:
-    from ..runs.changes import located
+    from ..runs.changes import with_usable_paths
     from ..runs.recipe import load_recipe
     from ..runs.rundir import RunDir
 
     if Path(recipe).is_dir():
         run = RunDir(recipe)
-        return load_recipe(located(run.recipe(), run.path), changes)
+        return load_recipe(with_usable_paths(run.recipe(), run.path), changes)
     return load_recipe(recipe, changes)

@@ -23,7 +23,7 @@ from ..observations import Problem
 from ..operators.centred import centred_ifft2
 from .acquired import acquired_slices
 from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps
-from .fastmri_files import RECONSTRUCTIONS, Volume, pair, volumes
+from .fastmri_files import RECONSTRUCTIONS, Volume, parse_range, volumes
 from .kspace import Acquisition, centre_crop
 from .kspace_cache import Slices, cache_kspace
 
@@ -72,7 +72,7 @@ def fastmri(
         raise InputError(f"data.mode must be 'simulated' or 'acquired', got {mode!r}")
     if image not in ("auto", *RECONSTRUCTIONS):
         raise InputError(f"data.image must be 'auto', {' or '.join(map(repr, RECONSTRUCTIONS))}, got {image!r}")
-    found = volumes(path, pair(slices, "slices"), pair(files, "files"))
+    found = volumes(path, parse_range(slices, "slices"), parse_range(files, "files"))
     window = _window(size)
     made_from = {  # the cache key
         "source": "fastmri", "seed": seed, "mode": mode, "accel": accel, "sigma": sigma, "complex": complex,

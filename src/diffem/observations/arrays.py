@@ -184,7 +184,7 @@ def implied_operator(y: Tensor) -> Operator:
     return Mask(~missing) if missing.any() else Identity()
 
 
-def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
+def try_operator(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
     """Apply Aᵀ and A to the first observation of y `(n, *measurement)`; a channel is tried by `check_channel`.
 
     Operators that the user wrote are checked (`require_linear`). Their errors become `InputError`.

@@ -47,7 +47,7 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
         cov.matvec(y[:1]) if cov.batch is None else cov[:1].matvec(y[:1])
     except RuntimeError as error:
         raise InputError(f"the noise covariance {cov} does not fit y of shape {tuple(y.shape)}: {error}") from None
-    return represented(cov, y)
+    return in_dtype_of(cov, y)
 
 
 def simulated_noise(sigma: Any, cov: Covariance | None, groups: Any) -> SimulatedNoise:
@@ -57,7 +57,7 @@ def simulated_noise(sigma: Any, cov: Covariance | None, groups: Any) -> Simulate
     return SimulatedNoise()
 
 
-def represented(cov: Covariance, y: Tensor) -> Covariance:
+def in_dtype_of(cov: Covariance, y: Tensor) -> Covariance:
     """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
     if isinstance(cov, SimulatedNoise):
         return cov

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..core.arrays import from_array
 from ..core.batched import BatchedValue
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.shapes import require_batch
 from .spectrum import Spectrum
 
@@ -38,13 +38,13 @@ class Operator(BatchedValue):
     any_dtype: frozenset[str] = frozenset()  # tensors that are converted to the dtype of the data when they are used
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
-    @in_own_modes
+    @in_default_modes
     def __call__(self, x: Tensor) -> Tensor:
         """Compute Ax, `(n, *measurement)`, for x `(n, *event)`. Values that are not measured are 0."""
         self._check_batch(require_batch(x, "x"), "x")
         return self._forward(x)
 
-    @in_own_modes
+    @in_default_modes
     def adjoint(self, y: Tensor) -> Tensor:
         """Compute Aᵀy, `(n, *event)`, for y `(n, *measurement)`. Values that are not measured are ignored."""
         self._check_batch(require_batch(y, "y"), "y")
@@ -60,7 +60,7 @@ class Operator(BatchedValue):
         """Mask of the measured entries, broadcastable to y `(n, *measurement)`. None: all entries."""
         return None
 
-    def keeps(self, measured: Tensor) -> Tensor | None:
+    def measured_outputs(self, measured: Tensor) -> Tensor | None:
         """Mask of the outputs that are measured if only the inputs `measured` `(1 or n, *event)` are. None: all.
 
         An operator that mixes entries leaves every output measured; one that selects entries overrides this.

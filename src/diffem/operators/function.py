@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import differentiable, own_modes
+from ..core.modes import default_modes, differentiable
 from ..core.shapes import require_event
 from .base import Operator
 from .parameters import separated
@@ -155,7 +155,7 @@ class Function(Operator):
         return self.function(x, **given, **self.numbers)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        with own_modes(), torch.enable_grad():
+        with default_modes(), torch.enable_grad():
             x = torch.zeros(len(y), *self.x_shape, dtype=y.dtype, device=y.device, requires_grad=True)
             out = self._forward(x)
             if out.shape != y.shape:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import differentiable, in_own_modes
+from ..core.modes import differentiable, in_default_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import require_like, require_state
@@ -80,7 +80,7 @@ class Posterior:
         """Estimate E[x | x_t, y] for x_t `(n, *event)`, one sample per observation, and record the cost."""
         raise NotImplementedError
 
-    @in_own_modes
+    @in_default_modes
     def __call__(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """E[x | x_t, y] as a denoiser: x_t `(n, *event)` for n observations, sigma a scalar or one per sample."""
         x_t, sigma = require_state(x_t, sigma, self.prior.mean, type(self).__name__)
@@ -148,7 +148,7 @@ class Posterior:
         return_stats: Literal[True],
         **options: Any,
     ) -> tuple[Tensor, Statistics]: ...
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def sample(
         self,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.shapes import per_sample
 from ..observations import Observations
 from ..priors.base import Prior, require_count
@@ -75,13 +75,13 @@ class GaussianPosterior(Posterior):
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         return self.denoiser().evaluate(x_t, sigma)
 
-    @in_own_modes
+    @in_default_modes
     def mean(self) -> Tensor:
         """Compute E[x | y], `(n, *event)`."""
         assert isinstance(self.prior, GaussianPrior)
         return self.prior.posterior_mean(self.obs)
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def sample(  # type: ignore[override]
         self,

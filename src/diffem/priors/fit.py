@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.progress import Progress
 from ..files.memory import working_bytes
 from ..linalg import Covariance, DenseCovariance, LowRank
@@ -45,7 +45,7 @@ MAX_EXTRAPOLATED = 1024  # above this size the eigenvectors of an extrapolation 
 Moments = Literal["exact", "sampled"]
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def fit_gaussian(
     obs: Observations,

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..linalg import DenseCovariance, Diagonal
 from ..observations import Observations
@@ -89,7 +89,7 @@ def linearise(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Lineari
     return Linearisation(gain, mean_t - gain * mean_x, variance, known, prior.mean.double())
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def linearised(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Observations:
     """Approximate observations of a channel by direct observations of x with independent Gaussian noise.
@@ -108,7 +108,7 @@ def _observed(obs: Observations, law: Linearisation) -> Observations:
     return Observations(y, Identity(), cov=Diagonal(law.variance.to(y.dtype)).bind(y.ndim - 1))
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def fit_channel_gaussian(
     obs: Observations, rank: int | None = None, *, rounds: int = ROUNDS, seed: int = 0

@@ -68,19 +68,19 @@ class SampledModel:
         index = torch.arange(self.count, self.count + n, device=obs.y.device)
         stream = Stream(self.seed, "gaussian fit draws", self.rounds)
         mean = self.exact.mean.reshape(1, *shape).expand(n, *shape).contiguous()
-        x = self.exact.mean + self._pull(obs, obs.residual(mean))
+        x = self.exact.mean + self._weighted_adjoint(obs, obs.residual(mean))
         for draw in range(self.draws):
             number = torch.full_like(index, draw)
             w = stream.normal(index, (size,), draw=number).double() @ self._root.T
             e = obs.noise.sqrt(stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number).double())
-            deviation = w - self._pull(obs, obs.A(w.reshape(n, *shape)) + e)
+            deviation = w - self._weighted_adjoint(obs, obs.A(w.reshape(n, *shape)) + e)
             self.spread += deviation.T @ deviation / self.draws
         self.count += n
         self.x += x.sum(0)
         self.xx += x.T @ x
         return torch.nan
 
-    def _pull(self, obs: Observations, residual: Tensor) -> Tensor:
+    def _weighted_adjoint(self, obs: Observations, residual: Tensor) -> Tensor:
         """ΣAᵀK⁻¹ residual, `(n, N)`."""
         cov, shape = self.exact.cov, obs.x_shape
 

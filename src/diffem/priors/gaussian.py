@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.interruption import poll
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..core.shapes import require_batch, require_like, require_same_dtype
 from ..files.memory import working_bytes
@@ -43,7 +43,7 @@ class GaussianPrior(Prior):
 
     is_exact: ClassVar[bool] = True
 
-    @in_own_modes
+    @in_default_modes
     def __init__(
         self,
         mean: Tensor,
@@ -72,7 +72,7 @@ class GaussianPrior(Prior):
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def sample(
         self,
@@ -108,7 +108,7 @@ class GaussianPrior(Prior):
         noise = (stream.normal(index, self.event_shape, dtype=self.mean.dtype) for index in parts)
         return torch.cat([self.exact_sample(z) for z in noise])
 
-    @in_own_modes
+    @in_default_modes
     def exact_sample(self, z: Tensor) -> Tensor:
         """Turn white noise z `(n, *event)` into samples μ + Σ^½ z."""
         return self.mean + self._cov.sqrt(z)
@@ -116,7 +116,7 @@ class GaussianPrior(Prior):
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         return "exact", "the posterior of a Gaussian prior has a closed form"
 
-    @in_own_modes
+    @in_default_modes
     def draw_posterior(
         self, obs: Observations, *, seed: int = 0, lap: int = 0, index: Tensor | None = None, draw: int = 0
     ) -> Tensor:
@@ -144,7 +144,7 @@ class GaussianPrior(Prior):
         e = obs.noise.sqrt(z)
         return (x + self._gain(obs, obs.residual(x) - e)).to(self.mean.dtype)
 
-    @in_own_modes
+    @in_default_modes
     def posterior_mean(self, obs: Observations) -> Tensor:
         """E[x | y] per observation, `(n, *event)`."""
         obs = obs.to(torch.float64).reduced()
@@ -216,7 +216,7 @@ class GaussianPrior(Prior):
             gain.append(u @ matrix)
         return torch.cat(gain).reshape(residual.shape)
 
-    @in_own_modes
+    @in_default_modes
     def log_prob(self, x: Tensor) -> Tensor:
         """log N(x | μ, Σ), `(n,)`. Raises InputError if Σ is singular: there is no density then."""
         require_like(require_batch(x, "x"), "x", self.mean, "GaussianPrior")

@@ -110,7 +110,7 @@ def score_parameters(obs: Observations, progress: bool | None = None) -> tuple[O
     scale = signal_scale(classes.obs)
     size = math.prod(obs.x_shape)
     theta = classes.value
-    state = _moved(
+    state = _state_after_em(
         classes,
         theta,
         torch.zeros(size, dtype=theta.dtype, device=theta.device),
@@ -146,14 +146,14 @@ def _step(classes: OperatorClasses, state: _State, found: ParameterScore, step: 
     step = step * min(1.0, math.sqrt(limit / max(float(step @ found.full @ step), 1e-300)))
     mean, root = (torch.tensordot(step, z, 1) for z in found.response)
     for _ in range(HALVINGS):
-        further = _moved(classes, state.theta + step, state.mean - mean, state.root - root, ROUNDS)
+        further = _state_after_em(classes, state.theta + step, state.mean - mean, state.root - root, ROUNDS)
         if further.log_likelihood >= state.log_likelihood:
             return further
         step, mean, root = step / 2, mean / 2, root / 2
     return None
 
 
-def _moved(classes: OperatorClasses, theta: Tensor, mean: Tensor, root: Tensor, rounds: int) -> _State:
+def _state_after_em(classes: OperatorClasses, theta: Tensor, mean: Tensor, root: Tensor, rounds: int) -> _State:
     """The state at θ after rounds of expectation–maximisation of the Gaussian.
 
     Its log-likelihood is −∞ if that is not finite.

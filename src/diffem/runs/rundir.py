@@ -24,7 +24,7 @@ from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, re
 from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
-from .changes import differences, located, moved
+from .changes import differences, with_paths_of, with_usable_paths
 from .lap_metrics import wrong_number
 from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
@@ -127,7 +127,7 @@ class RunDir:
         Raises:
             InputError: If the source is not that of the run, or now returns other observations.
         """
-        recipe = located(self.recipe(), self.path)
+        recipe = with_usable_paths(self.recipe(), self.path)
         if source is not None and source != recipe.data.source:
             raise InputError(f"{self.path}: its observations come from {recipe.data.source!r}, not from {source!r}")
         if recipe.data.source == "given" or (":" in recipe.data.source and source is None):
@@ -201,7 +201,7 @@ class RunDir:
     def _continue(self, recipe: Recipe, obs: Observations, start: str | None) -> None:
         self._require_version()
         info, old = self.info(), self.recipe()
-        there = moved(old, recipe)
+        there = with_paths_of(old, recipe)
         changed = differences(there.model_dump(mode="json"), recipe.model_dump(mode="json"))
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:

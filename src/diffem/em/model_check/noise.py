@@ -48,19 +48,19 @@ class Gain:
     values: int
 
     @property
-    def settled(self) -> float:
+    def stopping_error(self) -> float:
         """The largest difference between fits, in nats, that may be due to their stopping rule."""
         return FITS_BETTER + 10 * TOLERANCE * self.values
 
     @property
     def fits_better(self) -> bool:
         """Whether this level fits significantly better."""
-        return self.fitted > self.settled
+        return self.fitted > self.stopping_error
 
     @property
     def fits_worse(self) -> bool:
         """Whether this level fits significantly worse."""
-        return self.fitted < -self.settled
+        return self.fitted < -self.stopping_error
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _require_derivative(name: str, obs: Observations, x: Tensor, theta: Tensor, 
         )
 
 
-def suspicions(obs: Observations, images: bool) -> list[str]:
+def data_warnings(obs: Observations, images: bool) -> list[str]:
     """Return warnings about properties of the observations that are probably mistakes.
 
     Args:
@@ -142,14 +142,14 @@ def suspicions(obs: Observations, images: bool) -> list[str]:
             f"there {'is 1 observation' if len(obs) == 1 else f'are {len(obs)} observations'} of samples of shape "
             f"{obs.x_shape}. A prior is learned from hundreds; the first axis of y counts them"
         )
-    if images and (text := channels_last(obs.x_shape)) is not None:
+    if images and (text := channels_last_warning(obs.x_shape)) is not None:
         found.append(text)
     if isinstance(obs[:1].A, Mask | Identity):
-        found += scales(obs)
+        found += scale_warnings(obs)
     return found
 
 
-def channels_last(shape: tuple[int, ...]) -> str | None:
+def channels_last_warning(shape: tuple[int, ...]) -> str | None:
     """Return a warning if the channels of images are probably the last axis; otherwise None."""
     if len(shape) != 3 or shape[-1] not in (3, 4) or shape[0] <= 4:
         return None
@@ -160,12 +160,12 @@ def channels_last(shape: tuple[int, ...]) -> str | None:
     )
 
 
-def scales(obs: Observations) -> list[str]:
+def scale_warnings(obs: Observations) -> list[str]:
     """Return warnings about values that are never measured, far from zero, or of very different size.
 
     The operators must measure entries of x.
     """
-    count, mean, std = moments(obs)
+    count, mean, std = entry_moments(obs)
     if not bool((count > 1).any()):
         return []
     found = []
@@ -194,7 +194,7 @@ def scales(obs: Observations) -> list[str]:
     return found
 
 
-def moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def entry_moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return how often each entry of x is measured, and the mean and standard deviation of its values, `(*event)`."""
     sums = torch.zeros(3, *obs.x_shape, dtype=torch.float64)
     size = min(scanned_together(obs), max(1, NUMBERS // sums[0].numel()))
