@@ -83,7 +83,7 @@ def test_a_lap_in_progress_is_saved_at_the_time_limit(uncut, clock, tmp_path, mo
         return step(*arguments)
 
     monkeypatch.setattr(Trainer, "step", timed)
-    with pytest.raises(Preempted, match="lap 4: 256 of 300 training steps are done"):
+    with pytest.raises(Preempted, match="lap 4: 256 of 300 training steps done"):
         diffem.fit(observations(), CHAIN, out, progress=False, report=False, minutes=60)
     assert (out / "laps/004/training.safetensors").is_file()
     run = diffem.fit(observations(), CHAIN, out, progress=False, report=False, minutes=60)

@@ -124,7 +124,7 @@ def test_draws_of_empty_observations_are_samples_of_the_prior(run):
 
 def test_a_note_counts_empty_observations(run):
     assert [note for note in run.laps[0]["notes"] if "no measured values" in note] == [
-        "50 of 200 observations have no measured values: their draws are samples of the prior, "
+        "no value was measured in 50 of 200 observations: draws for these are samples of the prior, "
         "and all metrics exclude them"
     ]
 
@@ -164,7 +164,10 @@ def test_the_command_line_counts_empty_observations(run, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert "nan" not in result.output
-    assert f"{int(EMPTY.sum())} of them have no measured values: their draws are samples of the prior" in result.output
+    assert (
+        f"no value was measured in {int(EMPTY.sum())} of them: draws for these are samples of the prior"
+        in result.output
+    )
     with np.load(out) as arrays:
         assert (np.isnan(arrays["chi2"]) == EMPTY.numpy()).all()
         assert np.isfinite(arrays["draws"]).all()

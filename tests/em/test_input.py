@@ -204,7 +204,7 @@ def test_columns_that_are_not_standardised_cause_a_warning():
     y = torch.where(torch.rand(100, 3) < 0.8, x, torch.nan)
     y[:, 2] = torch.nan
     never, far, unequal = data_warnings(Observations(y, sigma=0.1), images=False)
-    assert "1 of the 3 values of x are measured by no observation (index 2)" in never
+    assert "no observation measures 1 of the 3 values of x (index 2)" in never
     assert "far from zero" in far
     assert "Standardise them" in unequal
     values = (y[:, :2] - y[:, :2].nanmean(0)) / x[:, :2].std(0)
@@ -217,8 +217,8 @@ def test_very_few_observations_cause_a_warning():
     x = torch.randn(16, 8, 8)
     assert data_warnings(Observations(x, sigma=0.1), images=True) == []
     (text,) = data_warnings(Observations(x[:15], sigma=0.1), images=True)
-    assert "there are 15 observations of samples of shape (8, 8)" in text
-    assert "there is 1 observation of" in data_warnings(Observations(x[:1], sigma=0.1), images=True)[0]
+    assert "y holds 15 observations of samples of shape (8, 8)" in text
+    assert "y holds 1 observation of" in data_warnings(Observations(x[:1], sigma=0.1), images=True)[0]
 
 
 def test_the_moments_of_measured_values_do_not_depend_on_the_parts(monkeypatch):

@@ -73,8 +73,8 @@ PHASES = {
     "the second fit of the start": ("make_start", None, [ROUND], 13, "lap 0: starting prior"),
     "measuring the start": ("conclude", 0, [GAUSSIAN], 3, "lap 0: held-out evaluation"),
     "draws from the start": ("expect", 1, [GAUSSIAN], 2, "lap 1: E-step"),
-    "training, in the first block": ("maximise", 1, [NETWORK], 100, "lap 1: 0 of 280 training steps are done"),
-    "training, in the second block": ("maximise", 1, [NETWORK], 270, "lap 1: 256 of 280 training steps are done"),
+    "training, in the first block": ("maximise", 1, [NETWORK], 100, "lap 1: 0 of 280 training steps done"),
+    "training, in the second block": ("maximise", 1, [NETWORK], 270, "lap 1: 256 of 280 training steps done"),
     "measuring a network": ("conclude", 1, [NETWORK], 10, "lap 1: held-out evaluation"),
     "draws from a network": ("expect", 2, [NETWORK], 10, "lap 2: E-step"),
 }

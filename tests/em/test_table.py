@@ -50,7 +50,7 @@ def test_python_and_the_command_line_print_the_same(tmp_path, capsys):
 def test_the_table_has_a_row_per_lap_and_ends_with_the_verdict(tmp_path, capsys):
     diffem.fit(observations(), FEW, tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "120 observations for training and 16 held out for evaluation; 1 laps on cpu; new run"
+    assert lines[0] == "120 observations for training and 16 held out for evaluation; 1 lap on cpu; new run"
     assert lines[1] == "fitting the Gaussian start ..."
     assert lines[2].startswith("start: ")
     heading = next(i for i, line in enumerate(lines) if line.split()[0] == "lap")

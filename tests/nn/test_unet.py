@@ -66,7 +66,7 @@ def test_dropout_only_in_training():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hidden": [8, 16], "heads": [0, 3]}, "16 channels cannot be split among 3 heads"),
+        ({"hidden": [8, 16], "heads": [0, 3]}, "must divide the channels, got 16 channels and 3 heads"),
         ({"hidden": [8, 16], "blocks": [1]}, "one number per level"),
         ({"width": 3}, "width"),
     ],

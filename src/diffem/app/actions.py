@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..report.words import observation_in_words
 from . import drawing, limits, observing, panels, status
@@ -46,7 +47,7 @@ class Actions:
     def show_prior(self, lap: Any, n: Any, steps: Any, seed: Any) -> str:
         """Sample the prior of a lap."""
         x = drawing.prior_samples(self.viewer, lap, n, steps, seed).numpy()
-        caption = f"{len(x)} samples of the prior of lap {int(lap)}, seed {int(seed)}"
+        caption = f"{count_of(len(x), 'sample')} of the prior of lap {int(lap)}, seed {int(seed)}"
         return panels.samples(x, self.viewer.range, caption)
 
     def _draw(self, observed: ObservedSample, lap: Any, draws: Any, steps: Any, seed: Any, caption: str) -> str:
@@ -79,7 +80,10 @@ class Actions:
         x = _require_upload(file).sample(shape, self.viewer.range, bool(invert))
         A = observing.make_operator(kind, shape, missing=missing, width=width, factor=factor, seed=seed)
         observed = observing.corrupt(x, A, sigma, seed, noise_unit(self.viewer))
-        captions = {"mask": f"{float(missing):.0%} of the pixels missing", "blur": f"blurred over {width} pixels"}
+        captions = {
+            "mask": f"{float(missing):.0%} of the pixels missing",
+            "blur": f"blurred over {count_of(width, 'pixel')}",
+        }
         caption = captions.get(kind, f"{factor} times lower resolution") + f", noise {float(sigma):g}"
         return self._draw(observed, lap, draws, steps, seed, caption)
 

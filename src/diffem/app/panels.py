@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.counting import count_of
 from ..report import pictures
 from ..report.measures import columns, lap_curves
 from .drawing import PosteriorDraws
@@ -132,7 +133,7 @@ def posterior(c: PosteriorDraws, levels: tuple[float, float], caption: str) -> s
     top = float(np.percentile(std, 99)) or 1.0
     legends = [grey_bar(levels), patch(MISSING, "not measured"), bar("0", f"{top:.2g}", "standard deviation", "magma")]
     panels = [figure(encode(grey_image(c.seen.numpy(), levels)), c.name, "seen")]
-    panels.append(figure(encode(grey_image(c.mean.numpy(), levels)), f"mean of {len(draws)} draws", "mean"))
+    panels.append(figure(encode(grey_image(c.mean.numpy(), levels)), f"mean of {count_of(len(draws), 'draw')}", "mean"))
     panels.append(figure(encode(colour_image(std, 0, top, "magma")), "standard deviation of the draws", "std"))
     if pictures.is_image(residual):
         panels.append(
@@ -166,7 +167,11 @@ def _facts(c: PosteriorDraws) -> str:
 def status(p: Progress) -> str:
     """One line with the progress of the run, and its verdict."""
     quiet = f"{p.quiet:.0f} s" if p.quiet < 120 else f"{p.quiet / 60:.0f} min"
-    state = f"finished, {p.laps} laps" if p.last >= p.laps else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
+    state = (
+        f"finished, {count_of(p.laps, 'lap')}"
+        if p.last >= p.laps
+        else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
+    )
     if p.status == "exported":
         state = "an exported prior, without laps, measures and observations"
     if p.last < 0:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from ..core.compile import fast_products
+from ..core.counting import count_of
 from ..core.version import __version__
 from ..nn.networks import make_network
 from ..runs.recipe import Recipe, load_recipe, names
@@ -134,7 +135,7 @@ def devices() -> list[Device]:
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     found = [
         Device(
-            f"{cores} cores, {torch.get_num_threads()} threads in use",
+            f"{count_of(cores, 'core')}, {count_of(torch.get_num_threads(), 'thread')} in use",
             "cpu",
             memory.available / GIB,
             memory.total / GIB,
@@ -276,8 +277,7 @@ def duration(seconds: float) -> str:
     for unit, size in (("year", 365.25 * 86400), ("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= 0.95 * size:
             count = seconds / size
-            count = round(count) if count < 10 else round(count, 1 - math.floor(math.log10(count)))
-            return f"{count:.0f} {unit}{'s' if count != 1 else ''}"
+            return count_of(round(count if count < 10 else round(count, 1 - math.floor(math.log10(count)))), unit)
     return "less than a minute"
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from .counting import count_of
 from .errors import InputError, RangeError
 
 Index: TypeAlias = int | slice | list[int] | Tensor
@@ -63,7 +64,10 @@ def take(values: Tensor, index: slice | Tensor) -> Tensor:
     n = len(values)
     if isinstance(index, Tensor):
         if index.dtype == torch.bool and len(index) != n:
-            raise InputError(f"a boolean index of {len(index)} entries does not fit {n} observations")
+            raise InputError(
+                f"a boolean index of {count_of(len(index), 'entry', 'entries')} does not fit "
+                f"{count_of(n, 'observation')}"
+            )
         # on an accelerator the device itself checks the range: reading the values back would synchronise
         if index.dtype != torch.bool and index.device.type == "cpu" and len(index):
             low, high = int(index.min()), int(index.max())

@@ -93,7 +93,7 @@ class Interruption:
         """Why the run stops, to complete "stopped …"."""
         if self.requested or self._minutes is None:
             return Preempted.reason
-        return f"after {self._minutes:g} minutes as requested"
+        return f"after {self._minutes:g} {'minute' if self._minutes == 1 else 'minutes'} as requested"
 
     @contextmanager
     def listening(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .counting import count_of
 from .errors import InputError
 
 
@@ -35,7 +36,8 @@ def noise_level(sigma: Tensor | float, x: Tensor) -> Tensor:
         return torch.full((), float(sigma), dtype=x.dtype, device=x.device)
     if sigma.ndim > 1 or (sigma.ndim == 1 and len(sigma) != len(x)):
         raise InputError(
-            f"sigma must be a scalar or one value per sample, got shape {tuple(sigma.shape)} for {len(x)} samples"
+            f"sigma must be a scalar or one value per sample, got shape {tuple(sigma.shape)} for "
+            f"{count_of(len(x), 'sample')}"
         )
     if sigma.device.type == "cpu" and not (torch.isfinite(sigma) & (sigma > 0)).all():
         raise InputError(f"sigma must be positive and finite, got {sigma.detach().reshape(-1).tolist()[:4]}")

@@ -102,7 +102,9 @@ class RunContext:
     def use_estimates(self, prior: Prior) -> None:
         """Use the noise levels or operator parameters of a prior of this run, if the observations' are unknown."""
         if self.unknowns.is_active:
-            self.obs = SplitObservations.of(self.unknowns.with_estimates(prior), self.recipe.watch.held_out, self.device)
+            self.obs = SplitObservations.of(
+                self.unknowns.with_estimates(prior), self.recipe.watch.held_out, self.device
+            )
             self.__dict__.pop("conditioning", None)  # they depend on the operators and the noise
 
     @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.counting import count_of
 from ..runs.recipe import Recipe
 from .model_check.significance import LAPS_LEVEL, one_sided, two_sided
 from .verdict import PREDICTION, History, difference, measure_of, measured
@@ -91,7 +92,10 @@ def weak_network(history: History) -> list[str]:
     fall = lap.get("loss_fall")
     if fall is not None and fall < FLAT:
         return [f"{seen}, and its loss no longer falls: the network is too small; raise network.hidden, or train.lr"]
-    why = "its loss is still falling" if fall is not None else f"{lap.get('steps', 'few')} steps are few"
+    if fall is not None:
+        why = "its loss is still falling"
+    else:
+        why = f"it took only {count_of(lap['steps'], 'step')}" if "steps" in lap else "it took only a few steps"
     return [f"{seen}, and {why}: the network is trained too little; raise {_steps_key(history)}"]
 
 

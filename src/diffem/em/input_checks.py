@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..observations import Observations
@@ -139,8 +140,8 @@ def data_warnings(obs: Observations, images: bool) -> list[str]:
     found = [] if (text := lossy(obs)) is None else [text]
     if len(obs) < FEWEST:
         found.append(
-            f"there {'is 1 observation' if len(obs) == 1 else f'are {len(obs)} observations'} of samples of shape "
-            f"{obs.x_shape}. A prior is learned from hundreds; the first axis of y counts them"
+            f"y holds {count_of(len(obs), 'observation')} of samples of shape {obs.x_shape}. A prior is learned from "
+            "hundreds; the first axis of y counts them"
         )
     if images and (text := channels_last_warning(obs.x_shape)) is not None:
         found.append(text)
@@ -173,9 +174,9 @@ def scale_warnings(obs: Observations) -> list[str]:
         places = [tuple(place) for place in (count == 0).nonzero().tolist()]
         named = ", ".join(str(place[0]) if len(place) == 1 else str(place) for place in places[:4])
         found.append(
-            f"{len(places)} of the {count.numel()} values of x are measured by no observation (index {named}"
-            f"{', …' if len(places) > 4 else ''}): nothing can be learned about them; leave them out if that is not "
-            "meant"
+            f"no observation measures {len(places)} of the {count_of(count.numel(), 'value')} of x (index "
+            f"{named}{', …' if len(places) > 4 else ''}): nothing can be learned about them; leave them out if that is "
+            "not meant"
         )
     known = count > 1
     offset, spread = mean[known].square().mean().sqrt(), std[known].square().mean().sqrt()

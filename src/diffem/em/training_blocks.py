@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.cuda_graphs import capture
 from ..core.interruption import Preempted, ProcessLost
 from ..core.progress import Progress
@@ -123,7 +124,7 @@ class BlockTraining:
             raise
 
     def _preempted(self) -> Preempted:
-        return Preempted(f"lap {self.stream.lap}: {self.done} of {self.steps} training steps are done")
+        return Preempted(f"lap {self.stream.lap}: {self.done} of {count_of(self.steps, 'training step')} done")
 
     def _restore(self) -> None:
         """Return to the last snapshot."""

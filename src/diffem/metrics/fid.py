@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..core.counting import count_of
 from ..core.errors import InputError, RunWarning
 from ..core.modes import in_default_modes
 from ..core.randomness import Stream
@@ -78,7 +79,7 @@ class Reference:
         require_finite(tensors, path)
         try:
             if description["format"] != FORMAT or int(description["count"]) < 2:
-                raise ValueError(f"format {description['format']!r}, {description['count']} images")
+                raise ValueError(f"format {description['format']!r}, {count_of(description['count'], 'image')}")
             total, outer, kept = (tensors[name] for name in ("total", "outer", "kept"))
             if total.ndim != 1 or outer.shape != 2 * total.shape or kept.shape[1:] != total.shape:
                 raise ValueError(f"shapes {tuple(total.shape)}, {tuple(outer.shape)}, {tuple(kept.shape)}")
@@ -150,8 +151,9 @@ def image_quality(
     fewest, d = min(len(values), reference.count), values.shape[1]
     if fewest <= d:  # a covariance of d features needs d + 1 samples
         warnings.warn(
-            f"FID from {fewest} images and {d} features per image is far too large and cannot be compared with other "
-            f"values; use more than {d} images (10,000 or 50,000 are usual), or KID, which has no bias",
+            f"FID from {count_of(fewest, 'image')} and {count_of(d, 'feature')} per image is far too large and cannot "
+            f"be compared with other values; use more than {d} images (10,000 or 50,000 are usual), or KID, which has "
+            "no bias",
             RunWarning,
             stacklevel=3,  # the caller of the function that `in_default_modes` wraps
         )

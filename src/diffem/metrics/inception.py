@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.progress import Progress
@@ -142,7 +143,10 @@ def to_uint8(x: Tensor, range: tuple[float, float]) -> Tensor:
         raise InputError(f"range must be the values of pixel 0 and of pixel 255, low then high; got {low}, {high}")
     if not torch.isfinite(x).all():
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
-        raise InputError(f"{bad} of {len(x)} samples are not finite and have no pixels")
+        raise InputError(
+            f"samples must be finite to have pixels: {bad} of {count_of(len(x), 'sample')} contain NaN or infinite "
+            "values"
+        )
     pixels = ((x - low) * (255 / (high - low))).round().clamp(0, 255).to(torch.uint8)
     return pixels[:, None] if pixels.ndim == 3 else pixels
 
@@ -179,8 +183,8 @@ def outputs(
     values = torch.cat([f for f, _ in parts]).float()
     if values.ndim != 2 or len(values) != len(images):
         raise InputError(
-            f"the extractor {extractor.name} gave features of shape {tuple(values.shape)} for {len(images)} images; "
-            "needed: one vector per image"
+            f"the extractor {extractor.name} gave features of shape {tuple(values.shape)} for "
+            f"{count_of(len(images), 'image')}; needed: one vector per image"
         )
     if not torch.isfinite(values).all():
         raise InputError(f"the extractor {extractor.name} gave features that are not finite")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..cli.options import BatchOption, LapOption, device, require_file, require_folder
+from ..core.counting import count_of
 from ..core.errors import InputError
 
 ChangeOption = Annotated[
@@ -62,7 +63,7 @@ def observe(
     problem.obs.save(out)
     if truth is not None and problem.reference is not None:
         write_array(truth, problem.reference.numpy())
-    typer.echo(f"{len(problem.obs)} observations of {problem.obs.x_shape}: {out}")
+    typer.echo(f"{count_of(len(problem.obs), 'observation')} of {problem.obs.x_shape}: {out}")
     if problem.about:
         typer.echo(problem.about)
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..observations import Problem
 from ..operators.centred import centred_ifft2
@@ -118,7 +119,8 @@ def _measured(found: list[Volume], each: Callable[[Volume, Tensor], Iterator[Sli
 
 
 def _about(levels: np.ndarray, found: list[Volume], mode: str, accel: float, sigma: float | None) -> str:
-    text = f"{sum(map(len, found))} slices of {len(found)} volumes, {mode} k-space at R = {accel:g}; noise level "
+    size = f"{count_of(sum(map(len, found)), 'slice')} of {count_of(len(found), 'volume')}"
+    text = f"{size}, {mode} k-space at R = {accel:g}; noise level "
     if mode == "simulated" or sigma is not None:
         return text + f"{float(levels[0]):g} on real and imaginary parts, as given"
     low, middle, high = np.percentile(levels, [0, 50, 100])

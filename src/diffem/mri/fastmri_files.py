@@ -206,9 +206,7 @@ def volumes(path: str, slices: tuple[int, int | None], files: tuple[int, int | N
         )
     kept = [volume for volume in (Volume(file, slices) for file in found) if len(volume) > 0]
     if not kept:
-        raise InputError(
-            f"data.slices: none of the {len(found)} volumes in {path!r} has slices {slices[0]} to {slices[1]}"
-        )
+        raise InputError(f"data.slices: no volume in {path!r} has slices {slices[0]} to {slices[1]}")
     return kept
 
 

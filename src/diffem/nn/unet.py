@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..core.counting import count_of
 from .embedding import NoiseEmbedding
 
 
@@ -165,10 +166,12 @@ def _check(
         raise ValueError(f"hidden, blocks and heads must have one number per level, got {hidden}, {blocks}, {heads}")
     for channels, count in zip(hidden, heads, strict=True):
         if count and channels % count:
-            raise ValueError(f"{channels} channels cannot be split among {count} heads")
+            raise ValueError(
+                f"the heads must divide the channels, got {count_of(channels, 'channel')} and {count_of(count, 'head')}"
+            )
     factor = fold * 2 ** (len(hidden) - 1)
     if any(size % factor for size in event_shape[1:]):
         raise ValueError(
-            f"{len(hidden)} levels and space_to_depth {fold} need heights and widths divisible by {factor}, "
-            f"got {event_shape[1:]}"
+            f"{count_of(len(hidden), 'level')} and space_to_depth {fold} need heights and widths divisible by "
+            f"{factor}, got {event_shape[1:]}"
         )

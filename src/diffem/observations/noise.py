@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.arrays import from_array
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, SimulatedNoise, UnknownNoise
 from .arrays import as_tensor
@@ -36,7 +37,9 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
         raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
     cov = cov.bind(y.ndim - 1)
     if cov.batch is not None and cov.batch != len(y):
-        raise InputError(f"y holds {len(y)} observations, but the noise covariance is given for {cov.batch}")
+        raise InputError(
+            f"y holds {count_of(len(y), 'observation')}, but the noise covariance is given for {cov.batch}"
+        )
     if isinstance(cov, UnknownNoise):
         if cov.is_per_value and cov.groups.shape != y.shape[1:]:
             raise InputError(

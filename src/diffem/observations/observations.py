@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.batched import Index, as_index, take
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.shapes import promoted, require_batch, require_precision
@@ -100,7 +101,7 @@ class Observations:
         if y.numel() == 0:
             raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
         if A.batch is not None and A.batch != len(y):
-            raise InputError(f"y holds {len(y)} observations, but A has parameters for {A.batch}")
+            raise InputError(f"y holds {count_of(len(y), 'observation')}, but A has parameters for {A.batch}")
         clean = without_unmeasured(y, A.measured(y))
         if isinstance(A, Channel):
             A = check_channel(A, clean)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..core.arrays import from_array
 from ..core.batched import BatchedValue
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.shapes import require_batch
@@ -118,8 +119,8 @@ class Operator(BatchedValue):
         batch = self.batch
         if batch is not None and batch != len(data):
             raise InputError(
-                f"{type(self).__name__} holds parameters for {batch} observations, {name} has {len(data)} samples "
-                f"(shape {tuple(data.shape)})"
+                f"{type(self).__name__} holds parameters for {count_of(batch, 'observation')}, {name} has "
+                f"{count_of(len(data), 'sample')} (shape {tuple(data.shape)})"
             )
         for key, tensor in self._tensors.items():
             if tensor.is_floating_point() and tensor.dtype != data.dtype and key not in self.any_dtype:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.random_numbers import RandomNumbers
@@ -122,8 +123,8 @@ class Channel(Operator):
         if not isinstance(result, Tensor) or result.ndim < 2 or len(result) != n or result.is_complex():
             given = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
             raise InputError(
-                f"Channel: {name} must return a real tensor with {n} samples along its first axis and at least one "
-                f"further axis, got {given}"
+                f"Channel: {name} must return a real tensor with {count_of(n, 'sample')} along its first axis and at "
+                f"least one further axis, got {given}"
             )
         finite = torch.isfinite(result).flatten(1)
         if not bool(finite.all()):  # NaN would otherwise show only in the loss of a training

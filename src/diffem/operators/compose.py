@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.batched import Index
+from ..core.counting import count_of
 from ..core.errors import InputError
 from .base import Operator
 from .channel import Channel
@@ -151,7 +152,9 @@ class Stack(_Composite):
         shapes = [tuple(A(x).shape[1:]) for A in self._children]
         sizes = [math.prod(shape) for shape in shapes]
         if y.ndim != 2 or y.shape[1] != sum(sizes):
-            raise InputError(f"Stack measures {sum(sizes)} numbers per observation, got y of shape {tuple(y.shape)}")
+            raise InputError(
+                f"Stack measures {count_of(sum(sizes), 'number')} per observation, got y of shape {tuple(y.shape)}"
+            )
         return [part.reshape(len(y), *shape) for part, shape in zip(y.split(sizes, 1), shapes, strict=True)]
 
     def _adjoint(self, y: Tensor) -> Tensor:

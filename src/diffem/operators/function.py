@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import default_modes, differentiable
 from ..core.shapes import require_event
@@ -141,8 +142,8 @@ class Function(Operator):
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x) or y.is_complex():
             given = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(
-                f"Function: the callable must return a real tensor with {len(x)} samples along its first axis, "
-                f"got {given}"
+                f"Function: the callable must return a real tensor with {count_of(len(x), 'sample')} along its first "
+                f"axis, got {given}"
             )
         return y.to(x.dtype)
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import differentiable, in_default_modes
 from ..core.progress import Progress
@@ -85,7 +86,9 @@ class Posterior:
         """E[x | x_t, y] as a denoiser: x_t `(n, *event)` for n observations, sigma a scalar or one per sample."""
         x_t, sigma = require_state(x_t, sigma, self.prior.mean, type(self).__name__)
         if len(x_t) != len(self.obs):
-            raise InputError(f"the posterior holds {len(self.obs)} observations, x_t has {len(x_t)} samples")
+            raise InputError(
+                f"the posterior holds {count_of(len(self.obs), 'observation')}, x_t has {count_of(len(x_t), 'sample')}"
+            )
         return self.evaluate(differentiable(x_t), differentiable(sigma)).x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:

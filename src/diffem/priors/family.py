@@ -24,6 +24,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.shapes import per_sample
 from ..observations.features import Features
@@ -100,7 +101,10 @@ class Family:
         if isinstance(information, Features) and (shape := tuple(information.maps.shape[2:])) != self.shape[1:]:
             return f"the prior was trained for features of shape {self.shape[1:]}, these have shape {shape}"
         if isinstance(information, Features) and (channels := information.maps.shape[1]) != len(self.center):
-            return f"the prior was trained for features with {len(self.center)} channels, these have {channels}"
+            return (
+                f"the prior was trained for features with {count_of(len(self.center), 'channel')}, these have "
+                f"{channels}"
+            )
         if information.kind != self.basis:
             return (
                 f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is represented by {self.basis}; that of "

@@ -99,9 +99,7 @@ def fit_gaussian(
     history = FitHistory() if history is None else history
     informative = as_lazy(obs).informative()  # observations without measured values add nothing to the likelihood
     if informative is None:
-        raise InputError(
-            f"none of the {len(obs)} observations has a measured value: there is nothing to fit a Gaussian to"
-        )
+        raise InputError("no observation has a measured value: there is nothing to fit a Gaussian to")
     dtype, scale = informative[:1].y.dtype, signal_scale(informative)
     # scaled when used, without a copy; a density in the units of x is 1/scale of that in units of the scale
     obs, per_value = as_lazy(informative).scaled(1 / scale), math.log(scale)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.randomness import Stream
@@ -134,7 +135,9 @@ def fit_channel_gaussian(
         )
     size, dtype = math.prod(obs.x_shape), first.y.dtype
     if rank is None and size > MAX_DENSE:
-        raise InputError(f"samples of {size} numbers need gaussian.rank: a full covariance takes at most {MAX_DENSE}")
+        raise InputError(
+            f"samples of {count_of(size, 'number')} need gaussian.rank: a full covariance takes at most {MAX_DENSE}"
+        )
     mean, cov = _moments(obs)
     if rank is not None:
         return _fit_low_rank(obs, rank, mean, cov.diagonal() if cov.ndim > 1 else cov, rounds, seed)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.interruption import poll
 from ..core.modes import in_default_modes
@@ -56,7 +57,9 @@ class GaussianPrior(Prior):
         event_shape = tuple(mean.shape)
         cov = as_covariance(cov, event_shape, "GaussianPrior")
         if cov.batch is not None:
-            raise InputError(f"GaussianPrior: the covariance must be shared, got one for each of {cov.batch} samples")
+            raise InputError(
+                f"GaussianPrior: the covariance must be shared, got one for each of {count_of(cov.batch, 'sample')}"
+            )
         super().__init__(mean, sigma_min, sigma_max, scale=typical_size(cov.diagonal(event_shape), mean))
         self._cov: Covariance = cov
         for name, tensor in self._cov._tensors.items():

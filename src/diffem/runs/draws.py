@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import ForeignFileError, InputError
 from ..files import memory
 from ..files.arrays import array_rows
@@ -97,7 +98,7 @@ class DrawStore:
         array = read_array(file, self.report(k)["sha256"])
         if array.dtype.kind != "f" or array.ndim < 2 or array.shape[1] != end - first or len(array) == 0:
             raise InputError(
-                f"{file} must contain draws of {end - first} observations, got {array.dtype} {array.shape}"
+                f"{file} must contain draws of {count_of(end - first, 'observation')}, got {array.dtype} {array.shape}"
             )
         return torch.from_numpy(array)
 

@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.version import __version__
 from ..files.origin import Origin, require_origin, stamped
@@ -211,8 +212,8 @@ class RunDir:
             )
         if longer and old.final is not None and self.lap(old.last_lap).exists():
             raise InputError(
-                f"{self.path} has already begun to train its final prior after {old.laps} laps, so no laps can be "
-                "added; start another run from it (start: this folder)"
+                f"{self.path} has already begun to train its final prior after {count_of(old.laps, 'lap')}, so no laps "
+                "can be added; start another run from it (start: this folder)"
             )
         if info["observations"] != _fingerprint(obs, info):
             again = ":" in recipe.data.source and old.data == recipe.data  # the user's function

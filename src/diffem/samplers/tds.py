@@ -43,6 +43,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.cuda_graphs import State
 from ..core.errors import InputError
 from ..core.progress import Progress
@@ -73,7 +74,9 @@ class TDS(DDIM):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a positive integer, got {value!r}")
         if picks > particles:
-            raise InputError(f"picks must not exceed particles, got {picks} picks from {particles} particles")
+            raise InputError(
+                f"picks must not exceed particles, got {count_of(picks, 'pick')} from {count_of(particles, 'particle')}"
+            )
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must lie in [0, 1], got {threshold}")
         self.particles, self.threshold, self.picks = particles, float(threshold), picks

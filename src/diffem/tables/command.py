@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.writing import write_text
 from .assessment import assess, hide
@@ -64,7 +65,8 @@ def impute(
     seed = imputer.random_state if isinstance(imputer.random_state, int) else 0
     hidden = hide(frame, seed)
     print_line(
-        f"{table}: {len(frame)} rows, {len(frame.columns)} columns, {frame.isna().to_numpy().mean():.1%} missing"
+        f"{table}: {count_of(len(frame), 'row')}, {count_of(len(frame.columns), 'column')}, "
+        f"{frame.isna().to_numpy().mean():.1%} missing"
     )
     imputer.fit(frame.mask(hidden))
     write(imputer.transform(frame), out)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ..api import fit
+from ..core.counting import count_of
 from ..core.errors import RunWarning
 from ..observations import Observations
 from ..priors import Prior
@@ -100,8 +101,8 @@ class Learner:
         if self.progress:
             factors = spread[self.numeric] if self.numeric.any() else np.ones(1)
             print(
-                f"draws from {len(members)} priors in turn; calibration multiplies their spread by "
-                f"{factors.min():.2f} to {factors.max():.2f}",
+                f"draws from {count_of(len(members), 'prior')}{' in turn' if len(members) > 1 else ''}; calibration "
+                f"multiplies their spread by {factors.min():.2f} to {factors.max():.2f}",
                 flush=True,
             )
         return Model(members, self.numeric, spread, held)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ...core.counting import count_of
 from ...core.randomness import Stream
 from ...observations import Observations
 from ...observations.features import is_simulated
@@ -95,9 +96,9 @@ def _judge_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, ch
     if narrow:
         names = ", ".join(str(k) for k in narrow[:8]) + (", …" if len(narrow) > 8 else "")
         check.warnings.append(
-            f"{len(narrow)} of {prior.mean.numel()} columns (counted from 0: {names}) vary by less than {sigma_min:g} "
-            "times the scale of the data, the lowest noise level the network is trained at, and cannot be learned: "
-            "standardise the columns and their sigma, or lower sigma_min"
+            f"the values of {len(narrow)} of {count_of(prior.mean.numel(), 'column')} (counted from 0: {names}) vary "
+            f"by less than {sigma_min:g} times the scale of the data, the lowest noise level the network is trained "
+            "at, and cannot be learned: standardise the columns and their sigma, or lower sigma_min"
         )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.counting import count_of
 from ...linalg import Isotropic
 from ...metrics.estimate import Estimate, clustered_mean
 from ...observations import Observations
@@ -91,7 +92,9 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
     obs = obs[: _affordable(obs)]
     counts, size = obs.counts(), math.prod(obs.x_shape)
     if int(counts.sum()) < ENOUGH * size * (size + 3) or int(counts.max()) > VALUES:
-        return f"samples of {size} numbers would need more observations, or more time, than the check may take"
+        return (
+            f"samples of {count_of(size, 'number')} would need more observations, or more time, than the check may take"
+        )
     halves = _Halves(obs, seed)
     gains = halves.gains()
     # a fit of the stated level that stopped too early is continued from the Gaussians of the other levels
