@@ -1,4 +1,4 @@
-"""Differences between recipes, and the paths in a recipe that may change without changing the run."""
+"""Differences between recipes, and what may change without making another run: paths and the description."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ LOCATIONS = {"path", "folder", "coils", "cache"}  # keys of `data` that are path
 
 def with_paths_of(old: Recipe, new: Recipe) -> Recipe:
     """Return the old recipe with the paths of the new one."""
-    places = {name: value for name, value in new.data.options("source").items() if name in LOCATIONS}
-    return old.model_copy(update={"data": old.data.model_copy(update=places)})
+    paths = {name: value for name, value in new.data.options("source").items() if name in LOCATIONS}
+    return old.model_copy(update={"data": old.data.model_copy(update=paths)})
+
+
+def with_description_of(old: Recipe, new: Recipe) -> Recipe:
+    """Return the old recipe with the description of the new one."""
+    return old.model_copy(update={"about": new.about})
 
 
 def with_stored_paths(recipe: Recipe, run: Path) -> Recipe:

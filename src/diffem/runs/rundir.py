@@ -25,7 +25,7 @@ from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, re
 from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
-from .changes import differences, with_paths_of, with_usable_paths
+from .changes import differences, with_description_of, with_paths_of, with_usable_paths
 from .lap_metrics import wrong_number
 from .python_source import python_problem
 from .recipe import Recipe, has_checksum, load_recipe, named_run
@@ -165,7 +165,7 @@ class RunDir:
     def open(self, recipe: Recipe, obs: Observations, start: str | None = None) -> None:
         """Create and lock the folder, or lock it for resuming if it contains the same run.
 
-        The recipe may have more laps than that of the folder, and other paths of the same data.
+        The recipe may have more laps than that of the folder, other paths of the same data, and another description.
 
         Args:
             obs: The observations of the run.
@@ -202,8 +202,8 @@ class RunDir:
     def _continue(self, recipe: Recipe, obs: Observations, start: str | None) -> None:
         self._require_version()
         info, old = self.info(), self.recipe()
-        there = with_paths_of(old, recipe)
-        changed = differences(there.model_dump(mode="json"), recipe.model_dump(mode="json"))
+        same_run = with_description_of(with_paths_of(old, recipe), recipe)
+        changed = differences(same_run.model_dump(mode="json"), recipe.model_dump(mode="json"))
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:
             raise InputError(
