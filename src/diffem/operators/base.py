@@ -156,7 +156,7 @@ def boolean(mask: Any, owner: str) -> Tensor:
     Raises InputError for other values.
     """
     if isinstance(mask, np.ndarray) and mask.dtype.kind in "biuf":
-        mask = from_array(mask)
+        mask = from_array(mask).contiguous()
     if not isinstance(mask, Tensor):
         raise InputError(f"{owner}: mask must be a torch.Tensor or a NumPy array, got {type(mask).__name__}")
     if mask.dtype == torch.bool:
@@ -172,7 +172,7 @@ def numeric(parameter: Any, name: str) -> Any:
     Raises InputError for tensors with NaN or infinite numbers. name: of the parameter, for error messages.
     """
     if isinstance(parameter, np.ndarray) and parameter.dtype.kind in "fc":
-        parameter = from_array(parameter)
+        parameter = from_array(parameter).contiguous()
     if isinstance(parameter, Tensor) and not (finite := torch.isfinite(parameter)).all():
         raise InputError(f"{name} must be finite, got {int((~finite).sum())} NaN or infinite numbers")
     return parameter
