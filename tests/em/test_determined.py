@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.em.determined import Explicit, Polynomial, Rows, Spectral, determined
+from diffem.em.determined import Explicit, Polynomial, RowWeights, Spectral, determined
 from diffem.em.maximization import maximization
 from diffem.linalg import DenseCovariance, Diagonal, Isotropic
 from diffem.nn import MLP
@@ -16,7 +16,13 @@ from ..operators.registry import REGISTRY
 
 DOUBLE = torch.float64
 N_OBSERVATIONS, SCALE = 3, 1.7
-FORMS = {"mask": Rows, "crop": Rows, "identity": Rows, "downsample mean": Rows, "fourier each": Rows}
+FORMS = {
+    "mask": RowWeights,
+    "crop": RowWeights,
+    "identity": RowWeights,
+    "downsample mean": RowWeights,
+    "fourier each": RowWeights,
+}
 FORMS |= {"fourier, ": Spectral, "blur circular": Spectral}
 EXPLICIT = ("coils", "dense", "reflect", "zero", "bicubic", "compose", "stack", "function")
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import diffem
 from diffem import Observations, operators, priors
 from diffem.app import drawing, panels
-from diffem.app.observing import Observed
+from diffem.app.observing import ObservedSample
 from diffem.cli.commands import app
 from diffem.em import evaluation
 from diffem.em.expectation import draw_shard
@@ -184,7 +184,7 @@ def test_the_page_shows_no_chi2_of_an_empty_observation(run):
     from diffem.app.viewer import Viewer
 
     viewer = Viewer(run.path)
-    conditioned = drawing.condition(viewer, 2, Observed(some_empty()[1]), draws=2, steps=4)
+    conditioned = drawing.condition(viewer, 2, ObservedSample(some_empty()[1]), draws=2, steps=4)
     page = panels.posterior(conditioned, (-2, 2), "")
     assert "nan" not in page.lower().split("base64")[0]
     assert "samples of the prior" in page

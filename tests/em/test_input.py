@@ -6,7 +6,7 @@ import torch
 
 import diffem
 from diffem import CastWarning, InputError, Observations, RunWarning, metrics, operators, priors
-from diffem.em import given
+from diffem.em import input_checks
 from diffem.em.evaluation import evaluate
 from diffem.em.input_checks import data_warnings
 from diffem.observations.lazy import LazyObservations, MemorySource
@@ -164,8 +164,8 @@ def test_misuse_is_reported_before_anything_is_written(call, words, tmp_path):
 def test_operators_of_which_only_the_last_measures_something_are_used(monkeypatch):
     matrices = torch.zeros(40, 3, 4)
     matrices[-1] = 1
-    monkeypatch.setattr(given, "scanned_together", lambda obs: 7)
-    given.require_signal(Observations(torch.zeros(40, 3), operators.Dense(matrices), sigma=0.1))
+    monkeypatch.setattr(input_checks, "scanned_together", lambda obs: 7)
+    input_checks.require_signal(Observations(torch.zeros(40, 3), operators.Dense(matrices), sigma=0.1))
 
 
 def test_a_prior_is_not_loaded_on_a_device_that_is_not_there(tmp_path):
@@ -224,8 +224,8 @@ def test_very_few_observations_cause_a_warning():
 def test_the_moments_of_measured_values_do_not_depend_on_the_parts(monkeypatch):
     y = torch.where(torch.rand(50, 2, 3) < 0.5, 1e4 + torch.randn(50, 2, 3, dtype=torch.float64), torch.nan)
     obs = Observations(y, sigma=0.1)
-    monkeypatch.setattr(given, "NUMBERS", 6 * 7)
-    count, mean, std = given.moments(obs)
+    monkeypatch.setattr(input_checks, "NUMBERS", 6 * 7)
+    count, mean, std = input_checks.entry_moments(obs)
     assert torch.equal(count, (~y.isnan()).sum(0).double())
     torch.testing.assert_close(mean, y.nanmean(0))
     torch.testing.assert_close(std, (y - y.nanmean(0)).square().nanmean(0).sqrt(), rtol=1e-9, atol=0)
