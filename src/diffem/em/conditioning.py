@@ -43,25 +43,25 @@ class TrainingOperators:
         first = self._information(obs[:1])
         self.family = Family.of(type(obs[:1].A).__name__, self._parts(), obs.x_shape)
         self.resident = not isinstance(first, Krylov) and self._may_stay(cast(DiagonalInformation, first))
-        self._kept = self._gather(cast(DiagonalInformation, first)) if self.resident else None
+        self._resident_information = self._gather(cast(DiagonalInformation, first)) if self.resident else None
 
     def __len__(self) -> int:
         return len(self._obs)
 
     def __getitem__(self, others: Tensor) -> Information:
         """Return G of the observations `others` `(n,)`; 0 for entries −1."""
-        known = others >= 0
+        has_operator = others >= 0
         rows = others.clamp(min=0)
-        if self._kept is None:
+        if self._resident_information is None:
             information = self._information(self._obs[rows.cpu()].to(self._device))
             if isinstance(information, Krylov):
-                return information.only(known)
+                return information.only(has_operator)
             G = self._compact(cast(DiagonalInformation, information))
             tensors = G.tensors()
         else:
-            G = self._kept
+            G = self._resident_information
             tensors = {name: t[rows] if len(t) > 1 else t for name, t in G.tensors().items()}
-        gains = tensors["gains"] * known.reshape(-1, *(1,) * (tensors["gains"].ndim - 1))
+        gains = tensors["gains"] * has_operator.reshape(-1, *(1,) * (tensors["gains"].ndim - 1))
         return G.with_tensors({**tensors, "gains": gains})
 
     def information(self, x: Tensor, others: Tensor, position: Tensor, lap: int) -> Information:

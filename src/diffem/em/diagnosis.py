@@ -18,7 +18,7 @@ NARROW, WIDE = 0.8, 0.97  # warn outside this coverage of 90 % intervals
 TOO_WIDE = 0.75  # warn below this ratio of the variance of errors to that of draws
 OTHER_SCALE = 2.0  # warn beyond this ratio of simulated to real observations
 OTHER_SIMULATIONS = 2.0  # warn beyond this ratio of their distance from real observations to that of two real halves
-BY_HEART = 0.35  # warn above this relative excess of the loss on unseen draws
+OVERFITTED = 0.35  # warn above this relative excess of the loss on unseen draws
 WORSE_THAN_START = 0.2  # warn above this relative excess of the network's loss over that of the Gaussian start
 FLAT = 0.02  # smallest relative decrease of the loss of a training that has not converged
 STUCK = 0.01  # warn above this fraction of draws beyond the bound in every attempt
@@ -70,12 +70,12 @@ def drift(history: History, worse: float, level: float, advise: bool = True) -> 
     found = difference(best, lap)
     if found.loss <= (worse if measure is PREDICTION else 0) or not found.beyond_chance(level):
         return []
-    what = (
+    advice = (
         "the prior drifts: train longer per lap (train.steps), or raise e_step.steps or e_step.iterations; until then "
     )
     return [
         f"held-out values are predicted worse than in lap {best['lap']}, by {found} {measure.unit}: "
-        f"{what if advise else ''}use that lap (diffem.load(run, lap={best['lap']}))"
+        f"{advice if advise else ''}use that lap (diffem.load(run, lap={best['lap']}))"
     ]
 
 
@@ -105,7 +105,7 @@ def overfitting(history: History, level: float) -> list[str]:
     own, other, error = (lap.get(key) for key in ("trained_loss", "unseen_loss", "unseen_loss_error"))
     if own is None or other is None or not error:
         return []
-    if other <= (1 + BY_HEART) * own or other - own < one_sided(level) * error:
+    if other <= (1 + OVERFITTED) * own or other - own < one_sided(level) * error:
         return []
     return [
         f"the network overfits its training draws: its loss is {own:.3g} on draws it was trained on and {other:.3g} ± "
@@ -125,14 +125,14 @@ def scale_mismatch(lap: Lap, level: float) -> list[str]:
     ratio, z = lap.get("observation_scale"), lap.get("observation_scale_z")
     if ratio is None or z is None or 1 / OTHER_SCALE < ratio < OTHER_SCALE or abs(z) < two_sided(level):
         return []
-    what = (
+    advice = (
         "the prior that the run starts from was learned in other units: scale the observations (Observations.scaled), "
         "or set start: gaussian"
         if lap.get("start") == "given"
         else "samples of the prior are not on the scale of the data; train longer (train.first_steps, train.steps), "
         "raise e_step.steps, or reject draws that are too large with e_step.bound"
     )
-    return [f"observations simulated from prior samples are {ratio:.2g} times as large as the real ones: {what}"]
+    return [f"observations simulated from prior samples are {ratio:.2g} times as large as the real ones: {advice}"]
 
 
 def beyond_bound(history: History, recipe: Recipe) -> list[str]:
@@ -146,7 +146,7 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     if stuck <= STUCK or stuck <= 0.5 * outside or bound is None or float(first.get("stuck", stuck)) <= STUCK:
         return []
     now = recipe.at(int(lap["lap"])).e_step.bound
-    what = (
+    advice = (
         "the bound excludes the tails of the data; set e_step.bound, in units of the data's scale, above the largest "
         "plausible |x|"
         if now is None
@@ -154,7 +154,7 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     )
     return [
         f"{outside:.1%} of the draws explain their observation but lie beyond ±{bound:.3g}, where draws are rejected; "
-        f"{stuck:.1%} do so in every attempt: {what}"
+        f"{stuck:.1%} do so in every attempt: {advice}"
     ]
 
 
@@ -188,13 +188,13 @@ def residuals(lap: Lap, level: float) -> list[str]:
     chi2, expected, z = lap.get("heldout_chi2"), lap.get("expected_chi2", 1.0), lap.get("heldout_chi2_z")
     if chi2 is None or z is None or 0.5 * expected < chi2 < 2 * expected or abs(z) < two_sided(level):
         return []
-    what = (
+    advice = (
         "draws miss their observations; raise e_step.steps or e_step.iterations, "
         "and check the noise level and the operators"
         if chi2 > expected
         else "draws fit the noise of their observations, or the stated noise level is too large"
     )
-    return [f"χ² of held-out observations is {chi2:.2f} and should be about {expected:.2g}: {what}"]
+    return [f"χ² of held-out observations is {chi2:.2f} and should be about {expected:.2g}: {advice}"]
 
 
 def simulations(lap: Lap) -> list[str]:
@@ -214,12 +214,12 @@ def intervals(lap: Lap, level: float) -> list[str]:
     inside, error = lap.get("hidden_coverage90"), lap.get("hidden_coverage90_error")
     if inside is None or not error or NARROW <= inside <= WIDE or abs(inside - 0.9) < two_sided(level) * error:
         return []
-    what = (
+    advice = (
         "posterior draws vary too little; train longer, raise e_step.steps, or check the noise level and the operators"
         if inside < 0.9
         else "posterior draws vary too much, or the stated noise level is too large"
     )
-    return [f"90 % intervals contain {inside:.0%} ± {error:.0%} of hidden held-out values: {what}"]
+    return [f"90 % intervals contain {inside:.0%} ± {error:.0%} of hidden held-out values: {advice}"]
 
 
 def width(lap: Lap, level: float) -> list[str]:

@@ -33,8 +33,8 @@ def conclude(
     learned = context.unknowns.metrics(prior, lap)
     metrics |= {**learned, "notes": [*metrics.get("notes", []), *learned.get("notes", [])]}
     _evaluate(context, lap, prior, metrics, unseen)
-    checked = [] if lap else _check_model(context, prior, metrics)
-    metrics["warnings"] = checked or warnings([*context.run.metrics(), metrics], recipe)
+    model_warnings = [] if lap else _check_model(context, prior, metrics)
+    metrics["warnings"] = model_warnings or warnings([*context.run.metrics(), metrics], recipe)
     metrics["notes"] = [*metrics.get("notes", []), *notes(metrics, recipe)]
     now = time.monotonic()
     metrics |= {"watch_seconds": now - trained, "seconds": now - began}
@@ -50,13 +50,13 @@ def _evaluate(context: RunContext, lap: int, prior: Prior, metrics: dict[str, An
     """Run the held-out evaluation and write the samples and draws that the report shows."""
     obs, recipe = context.obs, context.recipe
     within_memory = partial(context.batches.within_memory, prior, lap, last=lap == recipe.last_lap)
-    watched = within_memory(lambda batch: watch(prior, obs.held_out, obs.preview, recipe.at(lap + 1), batch))
-    metrics |= watched.metrics
+    evaluation = within_memory(lambda batch: watch(prior, obs.held_out, obs.preview, recipe.at(lap + 1), batch))
+    metrics |= evaluation.metrics
     if isinstance(prior, DiffusionPrior) and lap:
         losses, noise = read_losses(context.run, [lap])[1], recipe.at(lap).train.noise
         measure = partial(denoising_measures, prior, context.store(lap), unseen, noise, losses)
         metrics |= within_memory(measure)
-    arrays = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
+    arrays = {"samples.npy": evaluation.samples, "posterior.npy": evaluation.posterior}
     metrics["files"] = write_lap_arrays(context.run, lap, {name: x.cpu().numpy() for name, x in arrays.items()})
 
 

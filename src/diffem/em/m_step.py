@@ -62,8 +62,8 @@ class _Training:
     def __init__(self, context: RunContext, lap: int, before: Prior) -> None:
         self.context, self.lap = context, lap
         self.options, network = context.recipe.at(lap).train, context.recipe.network_from(lap)
-        self.renewed = is_other_network(before, network)
-        if self.renewed:
+        self.has_new_network = is_other_network(before, network)
+        if self.has_new_network:
             context.batches.compiled_batch = None  # it was chosen for the previous network
         conditional = is_conditional(before, context.recipe, lap)
         self.conditioning: Conditioning | None = context.conditioning if conditional else None
@@ -110,11 +110,11 @@ class _Training:
             processes=context.processes,
             interruption=context.interruption,
             conditioning=self.conditioning,
-            begin=None if options.restart or self.renewed else _optimizer_state(context, self.lap - 1),
-            keep=None if options.restart else self._keep_optimizer,
+            initial_state=None if options.restart or self.has_new_network else _optimizer_state(context, self.lap - 1),
+            save_state=None if options.restart else self._save_optimizer,
         )
 
-    def _keep_optimizer(self, state: dict[str, torch.Tensor]) -> None:
+    def _save_optimizer(self, state: dict[str, torch.Tensor]) -> None:
         """Save the optimizer state, if the next lap continues with it (`train.restart: false`)."""
         context = self.context
         if context.processes.is_first and not context.recipe.at(self.lap + 1).train.restart:

@@ -85,7 +85,7 @@ class Trainer:
         self.processes = processes
         self.interruption = interruption or Interruption()
         self.stop = False  # the processes agree on it, see `_sum_gradients`
-        self._tried_again = False
+        self._has_retried = False
         self.parts = 1  # more after out-of-memory errors
         self.options, self.device = options, prior.mean.device
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
@@ -213,8 +213,8 @@ class Trainer:
         """
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if not self._tried_again:  # another process may have used the memory for a moment
-            self._tried_again = True
+        if not self._has_retried:  # another process may have used the memory for a moment
+            self._has_retried = True
             return True
         self.parts *= 2
         return self.parts <= batch

@@ -21,7 +21,7 @@ from ..priors import Prior
 from ..priors.base import known_observations
 from ..runs.lap_arrays import AXES, read_lap_array, write_lap_arrays
 from ..runs.recipe import Recipe
-from ..runs.repair import set_aside
+from ..runs.repair import rename_unusable
 from ..runs.rundir import RunDir
 from .expectation import posterior_from_recipe
 from .held_out import measure_held_out, measure_held_out_channel
@@ -147,7 +147,7 @@ def restore_pictures(
         else:
             x = prior_samples(prior, recipe, batch)
         if file.exists():
-            set_aside(damage, file)
+            rename_unusable(damage, file)
         files = metrics.get("files", {})
         written = write_lap_arrays(run, lap, {name: x.cpu().numpy()})
         metrics["files"] = {**(files if isinstance(files, dict) else {}), **written}

@@ -23,7 +23,7 @@ from ..files.origin import Origin, require_origin, stamped
 from ..files.reading import require_inside
 from ..files.rows import RowsInFile
 from ..files.writing import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
-from .repair import set_aside
+from .repair import rename_unusable
 from .rundir import RunDir
 
 OTHERS = ("sha256", "origin")  # entries of a shard's report that are not numbers
@@ -72,7 +72,7 @@ class DrawStore:
             if self.report(k)["sha256"] != file_digest(array):
                 raise InputError(f"{array} is corrupted: checksum mismatch")
         except ForeignFileError as error:  # not corrupted, and perhaps the only copy of these draws
-            set_aside(error, array, report)
+            rename_unusable(error, array, report)
             return False
         except InputError as error:
             notice(f"{error}; the draws of observations {self.range(k)[0]} to {self.range(k)[1] - 1} are recomputed")

@@ -25,7 +25,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.interruption import Preempted
 from ..observations import Observations, Problem
-from .recipe import Recipe, is_of_run
+from .recipe import Recipe, is_written_by_run
 
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 
@@ -126,7 +126,7 @@ def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
     """
     if "data" in changes or "data.source" in changes:
         return Path.cwd()
-    if isinstance(recipe, str | os.PathLike) and not is_of_run(Path(recipe)):
+    if isinstance(recipe, str | os.PathLike) and not is_written_by_run(Path(recipe)):
         return Path(recipe).absolute().parent
     if not isinstance(recipe, Recipe) and not isinstance(recipe, str | os.PathLike):
         return Path.cwd()

@@ -28,8 +28,8 @@ from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, with_description_of, with_paths_of, with_usable_paths
 from .lap_metrics import wrong_number
 from .python_source import python_problem
-from .recipe import Recipe, has_checksum, load_recipe, named_run
-from .repair import set_damaged_aside
+from .recipe import Recipe, has_checksum, load_recipe, name_of_run
+from .repair import rename_damaged
 from .sources import SOURCES
 
 FORMAT = 3  # format of the folder: 2 added checksums to text files, 3 added the name of the run to every file
@@ -111,7 +111,7 @@ class RunDir:
         info = self.info()
         if info.get("format", 1) >= 2 and not has_checksum(file):
             raise InputError(f"{file} is damaged: its last line, a checksum, is missing")
-        if info.get("format", 1) >= 3 and (named := named_run(file)) != info["name"]:
+        if info.get("format", 1) >= 3 and (named := name_of_run(file)) != info["name"]:
             raise InputError(f"{file} does not belong here: it has run {str(named)[:32]}, run.json has {info['name']}")
         recipe = load_recipe(str(file))
         if recipe.seed != info["seed"]:
@@ -178,7 +178,7 @@ class RunDir:
             raise InputError(f"{self.path} is a file, not a folder")
         file = self.path / "recipe.yaml"
         if not file.exists():
-            if self.path.is_dir() and any(not _begun(entry.name) for entry in self.path.iterdir()):
+            if self.path.is_dir() and any(not _is_left_by_begin(entry.name) for entry in self.path.iterdir()):
                 raise InputError(f"{self.path} is not empty and contains no run; choose another folder")
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ class RunDir:
         clear_partials(self.path)
         if recipe != old:
             write_text(self.path / "recipe.yaml", recipe.to_file(info.get("name", "")))
-        set_damaged_aside(self)
+        rename_damaged(self)
 
     def _require_version(self) -> None:
         """Check the version before anything else: other versions may have other file formats."""
@@ -308,7 +308,7 @@ def _from_python(recipe: Recipe) -> Problem:
     return python_problem(recipe.data.source, recipe.seed, recipe.data.options("source"), Path.cwd())
 
 
-def _begun(name: str) -> bool:
+def _is_left_by_begin(name: str) -> bool:
     return name in BEGUN or name.endswith(".partial")
 
 

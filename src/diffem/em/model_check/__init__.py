@@ -62,36 +62,36 @@ def check_model(
     if recipe.e_step.clean and not vectors:
         return check  # clean samples have no operators and no noise
     pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
-    looked_at = train[pick].to(device)
-    if is_simulated(looked_at):
+    subset = train[pick].to(device)
+    if is_simulated(subset):
         return check  # no noise level is stated
     if vectors:
-        _judge_columns(prior, looked_at, recipe.sigma_min, check)
+        _check_columns(prior, subset, recipe.sigma_min, check)
     if recipe.e_step.clean:
         return check
-    some = looked_at.informative()
+    some = subset.informative()
     if some is None:
         return check  # there are no measured values
-    _judge_scale(some if held_out is None else held_out, some, prior, check)
+    _check_scale(some if held_out is None else held_out, some, prior, check)
     unseen = [] if held_out is None else [UnseenObservations(prior, held_out, prior)]
     noise = noise_evidence(some, recipe.gaussian, recipe.seed)
     if isinstance(noise, NoiseEvidence):
         unseen = noise.unseen
     masks = mask_evidence(some)
-    _judge_masks(masks, check)
+    _check_masks(masks, check)
     if unseen:
-        _judge_pairing(pairing_evidence(unseen, recipe.seed), check, masks is not None)
+        _check_pairing(pairing_evidence(unseen, recipe.seed), check, masks is not None)
     else:
         check.notes.append(
             "whether operators and observations belong together was not checked: no observations are held out "
             "(watch.held_out is 0)"
         )
     if prior.noise is None:  # otherwise the level was estimated, and not stated
-        _judge_noise(noise, check)
+        _check_noise(noise, check)
     return check
 
 
-def _judge_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, check: ModelCheck) -> None:
+def _check_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, check: ModelCheck) -> None:
     narrow = narrow_columns(prior, obs, sigma_min)
     if narrow:
         names = ", ".join(str(k) for k in narrow[:8]) + (", …" if len(narrow) > 8 else "")
@@ -102,7 +102,7 @@ def _judge_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, ch
         )
 
 
-def _judge_scale(unseen: Observations, some: Observations, prior: GaussianPrior, check: ModelCheck) -> None:
+def _check_scale(unseen: Observations, some: Observations, prior: GaussianPrior, check: ModelCheck) -> None:
     found = deviation(unseen, prior)
     check.metrics["signal_chi2"] = float(found)
     if found < ALL_NOISE and 1 - found > one_sided(CHECK_LEVEL / TESTS) * found.standard_error:
@@ -119,7 +119,7 @@ def _judge_scale(unseen: Observations, some: Observations, prior: GaussianPrior,
         )
 
 
-def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
+def _check_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
     if isinstance(noise, str):
         check.notes.append(f"the noise level was not checked: {noise}")
         return
@@ -149,7 +149,7 @@ def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
         )
 
 
-def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: bool) -> None:
+def _check_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: bool) -> None:
     if pairing is None:
         return
     limit = one_sided(CHECK_LEVEL / TESTS)
@@ -169,7 +169,7 @@ def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
         )
 
 
-def _judge_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
+def _check_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
     if masks is None:
         return
     check.metrics["mask_zeros"] = masks.zeros

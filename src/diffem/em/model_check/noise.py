@@ -99,7 +99,7 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
     gains = halves.gains()
     # a fit of the stated level that stopped too early is continued from the Gaussians of the other levels
     for factor in [factor for factor, gain in gains.items() if gain.fits_better]:
-        halves.try_again(factor)
+        halves.refit(factor)
         gains = halves.gains()
     return NoiseEvidence(gains, halves.unseen(), _absorbs_noise(obs))
 
@@ -120,8 +120,8 @@ class _Halves:
         self.seed, self.values = seed, int(obs.counts().sum())
         self.obs = obs[0::2], obs[1::2]
         self.priors = [{factor: self._fit(half, factor) for factor in FACTORS} for half in self.obs]
-        self.fitted = [self._evidence(here, here) for here in (0, 1)]
-        self.other = [self._evidence(here, 1 - here) for here in (0, 1)]
+        self.fitted = [self._evidence(half, half) for half in (0, 1)]
+        self.other = [self._evidence(half, 1 - half) for half in (0, 1)]
 
     def _fit(self, obs: Observations, factor: float, start: GaussianPrior | None = None) -> GaussianPrior:
         return fit_gaussian(
@@ -132,14 +132,14 @@ class _Halves:
         """Return the log evidence of the observations of half `seen` under the Gaussians fitted to half `fitted_to`."""
         return {f: log_evidence(prior, _with_noise(self.obs[seen], f)) for f, prior in self.priors[fitted_to].items()}
 
-    def try_again(self, factor: float) -> None:
+    def refit(self, factor: float) -> None:
         """Fit with the stated level, starting from the Gaussian of another level; keep the result if it fits better."""
-        for here in (0, 1):
-            prior = self._fit(self.obs[here], 1.0, start=self.priors[here][factor])
-            evidence = log_evidence(prior, self.obs[here])
-            if evidence.sum() > self.fitted[here][1.0].sum():
-                self.priors[here][1.0], self.fitted[here][1.0] = prior, evidence
-                self.other[here][1.0] = log_evidence(prior, self.obs[1 - here])
+        for half in (0, 1):
+            prior = self._fit(self.obs[half], 1.0, start=self.priors[half][factor])
+            evidence = log_evidence(prior, self.obs[half])
+            if evidence.sum() > self.fitted[half][1.0].sum():
+                self.priors[half][1.0], self.fitted[half][1.0] = prior, evidence
+                self.other[half][1.0] = log_evidence(prior, self.obs[1 - half])
 
     def gains(self) -> dict[float, Gain]:
         """Return the gains over the stated level."""
