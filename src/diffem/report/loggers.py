@@ -164,17 +164,17 @@ class RunLoggers:
             done, losses = read_losses(self.run, [lap])
             before, _ = read_losses(self.run, range(1, lap))
             logger.losses([int(step + (before[-1] if before else 0)) for step in done], losses)
-            for what, png in _pictures(self.run, lap).items():
-                logger.picture(lap, what, _pixels(png))
+            for picture, png in _pictures(self.run, lap).items():
+                logger.picture(lap, picture, _pixels(png))
             write_json(self.run.path / LOGGED, {**self._logged(), name: lap})
 
     def _logged(self) -> dict[str, int]:
         file = self.run.inside(self.run.path / LOGGED)
         try:
-            kept = read_json(file) if file.is_file() else {}
+            logged = read_json(file) if file.is_file() else {}
         except InputError:  # corrupted: all laps are logged again
-            kept = {}
-        return {k: v for k, v in kept.items() if isinstance(v, int)} if isinstance(kept, dict) else {}
+            logged = {}
+        return {k: v for k, v in logged.items() if isinstance(v, int)} if isinstance(logged, dict) else {}
 
     def close(self) -> None:
         """Close all loggers."""

@@ -84,20 +84,20 @@ class Learner:
             parts: For each run the training rows, each with at least one value and scaled to about unit variance, and
                 the held-out rows; None uses the last lap without calibration.
         """
-        chosen: list[list[Prior]] = []
+        chosen_priors: list[list[Prior]] = []
         predicted: list[HiddenValues] = []
         for k, (rows, held_out) in enumerate(parts):
             folder = self.out if self.out is None or len(parts) == 1 else Path(self.out) / f"fold-{k}"
             priors = self._run(rows, folder, CANDIDATES if held_out is not None else (1.0,))
             if held_out is not None:
-                priors, found = choose(priors, held_out, self.gaps, self.snap, self.numeric, self.seed)
-                predicted += [found] if found is not None else []
-            chosen.append(priors)
-        members = tuple(prior for some in zip_longest(*chosen) for prior in some if prior is not None)
+                priors, hidden_values = choose(priors, held_out, self.gaps, self.snap, self.numeric, self.seed)
+                predicted += [hidden_values] if hidden_values is not None else []
+            chosen_priors.append(priors)
+        members = tuple(prior for some in zip_longest(*chosen_priors) for prior in some if prior is not None)
         if not predicted:
             return Model(members, self.numeric)
-        held = HiddenValues.joined(predicted)
-        spread = spread_factors(held, self.snap, self.numeric)
+        all_hidden = HiddenValues.joined(predicted)
+        spread = spread_factors(all_hidden, self.snap, self.numeric)
         if self.progress:
             factors = spread[self.numeric] if self.numeric.any() else np.ones(1)
             print(
@@ -105,7 +105,7 @@ class Learner:
                 f"multiplies their spread by {factors.min():.2f} to {factors.max():.2f}",
                 flush=True,
             )
-        return Model(members, self.numeric, spread, held)
+        return Model(members, self.numeric, spread, all_hidden)
 
     def _run(self, rows: np.ndarray, out: str | Path | None, shares: Sequence[float]) -> list[Prior]:
         """Return the priors after some fractions of the laps of a run; 0 is the Gaussian start."""

@@ -73,7 +73,7 @@ def choose(
     if not rows.any():
         return [priors[-1]], None
     z, hidden, visible = z[rows], hidden[rows], visible[rows]
-    candidates = [_fitting(prior, visible, z, hidden, seed) for prior in priors]
+    candidates = [_with_fitted_spread(prior, visible, z, hidden, seed) for prior in priors]
     drawn = [
         draw([prior], visible, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
     ]
@@ -83,7 +83,7 @@ def choose(
     return [candidates[k] for k in members], HiddenValues(z, hidden, Draws(x, mean))
 
 
-def _fitting(prior: Prior, visible: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:
+def _with_fitted_spread(prior: Prior, visible: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:
     if not isinstance(prior, GaussianPrior):
         return prior
     return widened(prior, draw([prior], visible, DRAWS, steps=STEPS, seed=seed).x[:, hidden], z[hidden])
