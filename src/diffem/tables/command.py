@@ -35,7 +35,7 @@ def impute(
         imputer: The imputer; it is fitted here, without a few observed values that the report predicts.
         imputations: The number of additional tables that are completed with random draws: NAME-1.csv, NAME-2.csv, …
         skip: Columns that are copied without being used or imputed.
-        print_line: Prints a line.
+        print_line: Called with every line of the output.
 
     Raises:
         InputError: If a file cannot be read or written, would replace the table itself, or a column to skip does not
@@ -72,10 +72,10 @@ def impute(
     write(imputer.transform(frame), out)
     for completed, path in zip(imputer.sample_posterior(frame, imputations) if drawn else [], drawn, strict=True):
         write(completed, path)
-    found = assess(imputer, frame, hidden, imputer.draws, seed)
+    assessments = assess(imputer, frame, hidden, imputer.draws, seed)
     example = imputer.sample_posterior(frame, 1)[0]
     calibrated = imputer.model_.held_out is not None
-    write_text(report, write_page(table.name, frame, example, imputer.encoding_.columns, found, calibrated))
-    for text in warnings_of(found):
+    write_text(report, write_page(table.name, frame, example, imputer.encoding_.columns, assessments, calibrated))
+    for text in warnings_of(assessments):
         print_line(f"warning: {text}")
     print_line(str(report))
