@@ -123,7 +123,7 @@ def test_draws_of_empty_observations_are_samples_of_the_prior(run):
 
 
 def test_a_note_counts_empty_observations(run):
-    assert [note for note in run.laps[0]["notes"] if "no measured values" in note] == [
+    assert [note for note in run.laps[0]["notes"] if "no value was measured" in note] == [
         "no value was measured in 50 of 200 observations: draws for these are samples of the prior, "
         "and all metrics exclude them"
     ]
