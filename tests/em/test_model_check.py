@@ -176,7 +176,7 @@ def test_masks_detect_a_stated_level_that_is_too_large_only_for_data_near_a_curv
 def test_more_and_less_noise_cannot_both_be_right():
     better = Gain(fitted=1e3, unseen=Estimate(1.0, 0.01), values=100)
     found = model_check.ModelCheck()
-    model_check._judge_noise(NoiseEvidence({0.5: better, 2.0: better}, [], False), found)
+    model_check._check_noise(NoiseEvidence({0.5: better, 2.0: better}, [], False), found)
     assert found.warnings == []
     assert "half or twice" in found.notes[0]
 
