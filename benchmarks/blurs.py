@@ -88,7 +88,7 @@ class GainSquared:
     def __init__(self, A: operators.Operator, *others: Any) -> None:
         self.A = A
 
-    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+    def weighted_energy(self, r: Tensor, index: Tensor) -> Tensor:
         return self.A[index](r).square().sum()
 
 

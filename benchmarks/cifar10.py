@@ -71,13 +71,15 @@ def main() -> None:
     problem = recipe.problem()
     truth = problem.reference
     assert truth is not None
-    measured = _Measured(RunDir(arguments.out), problem, recipe)
+    draw_errors = _DrawErrors(RunDir(arguments.out), problem, recipe)
     if not arguments.measure:
         interruption = Interruption()
         if arguments.minutes is not None:
             interruption.stop_after(arguments.minutes)
         with contextlib.suppress(Preempted):
-            run_recipe(recipe, problem.obs, arguments.out, device=device, say=measured, interruption=interruption)
+            run_recipe(
+                recipe, problem.obs, arguments.out, device=device, on_event=draw_errors, interruption=interruption
+            )
     if arguments.run_only:
         return
     folder = RunDir(arguments.out)
@@ -88,9 +90,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     minutes = float(laps[0].get("minutes_before", 0.0))
     for k, metrics in enumerate(laps):
-        minutes += (metrics["seconds"] - measured.seconds.get(k, 0.0)) / 60
+        minutes += (metrics["seconds"] - draw_errors.seconds.get(k, 0.0)) / 60
         row = {"lap": k, "gpu_minutes": minutes} | {key: metrics[key] for key in KEPT if key in metrics}
-        row |= measured.errors.get(k, {})
+        row |= draw_errors.errors.get(k, {})
         if arguments.samples and k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
             began = time.monotonic()
             prior = diffem.load(arguments.out, k, device)
@@ -106,7 +108,7 @@ def main() -> None:
         draws = _new_draws(diffem.load(arguments.out, last, device), problem.obs, arguments)
         rows[-1]["mse_deleted_new"] = mse_unmeasured(draws.cpu(), truth, problem.obs)
     else:
-        store = DrawStore.of_lap(folder, last, measured.count, recipe.e_step.shard)
+        store = DrawStore.of_lap(folder, last, draw_errors.count, recipe.e_step.shard)
         # one per observation, because FID falls with the number of images
         draws = torch.cat([store.read(k)[0] for k in range(len(store))])
     pooled = image_quality(cifar10.to_uint8(draws), reference, extractor)
@@ -177,7 +179,7 @@ def _new_draws(prior: Any, obs: Any, arguments: argparse.Namespace) -> torch.Ten
     )
 
 
-class _Measured:
+class _DrawErrors:
     """A listener that prints every lap and measures the draws of each E-step on the deleted pixels."""
 
     def __init__(self, folder: RunDir, problem: Any, recipe: Any) -> None:

@@ -18,7 +18,7 @@ STRAY = 0.5  # a draw at a larger distance from the curve, whose coordinates spa
 ELSEWHERE = 0.5  # a draw at a larger distance from its true point, along the curve, lies on another branch
 
 
-class Against:
+class DivergenceFrom:
     """The Sinkhorn divergence from a fixed set of points, whose own term is computed once."""
 
     def __init__(self, target: Tensor) -> None:

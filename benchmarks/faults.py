@@ -28,7 +28,7 @@ import torch
 import diffem
 from diffem import Observations, operators
 from diffem.core import processes
-from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Lost, Preempted
+from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED, Interruption, Preempted, ProcessLost
 from diffem.em import e_step, trainer
 from diffem.files import writing as files
 
@@ -83,7 +83,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
                 diffem.fit(observations(fault.get("observations", 0)), RECIPE, out, fault.get("seed"), **work)
         except Preempted:
             sys.exit(EXIT_PREEMPTED)
-        except Lost as error:
+        except ProcessLost as error:
             print(f"diffem: {error}", file=sys.stderr)
             sys.exit(EXIT_LOST)
         except (diffem.InputError, OSError) as error:

@@ -47,7 +47,7 @@ def measure(name: str, share: float, out: Path) -> list[dict[str, Any]]:
     problem = recipe.problem()
     rows: list[dict[str, Any]] = []
 
-    def say(event: str, data: dict[str, Any]) -> None:
+    def on_event(event: str, data: dict[str, Any]) -> None:
         if event == "expectation":
             error = _error(recipe, problem, out, data["lap"])
             rows.append(
@@ -55,7 +55,7 @@ def measure(name: str, share: float, out: Path) -> list[dict[str, Any]]:
             )
             print(rows[-1], flush=True)
 
-    run_recipe(recipe, problem.obs, out, say=say, progress=False)
+    run_recipe(recipe, problem.obs, out, on_event=on_event, progress=False)
     return rows
 
 

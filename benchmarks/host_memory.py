@@ -70,7 +70,7 @@ def run_recipe(n: int, folder: str) -> None:
     began, peaks = time.monotonic(), Peaks()
     recipe = RECIPE | {"data": {"source": "file", "path": f"{folder}/obs.safetensors"}}
 
-    def say(event: str, data: dict[str, Any]) -> None:
+    def on_event(event: str, data: dict[str, Any]) -> None:
         if event == "start":  # the file was read and checked, and the run folder was opened
             peaks.note("load")
         elif event == "lap":
@@ -78,7 +78,7 @@ def run_recipe(n: int, folder: str) -> None:
         elif event in stages:
             peaks.note(stages[event])
 
-    diffem.fit(None, recipe, f"{folder}/run", progress=False, say=say, device="cpu")
+    diffem.fit(None, recipe, f"{folder}/run", progress=False, on_event=on_event, device="cpu")
     _write(folder, "fit", peaks.mib | {"seconds": time.monotonic() - began})
 
 

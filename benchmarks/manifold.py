@@ -36,7 +36,7 @@ from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import parse_change
 from diffem.runs.rundir import RunDir
 
-from .curve import REG, Against, along_truth, even_truth, exact_draws, without_floor, worst_rise
+from .curve import REG, DivergenceFrom, along_truth, even_truth, exact_draws, without_floor, worst_rise
 from .record import RESULTS, ROOT, record
 
 FLOORS = 3  # pairs of sets of the truth whose divergence is measured
@@ -56,7 +56,7 @@ class Divergences:
     """The three divergences of all draws `(n, d)` of a lap."""
 
     def __init__(self, random: Tensor, even: Tensor) -> None:
-        self.random, self.even = Against(random), Against(even)
+        self.random, self.even = DivergenceFrom(random), DivergenceFrom(even)
 
     def __call__(self, draws: Tensor) -> dict[str, float]:
         draws = draws.to(self.random.target)
@@ -77,7 +77,7 @@ def figures_of(rows: list[dict[str, float]]) -> dict[str, float]:
     return figures
 
 
-def say(event: str, data: dict[str, Any]) -> None:
+def on_event(event: str, data: dict[str, Any]) -> None:
     if event == "lap":
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in data.items()}, flush=True)
 
@@ -94,7 +94,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--set", nargs="*", default=[])
     arguments = parser.parse_args(words)
     changes = dict(parse_change(text) for text in arguments.set) | {"laps": arguments.laps}
-    run = diffem.fit(None, arguments.recipe, arguments.out, changes=changes, say=say)
+    run = diffem.fit(None, arguments.recipe, arguments.out, changes=changes, on_event=on_event)
     folder, recipe = RunDir(run.path), RunDir(run.path).recipe()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     problem = recipe.problem()

@@ -76,7 +76,7 @@ def main() -> None:
         lap=arguments.lap,
         arrays=False,
         device="cuda" if torch.cuda.is_available() else "cpu",
-        say=lambda line: print(line, flush=True),
+        print_line=lambda line: print(line, flush=True),
     )
     if arguments.pictures is not None:
         arguments.pictures.mkdir(parents=True, exist_ok=True)

@@ -59,12 +59,12 @@ def one_lap(obs: Observations, out: Path, batch: int, device: str, changes: dict
         "watch": {"held_out": 0, "samples": 16, "draws": 2},
     }  # fmt: skip
 
-    def say(event: str, data: dict[str, Any]) -> None:
+    def on_event(event: str, data: dict[str, Any]) -> None:
         if event == "memory":
             told.append(data["batch"])
 
     began = time.monotonic()
-    run = diffem.fit(obs, recipe, out, start=start(), changes=changes, device=device, progress=False, say=say)
+    run = diffem.fit(obs, recipe, out, start=start(), changes=changes, device=device, progress=False, on_event=on_event)
     return {
         "asked": changes.get("e_step.batch", batch),
         "tried_again": told,

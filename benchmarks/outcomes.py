@@ -11,8 +11,8 @@ import numpy as np
 from diffem import InputError
 from diffem.priors.files import load_with_description
 from diffem.runs.draws import DrawStore
+from diffem.runs.lap_arrays import AXES, read_lap_array, read_losses
 from diffem.runs.rundir import RunDir
-from diffem.runs.shown import AXES, read_losses, read_shown
 
 LAPS, TRAINED, SHARD = 2, 120, 20  # settings of the run of `benchmarks.faults`
 
@@ -25,7 +25,7 @@ def contents(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
     readers: dict[str, Callable[[], dict[str, np.ndarray]]] = {}
     for lap in range(LAPS + 1):
         readers[f"{lap:03d}/prior"] = partial(_weights, run, lap)
-        readers |= {f"{lap:03d}/{name}": partial(_shown, run, lap, name) for name in AXES}
+        readers |= {f"{lap:03d}/{name}": partial(_lap_array, run, lap, name) for name in AXES}
         if lap:
             readers[f"{lap:03d}/losses"] = partial(_losses, run, lap)
             readers |= {f"{lap:03d}/draws/{k}": partial(_draws, run, lap, k) for k in range(TRAINED // SHARD)}
@@ -46,8 +46,8 @@ def _draws(run: RunDir, lap: int, k: int) -> dict[str, np.ndarray]:
     return {"x": DrawStore.of_lap(run, lap, TRAINED, SHARD).read(k).numpy()}
 
 
-def _shown(run: RunDir, lap: int, name: str) -> dict[str, np.ndarray]:
-    return {"x": read_shown(run, lap, name)}
+def _lap_array(run: RunDir, lap: int, name: str) -> dict[str, np.ndarray]:
+    return {"x": read_lap_array(run, lap, name)}
 
 
 def _losses(run: RunDir, lap: int) -> dict[str, np.ndarray]:

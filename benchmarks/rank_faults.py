@@ -22,12 +22,12 @@ import torch
 from diffem.core.processes import Processes
 from diffem.em import lap_end, loop
 from diffem.em.trainer import Trainer
-from diffem.priors.fit_full import Selected
+from diffem.priors.fit_full import SelectionModel
 
 # The function called in each phase, and how often an undisturbed run of `benchmarks.faults` calls it.
 PHASES: dict[str, tuple[Any, str, int]] = {
     "join": (torch.distributed, "init_process_group", 1),
-    "start": (Selected, "expect", 8),
+    "start": (SelectionModel, "expect", 8),
     "E": (loop, "expect", 2),  # not `draw_shard`: the number of shards that each process draws is random
     "M": (Trainer, "_loss", 600),
     "watch": (lap_end, "watch", 3),

@@ -78,9 +78,9 @@ def one_of_several(rank: int, count: int, port: int, out: str) -> None:
     for module in [m for m in list(sys.modules.values()) if getattr(m, "write_bytes", None) is write]:
         module.write_bytes = timed(seconds, "writing", write)  # type: ignore[attr-defined]
     obs, us = images(), processes.join()
-    for method, name in (("_wait", "waiting"), ("add_", "summing")):
+    for method, name in (("_wait", "waiting"), ("all_reduce_", "summing")):
         setattr(us, method, timed(seconds, name, getattr(us, method)))
-    us.meet()
+    us.barrier()
     seconds.clear()
     began = time.monotonic()
     diffem.fit(obs, RECIPE, f"{out}/run", processes=us, progress=False)
@@ -105,7 +105,7 @@ def outside_compute(count: int, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class Mapped:
+class StoredVectors:
     """Masked vectors in a file, whose rows are read on demand."""
 
     x_shape = (64,)
@@ -138,12 +138,19 @@ def memory_of(n: int, folder: str, out: str) -> None:
     recipe = RECIPE | {"laps": 1, "sigma_min": 0.05, "sigma_max": 10.0, "e_step": {"steps": 4, "shard": 1000}}
     before = _resident()
 
-    def say(event: str, data: dict[str, Any]) -> None:
+    def on_event(event: str, data: dict[str, Any]) -> None:
         if event == "expectation":  # the M-step, which follows, keeps all draws in memory
             Path(out).write_text(json.dumps({"observations": n, "mib": _peak() - before, "seconds": data["e_seconds"]}))
             os._exit(0)
 
-    diffem.fit(LazyObservations(Mapped(path, n)), recipe, f"{folder}/run", start=prior, progress=False, say=say)
+    diffem.fit(
+        LazyObservations(StoredVectors(path, n)),
+        recipe,
+        f"{folder}/run",
+        start=prior,
+        progress=False,
+        on_event=on_event,
+    )
 
 
 def _status(name: str) -> float:

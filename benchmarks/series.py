@@ -93,9 +93,9 @@ def main() -> None:
     whole = [recordings(folder / f"BasicMotions_{name}.ts") for name in ("TRAIN", "TEST")]
     random = np.random.default_rng(0)
     gone = [[blocks(s, random) for s in some] for some in whole]
-    shown = [[np.where(g, np.nan, s) for s, g in zip(*pair, strict=True)] for pair in zip(whole, gone, strict=True)]
-    mean, std = (f(np.concatenate(shown[0]), axis=0) for f in (np.nanmean, np.nanstd))
-    whole, shown = ([[(s - mean) / std for s in some] for some in sets] for sets in (whole, shown))
+    visible = [[np.where(g, np.nan, s) for s, g in zip(*pair, strict=True)] for pair in zip(whole, gone, strict=True)]
+    mean, std = (f(np.concatenate(visible[0]), axis=0) for f in (np.nanmean, np.nanstd))
+    whole, visible = ([[(s - mean) / std for s in some] for some in sets] for sets in (whole, visible))
     rows: list[dict[str, Any]] = []
     if options.keep_rivals:
         rows = [row for row in earlier("series") if row["method"] in RIVALS]
@@ -103,10 +103,10 @@ def main() -> None:
         began = time.monotonic()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            completed = method(shown)
+            completed = method(visible)
         rows.append({"method": name, "seconds": time.monotonic() - began, **errors(completed, whole, gone)})
         print(rows[-1], flush=True)
-    rows.append({"method": "diffem", **ours(shown, whole, gone, options)})
+    rows.append({"method": "diffem", **ours(visible, whole, gone, options)})
     print(rows[-1], flush=True)
     record(
         "series",
@@ -116,14 +116,16 @@ def main() -> None:
     )
 
 
-def ours(shown: Sets, whole: Sets, gone: Sets, options: argparse.Namespace) -> dict[str, float]:
+def ours(visible: Sets, whole: Sets, gone: Sets, options: argparse.Namespace) -> dict[str, float]:
     from diffem.tables import SeriesImputer
 
     began = time.monotonic()
-    imputer = SeriesImputer(window=options.window, laps=options.laps, steps=options.steps, random_state=0).fit(shown[0])
+    imputer = SeriesImputer(window=options.window, laps=options.laps, steps=options.steps, random_state=0).fit(
+        visible[0]
+    )
     fitted = time.monotonic() - began
-    drawn = [imputer.sample_posterior(some, DRAWS) for some in shown]
-    figures = {"seconds": fitted, **errors([imputer.transform(some) for some in shown], whole, gone)}
+    drawn = [imputer.sample_posterior(some, DRAWS) for some in visible]
+    figures = {"seconds": fitted, **errors([imputer.transform(some) for some in visible], whole, gone)}
     for name, some, truth, missing in zip(("in", "out"), drawn, whole, gone, strict=True):
         draws = np.stack([np.concatenate([s[g] for s, g in zip(d, missing, strict=True)]) for d in some])
         x = np.concatenate([s[g] for s, g in zip(truth, missing, strict=True)])

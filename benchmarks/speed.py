@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from diffem import Observations, operators, priors
-from diffem.em.conditioning import Instruments
+from diffem.em.conditioning import TrainingOperators
 from diffem.em.maximization import maximization
 from diffem.em.start import shown_inputs
 from diffem.nn.networks import make_network
@@ -57,10 +57,10 @@ def main() -> None:
     settings, shape = recipe.network.model_dump(), (3, 32, 32)
     mask = torch.rand(8192, 1, 32, 32, device="cuda") < 0.25
     everything = Observations(torch.randn(8192, *shape, device="cuda"), operators.Mask(mask), sigma=1e-3)
-    instruments = Instruments(as_lazy(everything), 1.0, torch.device("cuda")) if recipe.conditional else None
-    if instruments is not None:
-        settings, k = {**settings, "shown": shown_inputs(settings, instruments.family, shape)}, 0
-    family = None if instruments is None else instruments.family
+    conditioning = TrainingOperators(as_lazy(everything), 1.0, torch.device("cuda")) if recipe.conditional else None
+    if conditioning is not None:
+        settings, k = {**settings, "shown": shown_inputs(settings, conditioning.family, shape)}, 0
+    family = None if conditioning is None else conditioning.family
     network = make_network(settings["kind"], shape, {n: v for n, v in settings.items() if n != "kind"}).cuda().eval()
     network.requires_grad_(False)
     prior = priors.DiffusionPrior(network, event_shape=shape, settings=settings, family=family).cuda()
@@ -70,7 +70,7 @@ def main() -> None:
 
     # E-step: T steps and the last denoising are T + 1 evaluations
     x, log_sigma = torch.randn(batch, *shape, device="cuda"), torch.zeros(batch, device="cuda")
-    w, shown = torch.randn_like(x), (torch.rand(batch, 4, 32, 32, device="cuda"),) if instruments is not None else ()
+    w, shown = torch.randn_like(x), (torch.rand(batch, 4, 32, 32, device="cuda"),) if conditioning is not None else ()
 
     def bare_e() -> None:
         for _ in range(steps + 1):
@@ -98,7 +98,7 @@ def main() -> None:
     print({name: round(v, 4) for name, v in figures.items()}, f"{time.monotonic() - began:.0f} s", flush=True)
 
     if not arguments.skip_m:
-        figures |= m_step(prior, recipe, everything, instruments, (x, log_sigma, *shown), w, arguments.seconds)
+        figures |= m_step(prior, recipe, everything, conditioning, (x, log_sigma, *shown), w, arguments.seconds)
         figures["peak_gib"] = max(figures["estep_peak_gib"], figures["mstep_peak_gib"])
     print({name: round(v, 4) for name, v in figures.items()}, flush=True)
     print(record(arguments.name, figures, [], arguments.results))
@@ -123,7 +123,7 @@ def m_step(
     prior: priors.DiffusionPrior,
     recipe: Recipe,
     everything: Observations,
-    instruments: Instruments | None,
+    conditioning: TrainingOperators | None,
     inputs: tuple[Tensor, ...],
     w: Tensor,
     seconds: float,
@@ -140,8 +140,8 @@ def m_step(
     figures["bare_images_per_s"] = bare_training(network, inputs, w, seconds)
     draws = torch.randn(8192, *prior.event_shape, device="cuda")
     options = recipe.train.model_copy(update={"batch": batch})
-    run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False, "instruments": instruments}
-    if instruments is not None:
+    run = {"seed": 0, "lap": 1, "precision": "bf16", "progress": False, "conditioning": conditioning}
+    if conditioning is not None:
         run["measured_with"] = (everything.A, torch.arange(len(draws)), everything.cov)
     maximization(prior, draws, options, steps=32, **run)
     count = int(figures["bare_images_per_s"] * seconds / batch)

@@ -34,7 +34,7 @@ MILESTONES = {
         "Mask._forward",
         "cg",
         "Mask._adjoint",
-        "Linearised.vjp",
+        "LinearisedDenoiser.vjp",
         "Statistics.add",
     ),
     "fit": (

@@ -21,7 +21,7 @@ class Counts:
     vjps: int = 0
 
 
-class _Marked(torch.autograd.Function):
+class _CountBackward(torch.autograd.Function):
     """The identity, which counts its backward passes."""
 
     @staticmethod
@@ -38,7 +38,7 @@ class _Marked(torch.autograd.Function):
         return gradient, None
 
 
-class Counted(nn.Module):
+class CountingNetwork(nn.Module):
     """h(x, log σ), which counts its forward passes and vector–Jacobian products while `counting`."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -49,7 +49,7 @@ class Counted(nn.Module):
     def forward(self, x: Tensor, log_sigma: Tensor) -> Tensor:
         if self.counting:
             self.counts.forwards += 1
-            x = _Marked.apply(x, self.counts)
+            x = _CountBackward.apply(x, self.counts)
         return self.network(x, log_sigma)
 
     @contextmanager

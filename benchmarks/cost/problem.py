@@ -14,7 +14,7 @@ from diffem.core.randomness import Stream
 from diffem.nn.networks import make_network
 from diffem.samplers import DDIM
 
-from .counting import Counted, Step
+from .counting import CountingNetwork, Step
 
 EVENT, SIGMA_Y, STEPS = (3, 32, 32), 0.05, 100
 
@@ -23,7 +23,7 @@ EVENT, SIGMA_Y, STEPS = (3, 32, 32), 0.05, 100
 class Problem:
     """A network, observations, and one step from σ_t to σ_s, in one precision on one device."""
 
-    network: Counted
+    network: CountingNetwork
     prior: priors.DiffusionPrior
     mask: Tensor  # (n, 3, 32, 32), 0 and 1
     obs: Observations
@@ -42,7 +42,7 @@ class Problem:
     def make(cls, settings: dict[str, Any], batch: int, device: torch.device, dtype: torch.dtype) -> Problem:
         torch.manual_seed(0)
         options = {name: value for name, value in settings.items() if name != "kind"}
-        network = Counted(make_network(settings["kind"], EVENT, options)).eval().requires_grad_(False)
+        network = CountingNetwork(make_network(settings["kind"], EVENT, options)).eval().requires_grad_(False)
         network = network.to(device=device, dtype=dtype)
         prior = priors.DiffusionPrior(network, EVENT, settings=settings)
         generator = torch.Generator().manual_seed(1)

@@ -12,7 +12,7 @@ import numpy as np
 from ..record import commit, machine
 from .data import Table, load
 from .masks import missing
-from .measures import Imputed, measure
+from .measures import Imputation, measure
 from .methods import OneHot, complete
 
 SHARE = 0.3  # missing
@@ -40,10 +40,10 @@ def run(job: Job, folder: Path | None) -> dict[str, Any]:
     cut = round(TRAIN * len(gone))
     train, test = order[:cut], order[cut:]
     truth = standardise(table, np.where(gone, np.nan, table.values)[train])
-    shown = np.where(gone, np.nan, truth)
+    visible = np.where(gone, np.nan, truth)
     seen, unseen = train[:MEASURED], test[:MEASURED]
     began = time.monotonic()
-    completed = complete(job.method, table, shown[train], [shown[seen], shown[unseen]], job.mask)
+    completed = complete(job.method, table, visible[train], [visible[seen], visible[unseen]], job.mask)
     seconds = time.monotonic() - began
     row: dict[str, Any] = {**asdict(job), "rows": len(train), "columns": gone.shape[1], "seconds": round(seconds, 1)}
     row |= {"commit": commit(), "machine": machine()}
@@ -54,15 +54,15 @@ def run(job: Job, folder: Path | None) -> dict[str, Any]:
     return row
 
 
-def standardise(table: Table, shown: np.ndarray) -> np.ndarray:
-    """The table in units of the mean and standard deviation of the values that were shown; categories stay codes."""
-    mean, std = np.nanmean(shown, 0), np.nanstd(shown, 0)
+def standardise(table: Table, visible: np.ndarray) -> np.ndarray:
+    """The table in units of the mean and standard deviation of the values that were visible; categories stay codes."""
+    mean, std = np.nanmean(visible, 0), np.nanstd(visible, 0)
     std = np.where(std > 0, std, 1.0)
     return np.where(table.categorical, table.values, (table.values - mean) / std)
 
 
 def _downstream(
-    table: Table, truth: np.ndarray, gone: np.ndarray, seen: np.ndarray, unseen: np.ndarray, completed: list[Imputed]
+    table: Table, truth: np.ndarray, gone: np.ndarray, seen: np.ndarray, unseen: np.ndarray, completed: list[Imputation]
 ) -> float:
     """The accuracy of a classifier that is trained on completed rows, for completed rows it never saw."""
     from sklearn.ensemble import RandomForestClassifier

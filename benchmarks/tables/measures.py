@@ -12,7 +12,7 @@ LEAST = 1e-3  # probability of a category that a method excludes, in its log-los
 
 
 @dataclass
-class Imputed:
+class Imputation:
     """A table `(n, columns)` as a method completes it, numbers in standardised units.
 
     Attributes:
@@ -35,7 +35,7 @@ class Imputed:
         return table
 
 
-def measure(imputed: Imputed, truth: np.ndarray, gone: np.ndarray, categorical: np.ndarray) -> dict[str, float]:
+def measure(imputed: Imputation, truth: np.ndarray, gone: np.ndarray, categorical: np.ndarray) -> dict[str, float]:
     """Measures over the missing values, all columns of numbers together and all columns of categories together."""
     numeric = gone & ~categorical
     x = truth[numeric]
@@ -53,7 +53,7 @@ def measure(imputed: Imputed, truth: np.ndarray, gone: np.ndarray, categorical: 
     return figures
 
 
-def _categories(imputed: Imputed, truth: np.ndarray, gone: np.ndarray, categorical: np.ndarray) -> dict[str, float]:
+def _categories(imputed: Imputation, truth: np.ndarray, gone: np.ndarray, categorical: np.ndarray) -> dict[str, float]:
     right, losses = [], []
     for k in np.flatnonzero(categorical & gone.any(0)):
         rows = gone[:, k]

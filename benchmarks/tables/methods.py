@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from .data import Table
-from .measures import Imputed
+from .measures import Imputation
 
 DRAWS = 20
-Completed = list[Imputed]
+Completed = list[Imputation]
 
 
 class OneHot:
@@ -61,14 +61,14 @@ def _single(make: Callable[[int], Any], classifier: Callable[[int], Any] | None 
         imputer = make(seed).fit(code.encode(train))
         done = [code.decode(imputer.transform(code.encode(part))) for part in (sets if classifier else others)]
         if classifier is None or not table.categorical.any():
-            return [Imputed(values, values, None, p) for values, p in done[-len(others) :]]
+            return [Imputation(values, values, None, p) for values, p in done[-len(others) :]]
         found = _classified(table, sets, [values for values, _ in done], lambda: classifier(seed))
         known = [
             np.where(table.categorical, _most_probable(part, p), part) for part, p in zip(sets, found, strict=True)
         ]
         imputer = make(seed).fit(code.encode(known[0]))
         last = [code.decode(imputer.transform(code.encode(part)))[0] for part in known[1:]]
-        return [Imputed(values, values, None, p) for values, p in zip(last, found[1:], strict=True)]
+        return [Imputation(values, values, None, p) for values, p in zip(last, found[1:], strict=True)]
 
     return method
 
@@ -139,10 +139,10 @@ def _tree_classifier(seed: int) -> Any:
     return ExtraTreesClassifier(n_estimators=100, min_samples_leaf=2, n_jobs=1, random_state=seed)
 
 
-def _combined(draws: list[np.ndarray], probabilities: list[dict[int, np.ndarray]]) -> Imputed:
+def _combined(draws: list[np.ndarray], probabilities: list[dict[int, np.ndarray]]) -> Imputation:
     stacked = np.stack(draws)
     averaged = {k: np.mean([p[k] for p in probabilities], 0) for k in probabilities[0]}
-    return Imputed(stacked.mean(0), np.median(stacked, 0), stacked, averaged)
+    return Imputation(stacked.mean(0), np.median(stacked, 0), stacked, averaged)
 
 
 def mice_ridge(table: Table, train: np.ndarray, others: list[np.ndarray], seed: int) -> Completed:
@@ -213,7 +213,7 @@ def diffem(table: Table, train: np.ndarray, others: list[np.ndarray], seed: int,
                 codes = [int(category) for category in gaps.column.categories]
                 found[k][gaps.rows] = 0  # of categories that do not occur in the rows of the fit
                 found[k][np.ix_(gaps.rows, codes)] = gaps.probabilities
-        done.append(Imputed(mean, median, draws, found))
+        done.append(Imputation(mean, median, draws, found))
     return done
 
 

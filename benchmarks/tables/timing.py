@@ -30,12 +30,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(CORES)
     values = load("letter", options.data).values[: options.rows]
-    shown = np.where(missing(values, "mcar", SHARE, 0), np.nan, values)
+    visible = np.where(missing(values, "mcar", SHARE, 0), np.nan, values)
     began, used = time.monotonic(), time.process_time()
-    imputer = DiffusionImputer(random_state=0, device="cpu", verbose=True).fit(shown)
+    imputer = DiffusionImputer(random_state=0, device="cpu", verbose=True).fit(visible)
     figures = {"fit_seconds_20000x16": time.monotonic() - began, "fit_cpu_seconds_20000x16": time.process_time() - used}
     began = time.monotonic()
-    imputer.transform(shown)
+    imputer.transform(visible)
     figures["transform_seconds_20000x16"] = time.monotonic() - began
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({name: round(value, 1) for name, value in figures.items()}) + "\n")

@@ -13,22 +13,22 @@ import torch
 
 from .core.errors import InputError
 from .core.interruption import Interruption, Preempted
-from .core.modes import in_own_modes
+from .core.modes import in_default_modes
 from .core.processes import ALONE, Processes
-from .em.given import require_features, require_learnable, require_linear, require_signal, suspicions
-from .em.loop import Say
+from .em.context import EventListener
+from .em.input_checks import data_warnings, require_features, require_learnable, require_linear, require_signal
 from .em.run import Run, run_recipe
 from .em.table import LapTable, warn
 from .observations import Observations, Problem
 from .operators import Operator
 from .priors import Prior
-from .report.loggers import Logging, require_loggers
+from .report.loggers import RunLoggers, require_loggers
 from .report.page import write_report
 from .runs.python_source import python_problem, recipe_folder
 from .runs.recipe import Recipe, load_recipe
 
 
-@in_own_modes
+@in_default_modes
 def fit(
     obs: Any = None,
     recipe: str | Path | dict[str, Any] | Recipe = "digits",
@@ -43,7 +43,7 @@ def fit(
     progress: bool | None = None,
     report: bool = True,
     loggers: Sequence[str] = (),
-    say: Say | None = None,
+    on_event: EventListener | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
     minutes: float | None = None,
@@ -72,7 +72,7 @@ def fit(
         progress: None prints a row per lap, and progress bars on a terminal. True: bars always. False: only warnings.
         report: Whether to write `report.html` into the run folder at the end.
         loggers: `"tensorboard"`, `"wandb"`: log metrics, losses and pictures of every lap.
-        say: Called with the name and the data of every event.
+        on_event: Called with the name and the data of every event.
         processes: This process among several (`diffem.core.processes.join()`), all of which see the same folder.
         interruption: Stops the run where it can resume, by raising `Preempted`; the caller handles signals.
         minutes: Stops the run after this time, counted from this call, by raising `Preempted`; the same call resumes.
@@ -86,7 +86,7 @@ def fit(
         StorageError: If a file cannot be written. The same call resumes.
     """
     table = LapTable() if progress is not False and processes.is_first else None
-    logger_names = _required(loggers)
+    logger_names = _require_loggers(loggers)
     with _interruptible(interruption, table) as stopping:
         if minutes is not None:
             stopping.stop_after(minutes)
@@ -101,7 +101,7 @@ def fit(
                 start=start,
                 device=device,
                 progress=progress,
-                say=_broadcast(table, say, log),
+                on_event=_send_to_all(table, on_event, log),
                 processes=processes,
                 interruption=stopping,
             )
@@ -134,7 +134,7 @@ def _resolve(
         require_learnable(problem.obs)
         require_signal(problem.obs)
     if processes.is_first:
-        for text in suspicions(problem.obs, images=resolved.network.kind == "unet"):
+        for text in data_warnings(problem.obs, images=resolved.network.kind == "unet"):
             warn(text)
     return resolved, problem
 
@@ -170,7 +170,7 @@ def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes
         raise InputError(f"{recipe if isinstance(recipe, str | Path) else resolved.name}: {error}") from None
 
 
-def _required(loggers: Sequence[str]) -> list[str]:
+def _require_loggers(loggers: Sequence[str]) -> list[str]:
     """Return the names of the loggers; raises an `InputError` at once if one is not installed."""
     if not loggers:
         return []
@@ -183,19 +183,19 @@ def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
     if not names:
         yield lambda: None
         return
-    log = Logging(folder, names)
+    log = RunLoggers(folder, names)
     try:
         yield log.write
     finally:
         log.close()
 
 
-def _broadcast(table: LapTable | None, say: Say | None, log: Callable[[], None]) -> Say:
+def _send_to_all(table: LapTable | None, on_event: EventListener | None, log: Callable[[], None]) -> EventListener:
     """Return a function that sends events to the caller, the table and the loggers, and issues a lap's warnings."""
 
     def send(event: str, data: dict[str, Any]) -> None:
-        if say is not None:
-            say(event, data)
+        if on_event is not None:
+            on_event(event, data)
         if table is not None:
             table(event, data)
         if event == "lap":

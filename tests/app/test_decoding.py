@@ -11,7 +11,7 @@ from PIL import Image, ImageFile
 
 from diffem import InputError
 from diffem.app.upload import decode
-from diffem.files.decoding import opened_picture, picture_format
+from diffem.files.decoding import open_picture, picture_format
 from diffem.mri.image_files import read_images
 
 LEVELS = (-2.0, 2.0)
@@ -80,7 +80,7 @@ class TestFormats:
                 decode(start + png, (8, 8))
         with (
             pytest.raises(InputError, match="neither JPEG nor PNG"),
-            opened_picture(saved(PICTURE, "WEBP"), ("JPEG", "PNG"), 1, "x"),
+            open_picture(saved(PICTURE, "WEBP"), ("JPEG", "PNG"), 1, "x"),
         ):
             pass
 

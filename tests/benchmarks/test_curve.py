@@ -9,7 +9,7 @@ from benchmarks import chance, last_lap, manifold, seeds
 from benchmarks.curve import (
     LINE,
     REG,
-    Against,
+    DivergenceFrom,
     along_truth,
     distance_from_curve,
     even_truth,
@@ -84,7 +84,7 @@ def test_the_first_of_several_exact_draws_is_the_single_draw():
 
 def test_divergence_from_a_fixed_set():
     x, target = truth(200, seed=2), even_truth(100, seed=2)
-    against = Against(target)
+    against = DivergenceFrom(target)
     assert against(x) == pytest.approx(sinkhorn(x, target), rel=1e-9)
     assert against(x, own=entropic_cost(x, None, REG)) == against(x)
 

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.tables.collect import averaged, comparable, figures, ranks
 from benchmarks.tables.data import Table
 from benchmarks.tables.masks import MECHANISMS, missing
-from benchmarks.tables.measures import Imputed, measure
+from benchmarks.tables.measures import Imputation, measure
 from benchmarks.tables.methods import OneHot
 
 
@@ -81,6 +81,6 @@ def test_methods_are_compared_with_the_masks_that_all_were_run_with():
 
 def test_categories_are_measured_where_some_are_missing():
     truth, categorical = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([False, True])
-    imputed = Imputed(truth, truth, None, {1: np.eye(2)[[1, 0]]})
+    imputed = Imputation(truth, truth, None, {1: np.eye(2)[[1, 0]]})
     assert "accuracy" not in measure(imputed, truth, np.array([[True, False], [True, False]]), categorical)
     assert measure(imputed, truth, np.ones((2, 2), dtype=bool), categorical)["accuracy"] == 1

@@ -33,20 +33,20 @@ def test_the_cost_of_a_network_is_counted():
 
 
 def test_time_is_proportional_to_the_work():
-    once = doctor.fit_of(recipe(laps=1), SMALL).seconds
+    once = doctor.estimate_fit(recipe(laps=1), SMALL).seconds
     # the first lap draws from the Gaussian start, so a run of one lap is training alone: three passes per sample
     flops = doctor.network_cost(recipe(), (8, 8))[1]
     assert once == pytest.approx(3 * 128 * 5000 * flops / (0.5 * 2e9))
-    five, nine = (doctor.fit_of(recipe(laps=k), SMALL).seconds for k in (5, 9))
+    five, nine = (doctor.estimate_fit(recipe(laps=k), SMALL).seconds for k in (5, 9))
     assert nine - five == pytest.approx(five - once)
 
 
 def test_particles_multiply_the_cost_and_kept_draws_cost_nothing():
     def drawing(**e_step):
         changes = {f"e_step.{key}": value for key, value in e_step.items()}
-        return doctor.fit_of(recipe(laps=5, **changes), SMALL).seconds - training
+        return doctor.estimate_fit(recipe(laps=5, **changes), SMALL).seconds - training
 
-    training = doctor.fit_of(recipe(laps=5, **{"e_step.clean": True, "e_step.draws": 1}), SMALL).seconds
+    training = doctor.estimate_fit(recipe(laps=5, **{"e_step.clean": True, "e_step.draws": 1}), SMALL).seconds
     one = drawing(draws=1)
     assert drawing(draws=1, sampler="tds", sampler_options={"particles": 8}) == pytest.approx(8 * one)
     assert drawing(draws=4, sampler="tds", sampler_options={"particles": 8, "picks": 4}) == pytest.approx(8 * one)
@@ -58,7 +58,7 @@ def test_particles_multiply_the_cost_and_kept_draws_cost_nothing():
 
 def test_every_recipe_gets_a_verdict():
     small, large = (
-        {fit.recipe: fit for fit in (doctor.fit_of(load_recipe(name), device) for name in names())}
+        {fit.recipe: fit for fit in (doctor.estimate_fit(load_recipe(name), device) for name in names())}
         for device in (SMALL, LARGE)
     )
     assert small["digits"].fits
@@ -70,7 +70,10 @@ def test_every_recipe_gets_a_verdict():
 
 
 def test_the_cost_of_a_recipe_for_own_data_depends_on_the_data():
-    assert doctor.fit_of(recipe(data={"source": "file", "path": "obs.safetensors"}), SMALL).why == "depends on the data"
+    assert (
+        doctor.estimate_fit(recipe(data={"source": "file", "path": "obs.safetensors"}), SMALL).why
+        == "depends on the data"
+    )
 
 
 def test_the_size_of_the_data_comes_from_their_source(monkeypatch):
@@ -83,13 +86,13 @@ def test_the_size_of_the_data_comes_from_their_source(monkeypatch):
     module.ours.__module__ = "outside_source"
     monkeypatch.setitem(sys.modules, "outside_source", module)
     monkeypatch.setitem(SOURCES, "ours", "outside_source:ours")
-    few = doctor.fit_of(recipe(laps=5, data={"source": "ours"}), SMALL).seconds
-    assert few < doctor.fit_of(recipe(laps=5), SMALL).seconds
+    few = doctor.estimate_fit(recipe(laps=5, data={"source": "ours"}), SMALL).seconds
+    assert few < doctor.estimate_fit(recipe(laps=5), SMALL).seconds
 
 
 def test_a_batch_that_exceeds_memory_is_reported():
     tight = doctor.Device("tight", "cuda", 1.0, 1.0, ["float32"], {"float32": 1e15})
-    fit = doctor.fit_of(load_recipe("cifar10-fast"), tight)
+    fit = doctor.estimate_fit(load_recipe("cifar10-fast"), tight)
     assert not fit.fits
     assert "lower train.batch" in fit.why
 

@@ -146,7 +146,7 @@ def test_prepare_and_observe_images(tmp_path):
         pixels = np.random.default_rng(i).integers(0, 256, (20, 16), dtype=np.uint8)
         Image.fromarray(pixels).save(tmp_path / "images" / f"{i:02d}.png")
     result = diffem("prepare", tmp_path / "images", "--size", 16, "-o", tmp_path / "images.npz")
-    assert "30 images of 16×16 in 1 groups" in result.stdout
+    assert "30 images of 16×16 in 1 group" in result.stdout
     words = ["--set", f"data.path={tmp_path / 'images.npz'}", "--set", "data.size=null", "--set", "data.resemblance=1"]
     result = diffem("observe", "mri-fast", *words, "-o", tmp_path / "o.safetensors", "--truth", tmp_path / "x.npy")
     assert result.returncode == 0, result.stderr

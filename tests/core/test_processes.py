@@ -15,7 +15,7 @@ import yaml
 from benchmarks.faults import ReservedPort
 from benchmarks.undrawn import undrawn
 from diffem import fit
-from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED, Lost
+from diffem.core.interruption import EXIT_LOST, EXIT_PREEMPTED, ProcessLost
 from diffem.core.processes import ALONE, BEAT, PATIENCE, Processes, join
 from diffem.runs.recipe import load_recipe
 
@@ -168,7 +168,7 @@ def test_alone(monkeypatch):
     assert join() is ALONE
     assert Processes().any(True)
     assert not Processes().any(False)
-    assert Processes().share([1, 2]) == [1, 2]
+    assert Processes().broadcast([1, 2]) == [1, 2]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match=r"RANK, MASTER_ADDR and MASTER_PORT.*accelerate launch"):
@@ -182,5 +182,5 @@ def test_a_process_does_not_wait_for_ever_for_one_that_never_comes(rank, monkeyp
     for name, value in shared.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr("diffem.core.processes.JOINING", 0.2)
-    with pytest.raises(Lost, match=f"not all 2 processes of the run connected to 127.0.0.1:{port.number}"):
+    with pytest.raises(ProcessLost, match=f"not all 2 processes of the run connected to 127.0.0.1:{port.number}"):
         join()

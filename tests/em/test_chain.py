@@ -51,18 +51,18 @@ def clock(monkeypatch):
 def minute_laps(clock, seen):
     """Every lap takes ten minutes by the clock."""
 
-    def say(event, data):
+    def on_event(event, data):
         if event == "lap":
             seen.append(data["lap"])
             clock(600 if data["lap"] else 0)
 
-    return say
+    return on_event
 
 
 def test_a_run_stopped_by_time_limits_is_bit_identical_to_an_unlimited_run(uncut, clock, tmp_path):
     """In 25 minutes, two laps of ten minutes end; a third would not. The final prior begins in any case."""
     out, seen = tmp_path / "pieces", []
-    options = {"progress": False, "report": False, "say": minute_laps(clock, seen), "minutes": 25}
+    options = {"progress": False, "report": False, "on_event": minute_laps(clock, seen), "minutes": 25}
     with pytest.raises(Preempted, match="lap 3 would end after the time limit") as stopped:
         diffem.fit(observations(), CHAIN, out, **options)
     assert stopped.value.reason == "after 25 minutes as requested"
@@ -83,7 +83,7 @@ def test_a_lap_in_progress_is_saved_at_the_time_limit(uncut, clock, tmp_path, mo
         return step(*arguments)
 
     monkeypatch.setattr(Trainer, "step", timed)
-    with pytest.raises(Preempted, match="lap 4: 256 of 300 training steps are done"):
+    with pytest.raises(Preempted, match="lap 4: 256 of 300 training steps done"):
         diffem.fit(observations(), CHAIN, out, progress=False, report=False, minutes=60)
     assert (out / "laps/004/training.safetensors").is_file()
     run = diffem.fit(observations(), CHAIN, out, progress=False, report=False, minutes=60)

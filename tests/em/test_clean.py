@@ -57,11 +57,11 @@ def test_a_users_own_arrays(run, tmp_path):
 def test_stopped_and_resumed(event, run, tmp_path):
     interruption = Interruption()
 
-    def say(name, data):
+    def on_event(name, data):
         interruption.requested = interruption.requested or name == event
 
     with pytest.raises(Preempted):
-        diffem.fit(None, CLEAN, tmp_path / "run", progress=False, say=say, interruption=interruption)
+        diffem.fit(None, CLEAN, tmp_path / "run", progress=False, on_event=on_event, interruption=interruption)
     resumed = diffem.fit(None, CLEAN, tmp_path / "run", progress=False)
     assert same(contents(resumed.path), contents(run.path))
 

@@ -9,7 +9,7 @@ import torch
 
 import diffem
 from diffem import InputError, Observations, operators
-from diffem.em.conditioning import Instruments
+from diffem.em.conditioning import TrainingOperators
 from diffem.nn.networks import make_network
 from diffem.observations.information import information_of
 from diffem.observations.lazy import as_lazy
@@ -68,7 +68,7 @@ def test_a_conditional_prior_converts_to_an_ordinary_prior(conditional_run: diff
     ],
 )
 def test_a_damaged_family_is_rejected(change: dict[str, object], words: str) -> None:
-    note = Instruments(as_lazy(observations(8)), 1.0, CPU).family.note()
+    note = TrainingOperators(as_lazy(observations(8)), 1.0, CPU).family.note()
     with pytest.raises(InputError, match=words):
         Family.read({**note, **change})
 
@@ -76,13 +76,13 @@ def test_a_damaged_family_is_rejected(change: dict[str, object], words: str) -> 
 def test_a_mask_shared_by_channels_is_described_by_one_number_per_pixel() -> None:
     mask = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.5
     obs = Observations(torch.zeros(6, 3, 4, 4), operators.Mask(mask), sigma=0.1)
-    instruments = Instruments(as_lazy(obs), 1.0, CPU)
-    assert (instruments.family.description, instruments.family.shape) == ("pixels", (4, 4, 4))
-    shown = instruments.family.describe(instruments[torch.arange(6)], torch.ones(6, 3, 4, 4), torch.full((6,), 1e3))
+    conditioning = TrainingOperators(as_lazy(obs), 1.0, CPU)
+    assert (conditioning.family.description, conditioning.family.shape) == ("pixels", (4, 4, 4))
+    shown = conditioning.family.describe(conditioning[torch.arange(6)], torch.ones(6, 3, 4, 4), torch.full((6,), 1e3))
     torch.testing.assert_close(shown, mask.expand(6, 4, 4, 4).float(), rtol=0, atol=1e-6)
     apart = Observations(
         torch.zeros(6, 3, 4, 4),
         operators.Mask(mask.expand(6, 3, 4, 4) & (torch.arange(3) > 0)[:, None, None]),
         sigma=0.1,
     )
-    assert instruments.family.impossible(information_of(apart)) is not None
+    assert conditioning.family.impossible(information_of(apart)) is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.em.conditioning import Instruments
+from diffem.em.conditioning import TrainingOperators
 from diffem.em.maximization import maximization
 from diffem.em.start import denoiser_to_train, shown_inputs
 from diffem.metrics import coverage
@@ -59,16 +59,16 @@ def test_inputs_and_targets_have_unit_size(name: str) -> None:
 
 def conditional_prior(obs: Observations, seed: int = 0) -> DiffusionPrior:
     """An untrained conditional network whose weights are all random, those of the description too."""
-    instruments = Instruments(as_lazy(obs), 0.7, CPU)
+    conditioning = TrainingOperators(as_lazy(obs), 0.7, CPU)
     settings = {"kind": "mlp", "hidden": [32, 32], "embedding": 16}
-    settings["shown"] = shown_inputs(settings, instruments.family, obs.x_shape)
+    settings["shown"] = shown_inputs(settings, conditioning.family, obs.x_shape)
     torch.manual_seed(seed)
     network = make_network("mlp", obs.x_shape, {k: v for k, v in settings.items() if k != "kind"})
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.1 * torch.randn_like(p))
     return DiffusionPrior(
-        network, event_shape=obs.x_shape, settings=settings, scale=0.7, family=instruments.family
+        network, event_shape=obs.x_shape, settings=settings, scale=0.7, family=conditioning.family
     ).requires_grad_(False)
 
 
@@ -106,7 +106,7 @@ def test_new_inputs_start_without_effect_and_keep_the_weights_of_the_prior() -> 
     network = make_network("mlp", (4,), {"hidden": [16], "embedding": 8})
     prior = DiffusionPrior(network, event_shape=(4,), settings=settings).eval()
     gaussian = priors.GaussianPrior(torch.zeros(4), torch.eye(4))
-    family = Instruments(as_lazy(obs), gaussian.scale, CPU).family
+    family = TrainingOperators(as_lazy(obs), gaussian.scale, CPU).family
     extended = denoiser_to_train(prior, gaussian, load_recipe(CONDITIONAL), family).eval()
     assert extended.settings["shown"] == 8
     x, log_sigma = torch.randn(3, 4), torch.zeros(3)
@@ -138,19 +138,19 @@ def test_a_trained_network_draws_from_the_posterior_of_a_gaussian(
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     gaussian, x, obs = gaussian_problem(draws, generator)
-    instruments = Instruments(as_lazy(obs), gaussian.scale, CPU)
+    conditioning = TrainingOperators(as_lazy(obs), gaussian.scale, CPU)
     settings = {"kind": "mlp", "hidden": [width] * 3, "embedding": 32}
-    settings["shown"] = shown_inputs(settings, instruments.family, (16,))
+    settings["shown"] = shown_inputs(settings, conditioning.family, (16,))
     torch.manual_seed(0)
     network = make_network("mlp", (16,), {name: value for name, value in settings.items() if name != "kind"})
     scale = gaussian.scale
     prior = DiffusionPrior(
         network, mean=gaussian.mean, scale=scale, sigma_min=0.01 * scale, sigma_max=30 * scale, settings=settings,
-        family=instruments.family,
+        family=conditioning.family,
     )  # fmt: skip
     noise = {"law": "lognormal", "mean": 0.0, "std": 1.6}
     options = Train(steps=steps, batch=256, lr=2e-3, ema=0.998, noise=noise, conditioned=0.7)
-    maximization(prior, x, options, steps=steps, seed=0, lap=1, progress=False, instruments=instruments)
+    maximization(prior, x, options, steps=steps, seed=0, lap=1, progress=False, conditioning=conditioning)
     _, truth, new = gaussian_problem(128, torch.Generator().manual_seed(9))
     posterior = prior.posterior(new)
     assert posterior.method == "conditional"
@@ -182,9 +182,9 @@ def test_examples_use_operators_of_other_observations() -> None:
 
 def test_operators_are_those_of_the_selected_observations() -> None:
     obs = observations(30)
-    instruments = Instruments(as_lazy(obs), 0.5, CPU)
+    conditioning = TrainingOperators(as_lazy(obs), 0.5, CPU)
     rows = torch.tensor([4, -1, 29])
-    gains = instruments[rows].gains
+    gains = conditioning[rows].gains
     expected = information_of(obs).scaled(0.5).gains[[4, 0, 29]]
     expected[1] = 0
     assert torch.equal(gains, expected)
@@ -192,13 +192,13 @@ def test_operators_are_those_of_the_selected_observations() -> None:
 
 @pytest.mark.parametrize("event", [(6, 7), (2, 8, 8), (3, 5, 6)])
 def test_the_description_reaches_unets_of_any_size(event: tuple[int, ...]) -> None:
-    """Images with and without channels, framed and not: the description reaches the first convolution."""
+    """Images with and without channels, padded and not: the description reaches the first convolution."""
     mask = torch.rand(5, *event, generator=torch.Generator().manual_seed(0)) < 0.5
     obs = Observations(
         torch.randn(5, *event, generator=torch.Generator().manual_seed(1)), operators.Mask(mask), sigma=0.1
     )
     gaussian = priors.GaussianPrior(torch.zeros(event), torch.eye(mask[0].numel()))
-    family = Instruments(as_lazy(obs), gaussian.scale, CPU).family
+    family = TrainingOperators(as_lazy(obs), gaussian.scale, CPU).family
     network = {"kind": "unet", "hidden": [4, 8], "blocks": 1, "embedding": 8}
     prior = denoiser_to_train(gaussian, gaussian, load_recipe({**CONDITIONAL, "network": network}), family).eval()
     before = prior.posterior(obs, method="conditional")(torch.zeros(5, *event), 1.0)

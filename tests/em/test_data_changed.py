@@ -97,6 +97,19 @@ def test_a_moved_data_file(finished, tmp_path):
     assert RunDir(out).recipe().data.options("source") == {"path": str(tmp_path / "moved.safetensors")}
 
 
+def test_another_description_is_no_other_recipe(finished, tmp_path):
+    """A run resumes after `about` was reworded, also with more laps, and stores the new description."""
+    out = tmp_path / "run"
+    shutil.copytree(finished / "run", out)
+    before = RunDir(out).info()["name"]
+    for about, laps in (("reworded", 1), ("reworded again", 2)):
+        reworded = recipe(finished / "obs.safetensors", laps=laps) | {"about": about}
+        run = diffem.fit(None, reworded, out, progress=False)
+        assert len(run.laps) == laps + 1
+        assert RunDir(out).recipe().about == about
+        assert RunDir(out).info()["name"] == before
+
+
 def test_other_settings_of_the_data_are_another_recipe(tmp_path):
     source = {"source": "manifold", "n": 32, "dimension": 4, "measured": 2, "sigma": 0.1}
     changes = {**SHORT, "data": source}

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from diffem import Observations, operators, priors
-from diffem.em.determined import Explicit, Polynomial, Rows, Spectral, determined
+from diffem.em.determined import Explicit, Polynomial, RowWeights, Spectral, determined
 from diffem.em.maximization import maximization
 from diffem.linalg import DenseCovariance, Diagonal, Isotropic
 from diffem.nn import MLP
@@ -16,7 +16,13 @@ from ..operators.registry import REGISTRY
 
 DOUBLE = torch.float64
 N_OBSERVATIONS, SCALE = 3, 1.7
-FORMS = {"mask": Rows, "crop": Rows, "identity": Rows, "downsample mean": Rows, "fourier each": Rows}
+FORMS = {
+    "mask": RowWeights,
+    "crop": RowWeights,
+    "identity": RowWeights,
+    "downsample mean": RowWeights,
+    "fourier each": RowWeights,
+}
 FORMS |= {"fourier, ": Spectral, "blur circular": Spectral}
 EXPLICIT = ("coils", "dense", "reflect", "zero", "bicubic", "compose", "stack", "function")
 
@@ -138,7 +144,7 @@ def test_masks_with_little_noise_are_trained_on_as_before():
     class OfMask:
         resident = True
 
-        def weighed(self, r, index):
+        def weighted_energy(self, r, index):
             return A[index](r).square().sum()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -170,16 +176,16 @@ def test_no_direction_is_preferred_on_average():
     explicit = Explicit.of(D._source, 50)
     r, everything = torch.randn(1, 1, 16, generator=generator()), torch.arange(50)
     for form in (D, explicit):
-        mean = float(form.weighed(r.expand(50, 1, 16), everything)) / 50
+        mean = float(form.weighted_energy(r.expand(50, 1, 16), everything)) / 50
         assert mean == pytest.approx(float(r.square().sum()), rel=1e-4)
     some = torch.randn(9, 1, 16, generator=generator(1))
-    assert float(D.weighed(some, everything[:9])) == pytest.approx(
-        float(explicit.weighed(some, everything[:9])), rel=1e-3
+    assert float(D.weighted_energy(some, everything[:9])) == pytest.approx(
+        float(explicit.weighted_energy(some, everything[:9])), rel=1e-3
     )
     for select in (operators.Mask(torch.rand(4, 6, 8) < 0.5), operators.Fourier(torch.rand(4, 1, 8) < 0.5)):
         D = determined(select, Isotropic(torch.tensor(0.01)), 4, (6, 8), 1.0)
         some = torch.randn(2, 6, 8)
-        assert torch.equal(D.weighed(some, everything[:2]), D.energy(some, everything[:2]))
+        assert torch.equal(D.weighted_energy(some, everything[:2]), D.energy(some, everything[:2]))
 
 
 def test_through_blurs_a_share_is_no_worse_than_em():

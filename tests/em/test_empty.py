@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import diffem
 from diffem import Observations, operators, priors
 from diffem.app import drawing, panels
-from diffem.app.observing import Observed
+from diffem.app.observing import ObservedSample
 from diffem.cli.commands import app
 from diffem.em import evaluation
 from diffem.em.expectation import draw_shard
@@ -123,8 +123,8 @@ def test_draws_of_empty_observations_are_samples_of_the_prior(run):
 
 
 def test_a_note_counts_empty_observations(run):
-    assert [note for note in run.laps[0]["notes"] if "no measured values" in note] == [
-        "50 of 200 observations have no measured values: their draws are samples of the prior, "
+    assert [note for note in run.laps[0]["notes"] if "no value was measured" in note] == [
+        "no value was measured in 50 of 200 observations: draws for these are samples of the prior, "
         "and all metrics exclude them"
     ]
 
@@ -164,7 +164,10 @@ def test_the_command_line_counts_empty_observations(run, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert "nan" not in result.output
-    assert f"{int(EMPTY.sum())} of them have no measured values: their draws are samples of the prior" in result.output
+    assert (
+        f"no value was measured in {int(EMPTY.sum())} of them: draws for these are samples of the prior"
+        in result.output
+    )
     with np.load(out) as arrays:
         assert (np.isnan(arrays["chi2"]) == EMPTY.numpy()).all()
         assert np.isfinite(arrays["draws"]).all()
@@ -181,7 +184,7 @@ def test_the_page_shows_no_chi2_of_an_empty_observation(run):
     from diffem.app.viewer import Viewer
 
     viewer = Viewer(run.path)
-    conditioned = drawing.condition(viewer, 2, Observed(some_empty()[1]), draws=2, steps=4)
+    conditioned = drawing.condition(viewer, 2, ObservedSample(some_empty()[1]), draws=2, steps=4)
     page = panels.posterior(conditioned, (-2, 2), "")
     assert "nan" not in page.lower().split("base64")[0]
     assert "samples of the prior" in page

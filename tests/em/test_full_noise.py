@@ -95,9 +95,9 @@ def test_hidden_values_leave_the_marginal_covariance_of_the_others():
     obs = observations(40, each=True)
     partial, hidden = hide(obs, 0.5)
     v = torch.where(partial.measured, obs.y, 0)
-    shown = obs.measured & ~hidden
-    assert torch.equal(partial.measured, shown)
-    expected = obs.cov.restrict(shown)
+    visible = obs.measured & ~hidden
+    assert torch.equal(partial.measured, visible)
+    expected = obs.cov.restrict(visible)
     assert torch.equal(partial.noise.solve(v), expected.solve(v))
     assert torch.equal(partial.noise.matvec(v), expected.matvec(v))
 

@@ -6,9 +6,9 @@ import torch
 
 import diffem
 from diffem import CastWarning, InputError, Observations, RunWarning, metrics, operators, priors
-from diffem.em import given
+from diffem.em import input_checks
 from diffem.em.evaluation import evaluate
-from diffem.em.given import suspicions
+from diffem.em.input_checks import data_warnings
 from diffem.observations.lazy import LazyObservations, MemorySource
 from diffem.observations.precision import in_float32, lossy
 from diffem.priors.files import save_prior
@@ -164,8 +164,8 @@ def test_misuse_is_reported_before_anything_is_written(call, words, tmp_path):
 def test_operators_of_which_only_the_last_measures_something_are_used(monkeypatch):
     matrices = torch.zeros(40, 3, 4)
     matrices[-1] = 1
-    monkeypatch.setattr(given, "scanned_together", lambda obs: 7)
-    given.require_signal(Observations(torch.zeros(40, 3), operators.Dense(matrices), sigma=0.1))
+    monkeypatch.setattr(input_checks, "scanned_together", lambda obs: 7)
+    input_checks.require_signal(Observations(torch.zeros(40, 3), operators.Dense(matrices), sigma=0.1))
 
 
 def test_a_prior_is_not_loaded_on_a_device_that_is_not_there(tmp_path):
@@ -203,29 +203,29 @@ def test_columns_that_are_not_standardised_cause_a_warning():
     x = torch.randn(100, 3) * torch.tensor([10.0, 300.0, 1.0]) + torch.tensor([170.0, 5000.0, 0.0])
     y = torch.where(torch.rand(100, 3) < 0.8, x, torch.nan)
     y[:, 2] = torch.nan
-    never, far, unequal = suspicions(Observations(y, sigma=0.1), images=False)
-    assert "1 of the 3 values of x are measured by no observation (index 2)" in never
+    never, far, unequal = data_warnings(Observations(y, sigma=0.1), images=False)
+    assert "no observation measures 1 of the 3 values of x (index 2)" in never
     assert "far from zero" in far
     assert "Standardise them" in unequal
     values = (y[:, :2] - y[:, :2].nanmean(0)) / x[:, :2].std(0)
-    assert suspicions(Observations(values, sigma=0.1), images=False) == []
-    assert suspicions(observations(), images=False) == []
+    assert data_warnings(Observations(values, sigma=0.1), images=False) == []
+    assert data_warnings(observations(), images=False) == []
 
 
 def test_very_few_observations_cause_a_warning():
     """A single image, or an array whose first axis does not count observations."""
     x = torch.randn(16, 8, 8)
-    assert suspicions(Observations(x, sigma=0.1), images=True) == []
-    (text,) = suspicions(Observations(x[:15], sigma=0.1), images=True)
-    assert "there are 15 observations of samples of shape (8, 8)" in text
-    assert "there is 1 observation of" in suspicions(Observations(x[:1], sigma=0.1), images=True)[0]
+    assert data_warnings(Observations(x, sigma=0.1), images=True) == []
+    (text,) = data_warnings(Observations(x[:15], sigma=0.1), images=True)
+    assert "y holds 15 observations of samples of shape (8, 8)" in text
+    assert "y holds 1 observation of" in data_warnings(Observations(x[:1], sigma=0.1), images=True)[0]
 
 
 def test_the_moments_of_measured_values_do_not_depend_on_the_parts(monkeypatch):
     y = torch.where(torch.rand(50, 2, 3) < 0.5, 1e4 + torch.randn(50, 2, 3, dtype=torch.float64), torch.nan)
     obs = Observations(y, sigma=0.1)
-    monkeypatch.setattr(given, "NUMBERS", 6 * 7)
-    count, mean, std = given.moments(obs)
+    monkeypatch.setattr(input_checks, "NUMBERS", 6 * 7)
+    count, mean, std = input_checks.entry_moments(obs)
     assert torch.equal(count, (~y.isnan()).sum(0).double())
     torch.testing.assert_close(mean, y.nanmean(0))
     torch.testing.assert_close(std, (y - y.nanmean(0)).square().nanmean(0).sqrt(), rtol=1e-9, atol=0)

@@ -16,7 +16,7 @@ from diffem.core.interruption import EXIT_CTRL_C, EXIT_PREEMPTED, Interruption, 
 from diffem.em import loop
 from diffem.em.model_check.noise import noise_evidence
 from diffem.nn import MLP
-from diffem.priors.fit_full import Selected
+from diffem.priors.fit_full import SelectionModel
 from diffem.runs.recipe import load_recipe
 
 from .small import RECIPE, observations
@@ -66,15 +66,15 @@ class Steps:
         return call
 
 
-NETWORK, GAUSSIAN, ROUND = (MLP, "forward"), (priors.GaussianPrior, "draw_posterior"), (Selected, "expect")
+NETWORK, GAUSSIAN, ROUND = (MLP, "forward"), (priors.GaussianPrior, "draw_posterior"), (SelectionModel, "expect")
 # function of the loop, lap, what is counted, at which count the request comes, the message
 PHASES = {
     "the first fit of the start": ("make_start", None, [ROUND], 4, "lap 0: starting prior"),
     "the second fit of the start": ("make_start", None, [ROUND], 13, "lap 0: starting prior"),
     "measuring the start": ("conclude", 0, [GAUSSIAN], 3, "lap 0: held-out evaluation"),
     "draws from the start": ("expect", 1, [GAUSSIAN], 2, "lap 1: E-step"),
-    "training, in the first block": ("maximise", 1, [NETWORK], 100, "lap 1: 0 of 280 training steps are done"),
-    "training, in the second block": ("maximise", 1, [NETWORK], 270, "lap 1: 256 of 280 training steps are done"),
+    "training, in the first block": ("maximise", 1, [NETWORK], 100, "lap 1: 0 of 280 training steps done"),
+    "training, in the second block": ("maximise", 1, [NETWORK], 270, "lap 1: 256 of 280 training steps done"),
     "measuring a network": ("conclude", 1, [NETWORK], 10, "lap 1: held-out evaluation"),
     "draws from a network": ("expect", 2, [NETWORK], 10, "lap 2: E-step"),
 }
@@ -139,8 +139,8 @@ def test_the_model_check_can_be_interrupted(monkeypatch):
         if len(rounds) >= 3:
             raise Preempted("here")
 
-    expect = Selected.expect
-    monkeypatch.setattr(Selected, "expect", lambda *arguments: (rounds.append(1), expect(*arguments))[1])
+    expect = SelectionModel.expect
+    monkeypatch.setattr(SelectionModel, "expect", lambda *arguments: (rounds.append(1), expect(*arguments))[1])
     with pytest.raises(Preempted), polled(stop_at_the_third):
         noise_evidence(observations(400), load_recipe("digits").gaussian)
     assert len(rounds) == 3

@@ -12,7 +12,7 @@ from diffem.em import model_check
 from diffem.em.model_check import check_model
 from diffem.em.model_check.masks import mask_evidence
 from diffem.em.model_check.noise import Gain, NoiseEvidence, log_evidence
-from diffem.em.model_check.pairing import Unseen, pairing_evidence
+from diffem.em.model_check.pairing import UnseenObservations, pairing_evidence
 from diffem.metrics import Estimate
 from diffem.priors import marginal
 from diffem.priors.marginal import choose, measured_values, observation_laws
@@ -176,7 +176,7 @@ def test_masks_detect_a_stated_level_that_is_too_large_only_for_data_near_a_curv
 def test_more_and_less_noise_cannot_both_be_right():
     better = Gain(fitted=1e3, unseen=Estimate(1.0, 0.01), values=100)
     found = model_check.ModelCheck()
-    model_check._judge_noise(NoiseEvidence({0.5: better, 2.0: better}, [], False), found)
+    model_check._check_noise(NoiseEvidence({0.5: better, 2.0: better}, [], False), found)
     assert found.warnings == []
     assert "half or twice" in found.notes[0]
 
@@ -204,7 +204,7 @@ def test_a_note_names_checks_that_were_not_made():
 def test_a_shared_operator_needs_no_check_of_the_order():
     prior = priors.GaussianPrior(torch.zeros(3), torch.eye(3))
     obs = Observations(torch.zeros(8, 2), operators.Dense(torch.ones(2, 3)), sigma=0.1)
-    assert pairing_evidence([Unseen(prior, obs, prior)]) is None
+    assert pairing_evidence([UnseenObservations(prior, obs, prior)]) is None
 
 
 def test_observations_that_measure_nothing_do_not_count():

@@ -15,7 +15,7 @@ from diffem.cli.commands import app
 from diffem.em.parameter_update import draw_scores, updated_parameters
 from diffem.priors import GaussianPrior
 from diffem.priors.operator_classes import OperatorClasses
-from diffem.priors.parameter_scoring import _moved
+from diffem.priors.parameter_scoring import _state_after_em
 from diffem.priors.parameters import OperatorParameters, with_first_values
 from diffem.report.page import write_report
 from tests.em.small import RECIPE
@@ -120,7 +120,7 @@ def test_the_score_of_exact_draws_is_the_gradient_of_the_likelihood():
     classes = OperatorClasses.of(obs)
     step = 1e-4
     ends = [
-        _moved(classes, torch.tensor([0.35 + d], dtype=torch.float64), mean, root, 0).log_likelihood
+        _state_after_em(classes, torch.tensor([0.35 + d], dtype=torch.float64), mean, root, 0).log_likelihood
         for d in (step, -step)
     ]
     expected = (ends[0] - ends[1]) / (2 * step) / len(obs)

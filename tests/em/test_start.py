@@ -79,7 +79,7 @@ def test_other_observations_are_rejected(tmp_path):
 
 def test_too_many_held_out(tmp_path):
     recipe = {**QUICK, "watch": {"held_out": 500}}
-    with pytest.raises(ValueError, match=r"held_out = 500 leaves nothing.*136"):
+    with pytest.raises(ValueError, match=r"held_out = 500 leaves none of 136 observations"):
         diffem.fit(observations(), recipe, tmp_path / "run", progress=False)
 
 

@@ -50,7 +50,7 @@ def test_python_and_the_command_line_print_the_same(tmp_path, capsys):
 def test_the_table_has_a_row_per_lap_and_ends_with_the_verdict(tmp_path, capsys):
     diffem.fit(observations(), FEW, tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "120 observations for training and 16 held out for evaluation; 1 laps on cpu; new run"
+    assert lines[0] == "120 observations for training and 16 held out for evaluation; 1 lap on cpu; new run"
     assert lines[1] == "fitting the Gaussian start ..."
     assert lines[2].startswith("start: ")
     heading = next(i for i, line in enumerate(lines) if line.split()[0] == "lap")
@@ -86,9 +86,9 @@ def test_without_progress_only_warnings_are_printed(tmp_path, capfd):
 
 
 def test_events_reach_a_callback_without_a_table(tmp_path):
-    """Events go to `say` as before, with or without a table."""
+    """Events go to `on_event` as before, with or without a table."""
     events = []
-    diffem.fit(observations(), FEW, tmp_path / "run", progress=False, say=lambda event, data: events.append(event))
+    diffem.fit(observations(), FEW, tmp_path / "run", progress=False, on_event=lambda event, data: events.append(event))
     assert [e for e in events if e in ("start", "starting", "started", "lap")] == [
         "start",
         "starting",

@@ -148,8 +148,8 @@ def test_an_e_step_that_exceeds_the_memory_draws_the_same_in_smaller_batches(und
         return draw_shard(*args, batch_size=batch_size, **options)
 
     monkeypatch.setattr(e_step, "draw_shard", limited)
-    say = lambda event, data: told.append(data) if event == "memory" else None  # noqa: E731
-    run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, say=say)
+    on_event = lambda event, data: told.append(data) if event == "memory" else None  # noqa: E731
+    run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False, on_event=on_event)
     assert [data["batch"] for data in told] == [40, 20, 10]
     assert run.laps[-1]["e_batch"] == 10
     one, other = undisturbed, contents(tmp_path / "run")
@@ -159,11 +159,11 @@ def test_an_e_step_that_exceeds_the_memory_draws_the_same_in_smaller_batches(und
 def test_an_evaluation_that_exceeds_the_memory_continues_in_smaller_batches(tmp_path, monkeypatch):
     watch, batches = lap_end.watch, []
 
-    def limited(prior, held_out, shown, recipe, batch):
+    def limited(prior, held_out, pictured, recipe, batch):
         batches.append(batch)
         if batch > 12:
             raise torch.OutOfMemoryError("simulated")
-        return watch(prior, held_out, shown, recipe, batch)
+        return watch(prior, held_out, pictured, recipe, batch)
 
     monkeypatch.setattr(lap_end, "watch", limited)
     run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)

@@ -97,8 +97,8 @@ def test_the_spread_of_draws_is_compared_with_their_errors(factor, k):
     """Errors have the variance (1 + c²/k) v around the mean of k draws with deviations of c√v, which claim (1 + 1/k) c²
     v."""
     prior, obs, _ = exact_problem(5, n=2000)
-    shown, hidden = hide(obs, 0.2, seed=0)
-    spread = hidden_spread(widened(prior, shown, factor, k), obs, hidden)
+    visible, hidden = hide(obs, 0.2, seed=0)
+    spread = hidden_spread(widened(prior, visible, factor, k), obs, hidden)
     expected = (1 + factor**2 / k) / ((1 + 1 / k) * factor**2)
     # the noise has the variance of the signal here; 2,000 values with a relative error of √2 times twice that
     assert spread.ratio == pytest.approx(expected, rel=0.25)
@@ -107,9 +107,9 @@ def test_the_spread_of_draws_is_compared_with_their_errors(factor, k):
 
 def test_no_spread_without_hidden_values_or_without_draws_that_differ():
     prior, obs, draw = exact_problem(5, n=20)
-    shown, hidden = hide(obs, 0.2, seed=0)
-    assert hidden_spread(draw(shown), obs, hidden & False) is None
-    assert hidden_spread(prior.posterior_mean(shown).expand(3, -1, -1), obs, hidden) is None
+    visible, hidden = hide(obs, 0.2, seed=0)
+    assert hidden_spread(draw(visible), obs, hidden & False) is None
+    assert hidden_spread(prior.posterior_mean(visible).expand(3, -1, -1), obs, hidden) is None
 
 
 def test_draws_that_are_too_wide_are_reported():

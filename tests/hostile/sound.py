@@ -17,9 +17,9 @@ from diffem.linalg import Isotropic
 from diffem.nn.networks import make_network
 from diffem.priors.files import pack, save_prior
 from diffem.runs.draws import DrawStore
+from diffem.runs.lap_arrays import write_lap_arrays, write_losses
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
-from diffem.runs.shown import write_losses, write_shown
 
 from ..mri.volumes import write_volume
 
@@ -71,8 +71,8 @@ def write_run(folder: Path, **changes: Any) -> Path:
     run = RunDir(folder)
     run.open(recipe, recipe.problem().obs)
     save_prior(prior("gaussian"), run.prior_file(0), run.origin("prior", 0), lap=0)
-    shown = {"samples.npy": numbers(8, *EVENT).numpy(), "posterior.npy": numbers(2, 4, *EVENT).numpy()}
-    files = write_shown(run, 0, shown)
+    arrays = {"samples.npy": numbers(8, *EVENT).numpy(), "posterior.npy": numbers(2, 4, *EVENT).numpy()}
+    files = write_lap_arrays(run, 0, arrays)
     write_losses(run, 0, [(1, 0.5), (2, 0.25)])
     run.finish_lap(0, {"lap": 0, "seconds": 0.1, "heldout_chi2": 1.0, "warnings": [], "files": files})
     store = DrawStore.of_lap(run, 1, TRAINED, SHARD)

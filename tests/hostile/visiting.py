@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diffem.app.guard import Guard, own_names
-from diffem.app.upload import Incoming, decode
+from diffem.app.upload import UploadReader, decode
 from diffem.core.errors import InputError
 
 SHAPE = (8, 8)  # shape of a sample
@@ -21,7 +21,7 @@ def upload(path: Path, folder: Path) -> str | None:
     folder.mkdir()
     stored = folder / path.name
     shutil.copyfile(path, stored)
-    found = Incoming(folder, lambda data: decode(data, SHAPE)).read(str(stored))
+    found = UploadReader(folder, lambda data: decode(data, SHAPE)).read(str(stored))
     if stored.exists():
         return None
     folder.rmdir()

@@ -99,7 +99,7 @@ def test_the_app_serves_an_export(exported):
 def test_a_card_with_another_recipe_falls_back_to_defaults(kept, exported, tmp_path):
     """The recipe of a card may be of another version or untrusted: it is not needed, and nothing in it is executed."""
     folder = hub.export(diffem.load(exported), tmp_path / "prior", training={} if kept is None else {"recipe": kept})
-    assert hub.kept_recipe(hub.read_card(folder)) is None
+    assert hub.recipe_of_card(hub.read_card(folder)) is None
     assert ExportedViewer(folder, device="cpu").recipe.drawing == load_recipe("digits", {"e_step": {}}).drawing
 
 
@@ -119,8 +119,8 @@ def test_the_package_is_typed():
 def test_bars_are_shown_in_notebooks_that_can_redraw_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", None)
     monkeypatch.setattr(progress, "find_spec", lambda name: object())
-    assert progress.is_watched()
+    assert progress.is_interactive()
     monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    assert not progress.is_watched()
+    assert not progress.is_interactive()
     monkeypatch.delitem(sys.modules, "ipykernel")
-    assert not progress.is_watched()
+    assert not progress.is_interactive()

@@ -129,10 +129,13 @@ def test_restrict_is_the_marginal_covariance_of_the_measured_entries(name, mask)
 @EACH
 @pytest.mark.parametrize("mask", MASKS)
 def test_conditional_moments_of_hidden_entries(name, mask):
-    cov, shown = REGISTRY[name]().bind(len(EVENT)), MASKS[mask]()
-    matrix, inside = dense(cov), shown.expand(N, *EVENT)
+    cov, observed = REGISTRY[name]().bind(len(EVENT)), MASKS[mask]()
+    matrix, inside = dense(cov), observed.expand(N, *EVENT)
     v = torch.randn(N, *EVENT, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
-    mean, variances = cov.conditional_mean(shown, torch.where(inside, v, 0)), cov.conditional_variances(shown, EVENT)
+    mean, variances = (
+        cov.conditional_mean(observed, torch.where(inside, v, 0)),
+        cov.conditional_variances(observed, EVENT),
+    )
     for i in range(N):
         s, h = inside[i].flatten(), ~inside[i].flatten()
         gain = matrix[i][h][:, s] @ torch.linalg.inv(matrix[i][s][:, s])

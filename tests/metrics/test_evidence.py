@@ -69,11 +69,11 @@ def conditional(prior, obs, hidden):
             if obs.cov.batch
             else obs.cov.matvec(torch.eye(4, dtype=DOUBLE))
         )
-        K, residual, shown = A @ cov @ A.T + noise, obs.y[i] - A @ prior.mean, ~hidden[i]
+        K, residual, visible = A @ cov @ A.T + noise, obs.y[i] - A @ prior.mean, ~hidden[i]
         for j in hidden[i].nonzero().flatten():
-            gain = torch.linalg.solve(K[shown][:, shown], K[shown][:, j])
-            variance = K[j, j] - gain @ K[shown][:, j]
-            out.append(torch.distributions.Normal(gain @ residual[shown], variance.sqrt()).log_prob(residual[j]))
+            gain = torch.linalg.solve(K[visible][:, visible], K[visible][:, j])
+            variance = K[j, j] - gain @ K[visible][:, j]
+            out.append(torch.distributions.Normal(gain @ residual[visible], variance.sqrt()).log_prob(residual[j]))
     return torch.stack(out)
 
 
@@ -110,8 +110,8 @@ def test_masks_and_observations_without_values():
 @pytest.mark.parametrize("noise", [0.1, 1.0])
 def test_draws_estimate_the_exact_answer(k, noise):
     """For a Gaussian prior, within four standard errors of the Monte-Carlo error of the difference."""
-    prior, obs, shown, hidden = gaussian(1500, noise)
-    draws = torch.stack([prior.draw_posterior(shown, draw=d) for d in range(k)])
+    prior, obs, visible, hidden = gaussian(1500, noise)
+    draws = torch.stack([prior.draw_posterior(visible, draw=d) for d in range(k)])
     exact = metrics.exact_predictive_log_likelihood(prior, obs, hidden)
     drawn = metrics.predictive_log_likelihood(draws, obs, hidden)
     # both use the same hidden values: their common error cancels, and the errors of the draws remain
@@ -131,8 +131,8 @@ def test_the_right_noise_predicts_best():
     values = {}
     for level in (0.25, 0.5, 1.0):
         obs = Observations(y, operators.Mask(mask), sigma=level)
-        shown, hidden = metrics.hide(obs, 0.3)
-        draws = torch.stack([prior.draw_posterior(shown, draw=d) for d in range(8)])
+        visible, hidden = metrics.hide(obs, 0.3)
+        draws = torch.stack([prior.draw_posterior(visible, draw=d) for d in range(8)])
         values[level] = metrics.predictive_log_likelihood(draws, obs, hidden)
     assert values[0.5] > max(values[0.25], values[1.0]) + 0.01
 
@@ -177,6 +177,6 @@ def test_the_exact_measure_does_not_depend_on_the_batches(monkeypatch):
 def test_values_measured_together_are_hidden_together(together):
     mask = torch.rand(50, 1 if together else 3, 6, 6) < 0.5
     obs = Observations(torch.randn(50, 3, 6, 6), operators.Mask(mask.expand(50, 3, 6, 6).clone()), sigma=0.1)
-    shown, hidden = metrics.hide(obs, 0.3)
+    visible, hidden = metrics.hide(obs, 0.3)
     assert bool((hidden == hidden[:, :1]).all()) == together
-    assert torch.equal(shown.measured | hidden, obs.measured)
+    assert torch.equal(visible.measured | hidden, obs.measured)

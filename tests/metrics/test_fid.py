@@ -76,7 +76,7 @@ class TestFrechet:
 
         generator = torch.Generator().manual_seed(0)
         x, y = (torch.randn(200, 7, generator=generator, dtype=torch.float64) * k + k for k in (1.0, 2.0))
-        metric = FrechetInceptionDistance(fid._Given(7))
+        metric = FrechetInceptionDistance(fid._PassThrough(7))
         metric.update(x, real=False)
         metric.update(y, real=True)
         assert metrics.frechet_distance(x, Reference.of_features(y)) == pytest.approx(float(metric.compute()), rel=1e-9)

@@ -76,7 +76,7 @@ def test_samples_as_pixels():
     assert metrics.to_uint8(torch.tensor([[[[0.0, 0.5, 1.0]]]]), (0, 1)).flatten().tolist() == [0, 128, 255]
     with pytest.raises(ValueError, match="low then high; got 1, 0"):
         metrics.to_uint8(x, (1, 0))
-    with pytest.raises(ValueError, match="1 of 2 samples are not finite"):
+    with pytest.raises(ValueError, match="1 of 2 samples contain NaN"):
         metrics.to_uint8(torch.tensor([[[0.0]], [[torch.nan]]]), (0, 1))
 
 

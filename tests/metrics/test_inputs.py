@@ -73,7 +73,7 @@ def test_hidden_values_must_have_been_measured():
     for measure in (metrics.predictive_log_likelihood, metrics.hidden_coverage):
         for draws, hidden, words in (
             (DRAWS, everything, "were not measured"),
-            (DRAWS, HALF[:1], "mask of the 6 observations"),
+            (DRAWS, HALF[:1], "mask for 6 observations"),
             (DRAWS, HALF.float(), "boolean mask"),
             (DRAWS[0], HALF, r"draws \(k, n, \*event\)"),
             (DRAWS[:, :3], HALF, r"draws \(k, n, \*event\)"),

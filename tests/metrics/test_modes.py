@@ -19,9 +19,9 @@ def normal(*shape, seed=0):
 def observed():
     """Draws for four observations of six values in R⁸, with one hidden value each, and the prior."""
     obs = Observations(normal(4, 6), operators.Dense(normal(6, 8, seed=1)), cov=LowRank(0.1 * normal(2, 6), 0.2))
-    shown, hidden = metrics.hide(obs, 0.2)
+    visible, hidden = metrics.hide(obs, 0.2)
     prior = priors.GaussianPrior(torch.zeros(8), LowRank(normal(3, 8, seed=2), 0.5))
-    return torch.stack([prior.draw_posterior(shown, draw=k) for k in range(6)]), obs, hidden, prior
+    return torch.stack([prior.draw_posterior(visible, draw=k) for k in range(6)]), obs, hidden, prior
 
 
 MEASURES = {

@@ -140,7 +140,7 @@ class TestAcquired:
         assert problem.obs.measured[:, 0, :, 0].expand(4, 32).numpy().tolist() == [mask.tolist()] * 4
         x = torch.view_as_real(torch.from_numpy(2 * made["u"][1:5] / made["max"])).movedim(-1, 1).float()
         assert float(problem.obs.chi2(x).mean()) == pytest.approx(1, abs=0.3)
-        with pytest.raises(ValueError, match=r"of 32 columns were not measured.*\[32, 32\]"):
+        with pytest.raises(ValueError, match=r"measured \d+ of 32 columns.*\[32, 32\]"):
             source(tmp_path, mode="acquired", complex=True, accel=1, size=[32, 16])
 
     def test_maps_from_a_dataset_of_the_file(self, tmp_path):
@@ -256,7 +256,7 @@ class TestWrongFiles:
         write_volume(tmp_path / "v.h5", sigma=0.01)
         write_volume(tmp_path / "m.h5", coils=2, sigma=0.01)
         self.refused("does not fit images of 16×16", tmp_path, size=64)
-        self.refused("none of the 2 volumes", tmp_path, slices=[10, 40])
+        self.refused("no volume in", tmp_path, slices=[10, 40])
         self.refused(r"data.slices must be a range .* got 7", tmp_path, slices=7)
         self.refused("data.mode must be", tmp_path, mode="magic")
         self.refused("data.image must be", tmp_path, image="reconstruction")

@@ -5,7 +5,7 @@ import torch
 
 from diffem.nn import UNet
 from diffem.nn.networks import make_network
-from diffem.nn.unet import Convolutions, Modulated
+from diffem.nn.unet import Convolutions, ModulatedBlock
 
 
 def small(**options):
@@ -41,7 +41,7 @@ def test_the_noise_level_matters_and_reaches_every_sample():
 
 def test_a_block_keeps_the_size_of_its_features():
     """(x + c·y)/√(1 + c²) has unit variance for any c if x and y are independent with unit variance; x for c = 0."""
-    block = Modulated(8, 4, torch.nn.Identity()).double()
+    block = ModulatedBlock(8, 4, torch.nn.Identity()).double()
     last = block.modulation[-1]
     torch.nn.init.zeros_(last.weight)
     torch.nn.init.zeros_(last.bias)
@@ -66,7 +66,7 @@ def test_dropout_only_in_training():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hidden": [8, 16], "heads": [0, 3]}, "16 channels cannot be split among 3 heads"),
+        ({"hidden": [8, 16], "heads": [0, 3]}, "must divide the channels, got 16 channels and 3 heads"),
         ({"hidden": [8, 16], "blocks": [1]}, "one number per level"),
         ({"width": 3}, "width"),
     ],
@@ -78,5 +78,5 @@ def test_bad_settings(options, message):
         make_network("unet", (5,), {})
     with pytest.raises(
         ValueError, match=r"divisible by 4, got \(6, 8\)"
-    ):  # networks by name pad such images (framed.py)
+    ):  # networks by name pad such images (nn/padded.py)
         UNet((2, 6, 8), (8, 16, 32), 1, (0, 0, 0))

@@ -14,7 +14,7 @@ from diffem.observations.information import explicit_information, information_of
 from diffem.observations.krylov import Krylov
 from diffem.operators.spectrum import determined_share
 from diffem.posterior.correction import Correction
-from diffem.priors.preconditioning import Correcting
+from diffem.priors.preconditioning import KrylovPreconditioning
 
 from ..exact import gaussian_posterior_mean, random_covariance
 from ..operators.registry import REGISTRY
@@ -92,7 +92,7 @@ def test_a_training_example_is_a_simulated_observation() -> None:
     size, generator = matrix.shape[-1], torch.Generator().manual_seed(9)
     x, z, h = (torch.randn(N, *obs.x_shape, dtype=DOUBLE, generator=generator) for _ in range(3))
     level, known = torch.tensor([0.03, 0.7, 20.0], dtype=DOUBLE), torch.tensor([True, False, True])
-    noise = Correcting(complete(obs).only(known), level)
+    noise = KrylovPreconditioning(complete(obs).only(known), level)
     torch.manual_seed(5)
     seen = noise.corrupt(x, z)
     torch.manual_seed(5)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffem import InputError, Observations, metrics, operators, priors
 from diffem.core.randomness import Stream
-from diffem.em.given import require_features, require_linear
+from diffem.em.input_checks import require_features, require_linear
 from diffem.nn.networks import make_network
 from diffem.posterior import METHODS
 

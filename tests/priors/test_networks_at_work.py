@@ -15,7 +15,7 @@ from diffem.priors import batching
 from diffem.priors.files import save_prior
 
 
-class Watched(torch.nn.Module):
+class RecordingNetwork(torch.nn.Module):
     """A network that records its batch sizes."""
 
     def __init__(self, size: int) -> None:
@@ -30,7 +30,7 @@ class Watched(torch.nn.Module):
 
 @pytest.fixture
 def prior():
-    return priors.DiffusionPrior(Watched(4)).eval()
+    return priors.DiffusionPrior(RecordingNetwork(4)).eval()
 
 
 @pytest.fixture

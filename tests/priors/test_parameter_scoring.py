@@ -11,7 +11,7 @@ from torch import Tensor
 from diffem import Observations, operators
 from diffem.priors import parameter_scoring
 from diffem.priors.operator_classes import OperatorClasses
-from diffem.priors.parameter_scoring import _moved, efficient_score, score_parameters
+from diffem.priors.parameter_scoring import _state_after_em, efficient_score, score_parameters
 from diffem.priors.parameters import OperatorParameters
 
 SIZE = 8
@@ -76,7 +76,7 @@ def test_score_and_information_are_those_of_the_dense_model(monkeypatch):
     A = operators.Function(measure, (3,), a=a, learn={"theta": [0.8, 1.1]})
     obs = Observations(torch.randn(n, 2, dtype=torch.float64), A, sigma=0.7)
     classes = OperatorClasses.of(obs)
-    state = _moved(classes, classes.value, *(torch.randn(*s, dtype=torch.float64) for s in ((3,), (3, 3))), 0)
+    state = _state_after_em(classes, classes.value, *(torch.randn(*s, dtype=torch.float64) for s in ((3,), (3, 3))), 0)
     found = efficient_score(classes, state)
 
     def law(vector: Tensor, i: int) -> tuple[Tensor, Tensor]:

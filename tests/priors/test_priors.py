@@ -10,7 +10,7 @@ from torch import nn
 from diffem import Observations, operators, priors
 from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 from diffem.nn import MLP, reference_embedding
-from diffem.priors.methods import Conditioned
+from diffem.priors.methods import ConditionedPrior
 
 from ..exact import random_covariance
 
@@ -197,5 +197,5 @@ def test_exact_draws_of_a_mask_with_little_noise_in_float32():
 
 def test_type_checkers_know_that_draws_are_tensors():
     """`py.typed` promises types; `prior.posterior(obs).sample()` is the most common call."""
-    plain, counted = typing.get_overloads(Conditioned.sample)
+    plain, counted = typing.get_overloads(ConditionedPrior.sample)
     assert (plain.__annotations__["return"], counted.__annotations__["return"]) == ("Tensor", "tuple[Tensor, Any]")

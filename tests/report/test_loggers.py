@@ -12,8 +12,8 @@ import pytest
 import diffem
 from benchmarks.undrawn import undrawn
 from diffem import InputError, RunWarning
+from diffem.runs.lap_arrays import read_losses
 from diffem.runs.rundir import RunDir
-from diffem.runs.shown import read_losses
 
 from ..command import diffem as command
 from ..em.small import RECIPE, observations

@@ -12,7 +12,7 @@ from diffem import Observations, operators, priors
 from diffem.em import exports as hub
 from diffem.report import pictures
 from diffem.report.measures import columns, lap_curves
-from diffem.report.page import _pictured, _shown, write_report
+from diffem.report.page import _about_pictures, _picture_data, write_report
 from diffem.report.words import observation_in_words, operator_in_words
 from diffem.runs.recipe import load_recipe
 
@@ -194,7 +194,7 @@ def test_pictures_are_described_as_what_they_show():
     y, prior = torch.zeros(2, 8, 8), priors.GaussianPrior(torch.zeros(8, 8), torch.eye(64))
     masked = torch.where(torch.arange(8) < 4, y, torch.nan)
     direct, blurred = Observations(masked, sigma=0.1), Observations(y, operators.Blur(torch.ones(3, 3) / 9), sigma=0.1)
-    said = [_pictured(_shown(obs, torch.arange(2), None, prior)) for obs in (direct, blurred)]
+    said = [_about_pictures(_picture_data(obs, torch.arange(2), None, prior)) for obs in (direct, blurred)]
     assert ["grey-blue" in words for words in said] == [True, False]
     assert ["Aᵀy" in words for words in said] == [False, True]
-    assert "grey-blue" not in _pictured(None)
+    assert "grey-blue" not in _about_pictures(None)

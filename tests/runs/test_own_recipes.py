@@ -10,8 +10,8 @@ import yaml
 import diffem
 from diffem import Observations, operators
 from diffem.nn import UNet
-from diffem.nn.framed import Framed
 from diffem.nn.networks import make_network
+from diffem.nn.padded import PaddedUNet
 from diffem.priors import DiffusionPrior
 from diffem.priors.files import load_prior, save_prior
 from diffem.runs.commented import commented, describe
@@ -182,7 +182,7 @@ UNET = {"hidden": [8, 16], "blocks": 1, "embedding": 8}
 def test_images_of_any_size(shape):
     torch.manual_seed(0)
     network = make_network("unet", shape, UNET).double()
-    assert isinstance(network, Framed)
+    assert isinstance(network, PaddedUNet)
     x, log_sigma = torch.randn(3, *shape, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     y = network(x, log_sigma)
     assert y.shape == x.shape
@@ -194,10 +194,10 @@ def test_images_of_any_size(shape):
 
 def test_images_that_fit_need_no_frame():
     assert isinstance(make_network("unet", (1, 8, 6), UNET), UNet)
-    assert isinstance(make_network("unet", (4, 6), UNET), Framed)
+    assert isinstance(make_network("unet", (4, 6), UNET), PaddedUNet)
 
 
-def test_a_framed_prior_is_saved_and_conditional(tmp_path):
+def test_a_padded_prior_is_saved_and_conditional(tmp_path):
     torch.manual_seed(0)
     settings = {"kind": "unet", **UNET}
     prior = DiffusionPrior(make_network("unet", (5, 7), UNET), settings=settings, mean=torch.zeros(5, 7))

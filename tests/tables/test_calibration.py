@@ -5,17 +5,17 @@ import pytest
 
 from diffem.tables.calibration import fitted_exponent, sharpened, spread_factors
 from diffem.tables.drawing import Draws
-from diffem.tables.held_out import HeldOut, best_mixture
+from diffem.tables.held_out import HiddenValues, best_mixture
 from diffem.tables.predictions import correction
 from diffem.tables.scores import coverage
 
 
-def held(spread: tuple[float, ...], n: int = 1500, draws: int = 40) -> HeldOut:
+def held(spread: tuple[float, ...], n: int = 1500, draws: int = 40) -> HiddenValues:
     """Values x ~ N(0, 1), all hidden, and draws with mean 0 and these standard deviations."""
     random = np.random.default_rng(0)
     z = random.standard_normal((n, len(spread)))
     x = random.standard_normal((draws, *z.shape)) * spread
-    return HeldOut(z, np.ones(z.shape, dtype=bool), Draws(x, np.zeros(z.shape)))
+    return HiddenValues(z, np.ones(z.shape, dtype=bool), Draws(x, np.zeros(z.shape)))
 
 
 @pytest.mark.parametrize("spread", [(0.7, 0.7), (1.4, 1.4), (0.7, 1.4)])

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..report.words import observation_in_words
 from . import drawing, limits, observing, panels, status
-from .observing import Observed
+from .observing import ObservedSample
 from .upload import Upload, image_shape
 from .viewer import Viewer
 
 
-def _with_errors_shown(action: Callable[..., str]) -> Callable[..., str]:
+def _displaying_errors(action: Callable[..., str]) -> Callable[..., str]:
     """Wrap an action so that an `InputError` is displayed in place of its pictures."""
 
     @wraps(action)
@@ -42,18 +43,18 @@ class Actions:
         """Plot the run's measures; `laps`, the last finished lap, is the key of the cache."""
         return panels.curves(self.viewer.run.metrics(), status.losses(self.viewer), self.recipe.e_step.clean)
 
-    @_with_errors_shown
+    @_displaying_errors
     def show_prior(self, lap: Any, n: Any, steps: Any, seed: Any) -> str:
         """Sample the prior of a lap."""
         x = drawing.prior_samples(self.viewer, lap, n, steps, seed).numpy()
-        caption = f"{len(x)} samples of the prior of lap {int(lap)}, seed {int(seed)}"
+        caption = f"{count_of(len(x), 'sample')} of the prior of lap {int(lap)}, seed {int(seed)}"
         return panels.samples(x, self.viewer.range, caption)
 
-    def _draw(self, observed: Observed, lap: Any, draws: Any, steps: Any, seed: Any, caption: str) -> str:
+    def _draw(self, observed: ObservedSample, lap: Any, draws: Any, steps: Any, seed: Any, caption: str) -> str:
         result = drawing.condition(self.viewer, lap, observed, draws, steps, seed)
         return panels.posterior(result, self.viewer.range, f"{caption}; prior of lap {int(lap)}")
 
-    @_with_errors_shown
+    @_displaying_errors
     def show_observation(self, position: Any, lap: Any, draws: Any, steps: Any, seed: Any) -> str:
         """Draw from the posterior of an observation, chosen by its position in `Viewer.observation_choices`."""
         choices = self.viewer.observation_choices()
@@ -63,13 +64,13 @@ class Actions:
         caption = f"Observation {index} of the run, {use}: {observation_in_words(observed.obs)}"
         return self._draw(observed, lap, draws, steps, seed, caption)
 
-    @_with_errors_shown
+    @_displaying_errors
     def take_upload(self, file: Upload | InputError | None) -> str:
         """Read and delete a file as soon as it has been uploaded."""
         _require_upload(file)
         return panels.note("Press Corrupt and draw.")
 
-    @_with_errors_shown
+    @_displaying_errors
     def show_upload(
         self, file: Upload | InputError | None, invert: bool, kind: str, missing: Any, width: Any, factor: Any,
         sigma: Any, lap: Any, draws: Any, steps: Any, seed: Any,
@@ -79,11 +80,14 @@ class Actions:
         x = _require_upload(file).sample(shape, self.viewer.range, bool(invert))
         A = observing.make_operator(kind, shape, missing=missing, width=width, factor=factor, seed=seed)
         observed = observing.corrupt(x, A, sigma, seed, noise_unit(self.viewer))
-        captions = {"mask": f"{float(missing):.0%} of the pixels missing", "blur": f"blurred over {width} pixels"}
+        captions = {
+            "mask": f"{float(missing):.0%} of the pixels missing",
+            "blur": f"blurred over {count_of(width, 'pixel')}",
+        }
         caption = captions.get(kind, f"{factor} times lower resolution") + f", noise {float(sigma):g}"
         return self._draw(observed, lap, draws, steps, seed, caption)
 
-    @_with_errors_shown
+    @_displaying_errors
     def show_lap(self, lap: Any) -> str:
         """Display the prior samples and posterior draws that the run saved after a lap."""
         samples = self.viewer.read_saved(lap, "samples")[:32]

@@ -14,7 +14,7 @@ from ..observations import Observations
 from ..operators import Identity, Mask
 from ..report import pictures
 from .limits import LIMITS, whole
-from .observing import Observed
+from .observing import ObservedSample
 from .viewer import Viewer
 
 
@@ -31,7 +31,7 @@ def prior_samples(viewer: Viewer, lap: Any, n: Any = 36, steps: Any = 64, seed: 
 
 
 @dataclass
-class Conditioned:
+class PosteriorDraws:
     """Posterior draws for one observation, with the statistics that the page displays.
 
     Attributes:
@@ -66,8 +66,8 @@ class Conditioned:
 
 
 def condition(
-    viewer: Viewer, lap: Any, observed: Observed, draws: Any = 16, steps: Any = 64, seed: Any = 0
-) -> Conditioned:
+    viewer: Viewer, lap: Any, observed: ObservedSample, draws: Any = 16, steps: Any = 64, seed: Any = 0
+) -> PosteriorDraws:
     """Draw from the posterior of one observation under the prior of a lap, with the recipe's posterior method."""
     draws, steps = whole(draws, "draws", 2, LIMITS["draws"]), whole(steps, "steps", 1, LIMITS["steps"])
     seed = whole(seed, "seed", 0, LIMITS["seed"])
@@ -96,7 +96,7 @@ def condition(
     truth = None if observed.truth is None else observed.truth.cpu()
     picture, name = seen(obs)
     entries = obs.backprojected()[0].cpu() if isinstance(obs.A, Identity | Mask) else None
-    return Conditioned(picture.cpu(), x[:, 0].cpu(), residual.cpu(), chi2.cpu(), truth, notes, name, entries)
+    return PosteriorDraws(picture.cpu(), x[:, 0].cpu(), residual.cpu(), chi2.cpu(), truth, notes, name, entries)
 
 
 def seen(obs: Observations) -> tuple[Tensor, str]:

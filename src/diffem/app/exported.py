@@ -29,7 +29,7 @@ class ExportedRun(RunDir):
 
     def recipe(self) -> Recipe:
         """The recipe in the card, or a placeholder; it provides the page's heading and the options for drawing."""
-        saved = hub.kept_recipe(self.card)
+        saved = hub.recipe_of_card(self.card)
         base = {"name": "exported", "data": {"source": "given"}, "laps": 1, "train": {"steps": 1}}
         recipe = load_recipe(base) if saved is None else saved
         lap = self.card.get("lap")

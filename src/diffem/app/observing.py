@@ -22,14 +22,14 @@ NAMES = {"mask": "missing pixels", "blur": "blur", "downsample": "lower resoluti
 
 
 @dataclass
-class Observed:
+class ObservedSample:
     """One observation, and the true x `(*event)` if it is known."""
 
     obs: Observations
     truth: Tensor | None = None
 
 
-def observation(viewer: Viewer, index: Any) -> Observed:
+def observation(viewer: Viewer, index: Any) -> ObservedSample:
     """Observation `index` of the run.
 
     Raises:
@@ -42,7 +42,7 @@ def observation(viewer: Viewer, index: Any) -> Observed:
             "save them with obs.save('obs.safetensors') and start the app with --observations obs.safetensors"
         )
     k = whole(index, "observation", 0, len(problem.obs) - 1)
-    return Observed(problem.obs[k : k + 1], None if problem.reference is None else problem.reference[k])
+    return ObservedSample(problem.obs[k : k + 1], None if problem.reference is None else problem.reference[k])
 
 
 def factors(event_shape: tuple[int, ...]) -> list[int]:
@@ -90,7 +90,7 @@ def make_operator(
     raise InputError(f"unknown operator {kind!r}; known: {', '.join(OPERATORS)}")
 
 
-def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0, unit: float = 1.0) -> Observed:
+def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0, unit: float = 1.0) -> ObservedSample:
     """Observe one sample x `(*event)`: y = A x + σ_y z.
 
     Args:
@@ -103,4 +103,4 @@ def corrupt(x: Tensor, A: Operator, sigma: Any = 0.1, seed: Any = 0, unit: float
     z = Stream(whole(seed, "seed", 0, LIMITS["seed"]), "app noise").normal(
         torch.zeros(1, dtype=torch.int64), tuple(y.shape[1:])
     )
-    return Observed(Observations(y + sigma * z, A, sigma=sigma), x)
+    return ObservedSample(Observations(y + sigma * z, A, sigma=sigma), x)

@@ -18,7 +18,7 @@ from ..report.page import is_own, lead
 from . import observing, panels
 from .actions import Actions, is_images, noise_unit
 from .limits import LIMITS
-from .upload import Incoming, decode, image_shape
+from .upload import UploadReader, decode, image_shape
 from .viewer import Viewer
 
 SMALL = 2_000_000  # parameters; smaller networks draw within seconds, so the page draws with them when it opens
@@ -128,7 +128,7 @@ def _posterior_tab(gr: Any, actions: Actions, folder: Path) -> Tab:
                 )  # fmt: skip
                 draw = gr.Button("Draw", variant="primary", elem_id="draw-observation")
             with gr.Tab("Upload", visible=is_images(viewer)):
-                incoming = Incoming(folder, lambda data: decode(data, viewer.event_shape))
+                incoming = UploadReader(folder, lambda data: decode(data, viewer.event_shape))
                 upload = incoming.field(gr, label="picture, or .npy of a sample", height=120, elem_id="upload")
                 corruption = _corruption(gr, viewer)
                 corrupt = gr.Button("Corrupt and draw", variant="primary", elem_id="draw-upload")

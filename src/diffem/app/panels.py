@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..core.counting import count_of
 from ..report import pictures
 from ..report.measures import columns, lap_curves
-from .drawing import Conditioned
+from .drawing import PosteriorDraws
 from .status import Progress
 
 SIDE = 168  # smaller pictures are enlarged to at least this many pixels
@@ -19,7 +20,7 @@ DARKER = (0.741, 0.773, 0.812)  # the same for colour maps in which white means 
 RESIDUALS = 4.0  # standard deviations at the ends of the colour scale of residuals
 
 
-def shade(x: np.ndarray, levels: tuple[float, float]) -> np.ndarray:
+def grey_image(x: np.ndarray, levels: tuple[float, float]) -> np.ndarray:
     """Convert a sample to RGB in [0, 1], `(H, W, 3)`.
 
     Args:
@@ -31,7 +32,7 @@ def shade(x: np.ndarray, levels: tuple[float, float]) -> np.ndarray:
     return np.where(np.isnan(rgb), MISSING, rgb)
 
 
-def mapped(x: np.ndarray, low: float, high: float, colours: str) -> np.ndarray:
+def colour_image(x: np.ndarray, low: float, high: float, colours: str) -> np.ndarray:
     """Convert numbers to colours of a matplotlib colour map, `(H, W, 3)`; channels are averaged."""
     from matplotlib import colormaps
 
@@ -96,7 +97,7 @@ def grey_bar(levels: tuple[float, float]) -> str:
 def samples(x: np.ndarray, levels: tuple[float, float], caption: str, explained: bool = True) -> str:
     """Prior samples `(n, *event)`, with a legend if `explained`."""
     if pictures.is_image(x[0]):
-        tiles = "".join(f'<img src="{encode(shade(s, levels))}" alt="sample {i}">' for i, s in enumerate(x))
+        tiles = "".join(f'<img src="{encode(grey_image(s, levels))}" alt="sample {i}">' for i, s in enumerate(x))
         below = legend(grey_bar(levels)) if explained else ""
         return (note(caption) if caption else "") + f'<div class="tiles">{tiles}</div>{below}'
     return note(caption) + figure(
@@ -109,7 +110,7 @@ def vectors(draws: np.ndarray) -> str:
     return figure(pictures.data_url(pictures.intervals(draws)), "the draws, entry by entry", "wide")
 
 
-def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
+def posterior(c: PosteriorDraws, levels: tuple[float, float], caption: str) -> str:
     """The observation, mean, standard deviation and residual of the draws, the truth if it is known, and the draws."""
     draws = c.draws.numpy()
     lead = "".join(note(text) for text in [caption, *c.notes])
@@ -131,23 +132,23 @@ def posterior(c: Conditioned, levels: tuple[float, float], caption: str) -> str:
     std, residual = c.std.numpy(), c.residual.numpy()
     top = float(np.percentile(std, 99)) or 1.0
     legends = [grey_bar(levels), patch(MISSING, "not measured"), bar("0", f"{top:.2g}", "standard deviation", "magma")]
-    panels = [figure(encode(shade(c.seen.numpy(), levels)), c.name, "seen")]
-    panels.append(figure(encode(shade(c.mean.numpy(), levels)), f"mean of {len(draws)} draws", "mean"))
-    panels.append(figure(encode(mapped(std, 0, top, "magma")), "standard deviation of the draws", "std"))
+    panels = [figure(encode(grey_image(c.seen.numpy(), levels)), c.name, "seen")]
+    panels.append(figure(encode(grey_image(c.mean.numpy(), levels)), f"mean of {count_of(len(draws), 'draw')}", "mean"))
+    panels.append(figure(encode(colour_image(std, 0, top, "magma")), "standard deviation of the draws", "std"))
     if pictures.is_image(residual):
         panels.append(
-            figure(encode(mapped(residual, -RESIDUALS, RESIDUALS, "RdBu")), "residual of the mean", "residual")
+            figure(encode(colour_image(residual, -RESIDUALS, RESIDUALS, "RdBu")), "residual of the mean", "residual")
         )
         ends = f"−{RESIDUALS:.0f} σ", f"{RESIDUALS:.0f} σ"
         legends.append(bar(*ends, "residual y − A·mean, in units of the noise level", "RdBu"))
     if c.truth is not None:
-        panels.append(figure(encode(shade(c.truth.numpy(), levels)), "truth (not used for the draws)", "truth"))
-    tiles = "".join(f'<img src="{encode(shade(d, levels))}" alt="draw {i + 1}">' for i, d in enumerate(draws))
+        panels.append(figure(encode(grey_image(c.truth.numpy(), levels)), "truth (not used for the draws)", "truth"))
+    tiles = "".join(f'<img src="{encode(grey_image(d, levels))}" alt="draw {i + 1}">' for i, d in enumerate(draws))
     first = f'<div class="panels">{"".join(panels)}</div>{legend(*legends)}'
     return f'{lead}{facts}{first}<h4>Draws</h4><div class="tiles draws">{tiles}</div>'
 
 
-def _facts(c: Conditioned) -> str:
+def _facts(c: PosteriorDraws) -> str:
     chi2 = float(c.chi2.median())
     cells = [
         (
@@ -166,7 +167,11 @@ def _facts(c: Conditioned) -> str:
 def status(p: Progress) -> str:
     """One line with the progress of the run, and its verdict."""
     quiet = f"{p.quiet:.0f} s" if p.quiet < 120 else f"{p.quiet / 60:.0f} min"
-    state = f"finished, {p.laps} laps" if p.last >= p.laps else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
+    state = (
+        f"finished, {count_of(p.laps, 'lap')}"
+        if p.last >= p.laps
+        else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
+    )
     if p.status == "exported":
         state = "an exported prior, without laps, measures and observations"
     if p.last < 0:

@@ -36,7 +36,7 @@ ABANDONED = 300.0  # an upload that is not read within this many seconds is remo
 PATIENCE = 2  # seconds to wait for open connections at shutdown
 
 
-class Stopped(BaseException):
+class StopSignal(BaseException):
     """The app received a signal to stop."""
 
     def __init__(self, number: int) -> None:
@@ -73,7 +73,7 @@ def serve(
                 while True:
                     time.sleep(SWEEP)
                     sweep(folder, ABANDONED)
-    except Stopped as stopped:
+    except StopSignal as stopped:
         # Ctrl-C is the normal way to stop the app; for other signals the exit code is 128 + n, as in shells
         _leave(0 if stopped.number == signal.SIGINT else 128 + stopped.number)
 
@@ -170,7 +170,7 @@ def _application(page: Any, blocked: Path | None) -> Any:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Raise `Stopped` once in the main thread on Ctrl-C, SIGTERM or SIGHUP; ignored signals (nohup) stay ignored."""
+    """Raise `StopSignal` once in the main thread on Ctrl-C, SIGTERM or SIGHUP; ignored signals (nohup) stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -179,7 +179,7 @@ def _signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         for other in numbers:  # the cleanup must not be interrupted; it takes a few seconds at most
             signal.signal(other, signal.SIG_IGN)
-        raise Stopped(number)
+        raise StopSignal(number)
 
     before = {number: signal.signal(number, stop) for number in numbers}
     try:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..em.verdict import Verdict, verdict
 from ..files.tensors import read_header
+from ..runs.lap_arrays import read_losses
 from ..runs.rundir import RunDir
-from ..runs.shown import read_losses
 from .viewer import Viewer
 
 
@@ -79,7 +80,7 @@ def _stage(viewer: Viewer, lap: int) -> str:
         train = recipe.at(lap).train
         steps = train.steps_in(first)
         return f"lap {lap}: training the denoiser" + (
-            f", {done} of {steps} steps at the last checkpoint" if done else ""
+            f", {done} of {count_of(steps, 'step')} at the last checkpoint" if done else ""
         )
     return f"lap {lap}: posterior draws, {written} {f'of {shards} ' if shards else ''}shards written"
 

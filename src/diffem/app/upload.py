@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..files.arrays import array_of
-from ..files.decoding import opened_picture, picture_format
+from ..files.decoding import open_picture, picture_format
 from .folder import remove_empty
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -88,7 +88,7 @@ def decode(data: bytes | None, event_shape: tuple[int, ...]) -> Upload:
         return Upload(_array(data, event_shape), picture=False)
     if picture_format(data) is None:
         raise InputError("this file is not a readable picture; it must be PNG, JPEG, WebP or a .npy array")
-    with opened_picture(data, FORMATS, UPLOAD_PIXELS, "the uploaded picture") as file:
+    with open_picture(data, FORMATS, UPLOAD_PIXELS, "the uploaded picture") as file:
         return Upload(_levels(file, channels == 3, (width, height)), picture=True)
 
 
@@ -131,7 +131,7 @@ def _array(data: bytes, event_shape: tuple[int, ...]) -> Tensor:
     return x
 
 
-class Incoming:
+class UploadReader:
     """Reads and deletes uploaded files.
 
     Gradio stores an upload in its folder, and every later request of the page contains its path. The file is read at

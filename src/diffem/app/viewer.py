@@ -19,8 +19,8 @@ from ..observations import Observations, Problem
 from ..observations.precision import in_float32
 from ..priors import Prior
 from ..report import pictures
+from ..runs.lap_arrays import read_lap_array
 from ..runs.rundir import RunDir
-from ..runs.shown import read_shown
 from .limits import whole
 
 
@@ -117,4 +117,4 @@ class Viewer:
         """
         if name not in ("samples", "posterior"):
             raise InputError(f"name must be 'samples' or 'posterior', got {name!r}")
-        return read_shown(self.run, self.check_lap(lap), f"{name}.npy")
+        return read_lap_array(self.run, self.check_lap(lap), f"{name}.npy")

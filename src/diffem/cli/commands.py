@@ -318,7 +318,7 @@ for module in ELSEWHERE:
 def main() -> None:
     """Entry point. Errors that users can resolve give one message: exit code 2 for bad input, 74 for failed writes."""
     from ..core.errors import InputError, StorageError
-    from ..core.interruption import EXIT_LOST, Lost, Preempted
+    from ..core.interruption import EXIT_LOST, Preempted, ProcessLost
     from ..files.memory import is_out_of_memory
 
     try:
@@ -328,7 +328,7 @@ def main() -> None:
         _exit(2, error)
     except Preempted as where:
         _exit(where.exit_code, f"stopped {where.reason} ({where}); the same command resumes")
-    except Lost as error:
+    except ProcessLost as error:
         _exit(EXIT_LOST, f"{error}; this process stops too. No work is lost: the same command resumes.")
     except StorageError as error:
         _exit(74, f"{error}; the same command resumes when it can be written")  # EX_IOERR

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from ..core.compile import fast_products
+from ..core.counting import count_of
 from ..core.version import __version__
 from ..nn.networks import make_network
 from ..runs.recipe import Recipe, load_recipe, names
@@ -122,7 +123,7 @@ def diagnose(folder: Path = Path()) -> Diagnosis:
         disk_free_gib=shutil.disk_usage(folder).free / GIB,
         compiler=torch.cuda.is_available() and find_spec("triton") is not None and shutil.which("cc") is not None,
         extras=missing_extras(),
-        recipes=[fit_of(load_recipe(name), best) for name in names()],
+        recipes=[estimate_fit(load_recipe(name), best) for name in names()],
     )
 
 
@@ -134,7 +135,7 @@ def devices() -> list[Device]:
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     found = [
         Device(
-            f"{cores} cores, {torch.get_num_threads()} threads in use",
+            f"{count_of(cores, 'core')}, {count_of(torch.get_num_threads(), 'thread')} in use",
             "cpu",
             memory.available / GIB,
             memory.total / GIB,
@@ -230,7 +231,7 @@ def _network_cost(kind: str, shape: tuple[int, ...], options: str) -> tuple[int,
     return sum(p.numel() for p in network.parameters()), float(counter.get_total_flops()), float(activations)
 
 
-def fit_of(recipe: Recipe, device: Device) -> Fit:
+def estimate_fit(recipe: Recipe, device: Device) -> Fit:
     """Estimate whether a recipe runs on a device, and how long it takes."""
     expected = expected_size(recipe.data.source, recipe.data.options("source"))
     if expected is None:
@@ -276,8 +277,7 @@ def duration(seconds: float) -> str:
     for unit, size in (("year", 365.25 * 86400), ("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= 0.95 * size:
             count = seconds / size
-            count = round(count) if count < 10 else round(count, 1 - math.floor(math.log10(count)))
-            return f"{count:.0f} {unit}{'s' if count != 1 else ''}"
+            return count_of(round(count if count < 10 else round(count, 1 - math.floor(math.log10(count)))), unit)
     return "less than a minute"
 
 

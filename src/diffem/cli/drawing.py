@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files import memory
 from ..posterior import METHODS
@@ -125,7 +126,7 @@ def posterior(
         changes = {"method": name, "iterations": iterations or max(e_step.iterations, ITERATIONS)}
         conditioned = posterior_from_recipe(prior, obs, e_step.model_copy(update=changes), exact=exact)
     drawing = {"sampler": sampler} if sampler is not None else {} if exact else default_sampler_options(e_step)
-    typer.echo(f"drawing {draws} times for each of {len(obs)} observations ...", err=True)
+    typer.echo(f"drawing {count_of(draws, 'time')} for each of {count_of(len(obs), 'observation')} ...", err=True)
     x = conditioned.sample(draws, steps=steps, seed=seed, batch_size=batch, **drawing).cpu()
     obs = obs.to("cpu")
     chi2 = _screened(x, obs, e_step, largest_plausible(prior, e_step.bound))
@@ -152,13 +153,16 @@ def _screened(x: Tensor, obs: Observations, e_step: EStep, bound: float) -> Tens
     chi2 = torch.stack([obs.chi2(d) for d in x])
     empty = int(obs.empty().sum())
     residual = f"residual χ² per measured value {float(chi2.nanmedian()):.2f} (median)" if empty < len(obs) else ""
-    typer.echo(f"{len(obs)} observations, {len(x)} draws each" + (f"; {residual}" if residual else ""))
+    typer.echo(
+        f"{count_of(len(obs), 'observation')}, {count_of(len(x), 'draw')} each" + (f"; {residual}" if residual else "")
+    )
     if empty:
-        typer.echo(f"{empty} of them have no measured values: their draws are samples of the prior")
+        typer.echo(f"no value was measured in {empty} of them: draws for these are samples of the prior")
     if rejected:
         typer.echo(
-            f"warning: {rejected} of {len(x) * len(obs)} draws fail the screening of the E-step (not finite, χ² above "
-            f"{e_step.chi2:g}, or |x| above {bound:g}): try more --steps, more --iterations, or --sampler tds",
+            f"warning: the screening of the E-step rejects {rejected} of {count_of(len(x) * len(obs), 'draw')} (not "
+            f"finite, χ² above {e_step.chi2:g}, or |x| above {bound:g}): try more --steps, more --iterations, or "
+            "--sampler tds",
             err=True,
         )
     return chi2
@@ -170,7 +174,7 @@ def _observations(named: Path, sigma: float | None, run: Path) -> Observations:
     The function receives the settings in the recipe of the run if the recipe names it too.
     """
     from ..observations.observations_file import read_observations
-    from ..runs.changes import located
+    from ..runs.changes import with_usable_paths
     from ..runs.python_source import NAME, python_problem
     from ..runs.rundir import RunDir
 
@@ -180,7 +184,7 @@ def _observations(named: Path, sigma: float | None, run: Path) -> Observations:
         raise InputError(f"--sigma is for .npy files only: {named} returns observations with their noise level")
     seed, options = 0, {}
     if (run / "run.json").exists():
-        recipe = located(RunDir(run).recipe(), run)
+        recipe = with_usable_paths(RunDir(run).recipe(), run)
         if recipe.data.source == str(named):
             seed, options = recipe.seed, recipe.data.options("source")
     return python_problem(str(named), seed, options, Path.cwd()).obs
@@ -211,7 +215,7 @@ def _recipe(run: Path) -> Recipe | None:
     from ..runs.rundir import RunDir
 
     if hub.is_export(run):
-        return hub.kept_recipe(hub.read_card(run))
+        return hub.recipe_of_card(hub.read_card(run))
     return RunDir(run).recipe() if run.is_dir() else None
 
 

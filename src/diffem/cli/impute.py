@@ -74,7 +74,7 @@ def impute(
     imputer = tables.DiffusionImputer(
         laps=laps, steps=steps, folds=folds, draws=draws, columns=kinds, random_state=seed, verbose=True
     )
-    command.impute(table, out, page, imputer=imputer, imputations=imputations, skip=skip or [], say=typer.echo)
+    command.impute(table, out, page, imputer=imputer, imputations=imputations, skip=skip or [], print_line=typer.echo)
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -8,8 +8,12 @@ from torch import Tensor
 
 
 def from_array(array: np.ndarray) -> Tensor:
-    """A tensor of the same dtype. Arrays that are read-only or of another byte order, as in FITS files, are copied."""
-    array = np.ascontiguousarray(array)
-    if not array.dtype.isnative or not array.flags.writeable:
-        array = array.astype(array.dtype.newbyteorder("="))
+    """Convert an array to a tensor of the same shape and dtype.
+
+    The tensor shares the array's memory if torch allows that. Arrays that are read-only, of another byte order (as in
+    FITS files), or with strides that torch does not support (reversed axes, fields of records) are copied.
+    """
+    supported = all(stride >= 0 and stride % max(1, array.itemsize) == 0 for stride in array.strides)
+    if not (supported and array.dtype.isnative and array.flags.writeable):
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(array)

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from .counting import count_of
 from .errors import InputError, RangeError
 
 Index: TypeAlias = int | slice | list[int] | Tensor
@@ -63,7 +64,10 @@ def take(values: Tensor, index: slice | Tensor) -> Tensor:
     n = len(values)
     if isinstance(index, Tensor):
         if index.dtype == torch.bool and len(index) != n:
-            raise InputError(f"a boolean index of {len(index)} entries does not fit {n} observations")
+            raise InputError(
+                f"a boolean index of {count_of(len(index), 'entry', 'entries')} does not fit "
+                f"{count_of(n, 'observation')}"
+            )
         # on an accelerator the device itself checks the range: reading the values back would synchronise
         if index.dtype != torch.bool and index.device.type == "cpu" and len(index):
             low, high = int(index.min()), int(index.max())
@@ -76,7 +80,7 @@ def take(values: Tensor, index: slice | Tensor) -> Tensor:
     return part
 
 
-class Batched:
+class BatchedValue:
     """Base of the values. A subclass stores every tensor through `_store` and reads it back through `_read`."""
 
     def __init__(self) -> None:
@@ -88,7 +92,7 @@ class Batched:
     def _raw(cls, **tensors: tuple[Tensor, int | None]) -> Self:
         """Build from `(tensor, shared_ndim)` pairs without validation, which would read values back from the device."""
         new = cls.__new__(cls)
-        Batched.__init__(new)
+        BatchedValue.__init__(new)
         for name, (tensor, shared_ndim) in tensors.items():
             new._store(name, tensor, shared_ndim)
         return new

@@ -35,7 +35,7 @@ class Preempted(Exception):  # noqa: N818 (nothing went wrong)
     reason = "as requested"  # completes "stopped …" in messages
 
 
-class Lost(Exception):  # noqa: N818 (the error is another process's)
+class ProcessLost(Exception):  # noqa: N818 (the error is another process's)
     """Another process of the run failed or was killed. The same command resumes the run."""
 
 
@@ -93,7 +93,7 @@ class Interruption:
         """Why the run stops, to complete "stopped …"."""
         if self.requested or self._minutes is None:
             return Preempted.reason
-        return f"after {self._minutes:g} minutes as requested"
+        return f"after {self._minutes:g} {'minute' if self._minutes == 1 else 'minutes'} as requested"
 
     @contextmanager
     def listening(

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def own_modes() -> Iterator[None]:
+def default_modes() -> Iterator[None]:
     """Disable autocast and inference mode inside this context.
 
     Gradients are recorded only if the caller records them.
@@ -36,8 +36,8 @@ def own_modes() -> Iterator[None]:
         yield
 
 
-def in_own_modes(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a public function with `own_modes`."""
+def in_default_modes(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a public function with `default_modes`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -45,7 +45,7 @@ def in_own_modes(function: Callable[P, T]) -> Callable[P, T]:
             torch.is_inference_mode_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         ):
             return function(*args, **kwargs)
-        with own_modes():
+        with default_modes():
             return function(*args, **kwargs)
 
     return call

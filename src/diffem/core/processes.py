@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .interruption import EXIT_LOST, EXIT_PREEMPTED, Lost, Preempted, poll
+from .interruption import EXIT_LOST, EXIT_PREEMPTED, Preempted, ProcessLost, poll
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ class Processes:
     count: int = 1
     local_rank: int = 0
     store: Store | None = None
-    ended: Preempted | Lost | None = None  # end announced by another process
+    ended: Preempted | ProcessLost | None = None  # end announced by another process
     _calls: int = field(default=0, repr=False)
     _leaving: threading.Event = field(default_factory=threading.Event, repr=False)
     _early: bool = field(default=False, repr=False)  # whether this process ends before its work is done
@@ -60,18 +60,18 @@ class Processes:
     def device(self) -> torch.device:
         return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
-    def share(self, value: T) -> T:
-        """Send the first process's value (any JSON value) to all processes."""
+    def broadcast(self, value: T) -> T:
+        """Return the value of the first process (any JSON value) in all processes."""
         if self.store is None:
             return value
-        key = self._next("share")
+        key = self._next_key("broadcast")
         if self.is_first:
-            with self._noticing():
+            with self._translating_errors():
                 self.store.set(key, json.dumps(value))
             return value
         return json.loads(self._wait(key))
 
-    def first(self, work: Callable[[], T]) -> T:
+    def run_on_first(self, work: Callable[[], T]) -> T:
         """Run a function in the first process. All processes receive its result (as JSON) or its `InputError`."""
         if self.store is None:
             return work()
@@ -81,17 +81,17 @@ class Processes:
                 outcome["value"] = work()
             except InputError as error:
                 outcome["error"] = str(error)
-        outcome = self.share(outcome)
+        outcome = self.broadcast(outcome)
         if "error" in outcome:
             raise InputError(outcome["error"])
         return outcome["value"]
 
-    def meet(self) -> None:
-        """Wait until all processes have called this."""
+    def barrier(self) -> None:
+        """Wait until all processes have reached this call."""
         if self.store is None:
             return
-        key = self._next("meet")
-        with self._noticing():
+        key = self._next_key("barrier")
+        with self._translating_errors():
             if self.store.add(key, 1) == self.count:
                 self.store.set(f"{key}/all", "1")
         self._wait(f"{key}/all")
@@ -100,35 +100,35 @@ class Processes:
         """Whether the flag is set in any process. All processes must call this together."""
         if self.store is None:
             return flag
-        key = self._next("any")
-        with self._noticing():
+        key = self._next_key("any")
+        with self._translating_errors():
             if flag:
                 self.store.add(f"{key}/yes", 1)
             if self.store.add(key, 1) == self.count:
                 self.store.set(f"{key}/all", str(self.store.add(f"{key}/yes", 0)))
         return int(self._wait(f"{key}/all")) > 0
 
-    def share_out(self, n: int) -> Iterator[int]:
-        """Distribute 0 … n−1 over the processes: each free process takes the next number."""
+    def claim_indices(self, n: int) -> Iterator[int]:
+        """Distribute 0 … n−1 over the processes: each claims the next number when it is free."""
         if self.store is None:
             yield from range(n)
             return
-        key = self._next("claims")
+        key = self._next_key("claims")
         while True:
-            with self._noticing():
+            with self._translating_errors():
                 k = self.store.add(key, 1) - 1
             if k >= n:
                 return
             yield k
 
-    def add_(self, tensor: Tensor) -> None:
+    def all_reduce_(self, tensor: Tensor) -> None:
         """Sum a tensor over the processes, in place."""
         if self.count > 1:
-            with self._noticing():
+            with self._translating_errors():
                 torch.distributed.all_reduce(tensor)
 
     def check(self) -> None:
-        """Raise `Lost` or `Preempted` if another process announced that it ends early."""
+        """Raise `ProcessLost` or `Preempted` if another process announced that it ends early."""
         if self.ended is not None:
             raise self.ended
 
@@ -144,7 +144,7 @@ class Processes:
     def announce(self, error: BaseException) -> None:
         """Announce the end once; not if another process has announced its own."""
         self._early = True
-        if self.store is None or isinstance(error, Lost):
+        if self.store is None or isinstance(error, ProcessLost):
             return
         stopped = isinstance(error, Preempted | KeyboardInterrupt)
         lines = str(error).splitlines() or [""]
@@ -158,8 +158,8 @@ class Processes:
         if self.store is None:
             return
         with suppress(RuntimeError):  # the process with the store may have ended
-            # Others may be waiting in a sum for this process: closing gloo's connections ends that wait. Closing
-            # NCCL's could itself wait for the others.
+            # Others may be waiting for this process in an all-reduce: closing gloo's connections ends that wait.
+            # Closing NCCL's could itself wait for the others.
             if torch.distributed.is_initialized() and not (self._early and torch.cuda.is_available()):
                 torch.distributed.destroy_process_group()
         with suppress(RuntimeError):
@@ -170,7 +170,7 @@ class Processes:
                 while time.monotonic() < deadline and not self.store.check(others):
                     time.sleep(0.05)
 
-    def _next(self, kind: str) -> str:
+    def _next_key(self, kind: str) -> str:
         # every process makes the same calls in the same order: their number is a key
         self._calls += 1
         return f"{kind}/{self._calls}"
@@ -178,9 +178,9 @@ class Processes:
     def _wait(self, key: str) -> str:
         assert self.store is not None
         pause = 0.001
-        with self._noticing():
+        with self._translating_errors():
             while not self.store.check([key]):
-                self._look(self.store)
+                self._read_end(self.store)
                 if self.ended is not None and not self.store.check([key]):  # it may have been set before that end
                     raise self.ended
                 poll()
@@ -188,7 +188,7 @@ class Processes:
                 pause = min(2 * pause, 0.1)
             return self.store.get(key).decode()
 
-    def _look(self, store: Store) -> None:
+    def _read_end(self, store: Store) -> None:
         """Read the announcement of another process's end, if one exists."""
         if self.ended is not None or not store.check(["end"]):
             return
@@ -199,19 +199,19 @@ class Processes:
         if end["stopped"]:
             self.ended = Preempted(end["message"] or f"{who} was interrupted")
         else:
-            self.ended = Lost(f"{who} failed ({error})")
+            self.ended = ProcessLost(f"{who} failed ({error})")
 
     @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Translate a broken connection into `Lost`. Errors of torch.distributed are RuntimeErrors."""
+    def _translating_errors(self) -> Iterator[None]:
+        """Raise `ProcessLost` for a broken connection, which torch.distributed reports as a RuntimeError."""
         try:
             yield
         except RuntimeError as error:
             with suppress(RuntimeError):
                 assert self.store is not None
-                self._look(self.store)
+                self._read_end(self.store)
             cause = str(error).splitlines()[0][:100]
-            raise self.ended or Lost(f"the connection to another process is broken ({cause})") from None
+            raise self.ended or ProcessLost(f"the connection to another process is broken ({cause})") from None
 
 
 ALONE = Processes()
@@ -239,12 +239,12 @@ def join() -> Processes:
         threading.Thread(target=_listen, args=(processes, _prefixed(connect(False))), daemon=True).start()
     except RuntimeError as error:
         cause = str(error).splitlines()[0][:200]
-        raise Lost(f"not all {count} processes of the run connected to {host}:{port} ({cause})") from None
+        raise ProcessLost(f"not all {count} processes of the run connected to {host}:{port} ({cause})") from None
     try:
         with processes.announcing():
             if torch.cuda.is_available():
                 torch.cuda.set_device(processes.device())
-            with processes._noticing():
+            with processes._translating_errors():
                 torch.distributed.init_process_group(
                     "nccl" if torch.cuda.is_available() else "gloo",
                     store=_prefixed(store, "group"),
@@ -280,7 +280,7 @@ def _listen(processes: Processes, store: Store) -> None:
     while not processes._leaving.wait(BEAT):
         try:
             store.add(f"alive/{processes.rank}", 1)
-            processes._look(store)
+            processes._read_end(store)
             if processes.ended is not None and not processes._leaving.wait(STOPPING):
                 _give_up(processes, str(processes.ended))
             for r, (beats, when) in list(heard.items()):

@@ -25,7 +25,7 @@ class Progress:
 
     def __init__(self, label: str, total: int, unit: str, show: bool | None = None) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.show = is_watched() if show is None else show
+        self.show = is_interactive() if show is None else show
         self.patience = PATIENCE if show is None else 0.0
         self.done = 0
         self._bar: Any = None
@@ -74,7 +74,7 @@ class Progress:
         self._task = self._bar.add_task(self.label, total=self.total, note="")
 
 
-def is_watched() -> bool:
+def is_interactive() -> bool:
     """Whether output goes to a terminal or to a notebook that can redraw a bar (with ipywidgets)."""
     if sys.stderr.isatty():
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .counting import count_of
 from .errors import InputError
 from .randomness import Stream
 
@@ -51,7 +52,9 @@ class RandomNumbers:
             InputError: If a rate is negative or not finite. Draws of x may be slightly negative: `x.clamp(min=0)`.
         """
         if len(rate) != len(self):
-            raise InputError(f"rng.poisson needs rates for {len(self)} samples, got shape {tuple(rate.shape)}")
+            raise InputError(
+                f"rng.poisson needs rates for {count_of(len(self), 'sample')}, got shape {tuple(rate.shape)}"
+            )
         if not bool((torch.isfinite(rate) & (rate >= 0)).all()):
             raise InputError(
                 "rng.poisson needs finite rates of at least 0; samples x may be negative, for example "

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .counting import count_of
 from .errors import InputError
 
 
@@ -35,7 +36,8 @@ def noise_level(sigma: Tensor | float, x: Tensor) -> Tensor:
         return torch.full((), float(sigma), dtype=x.dtype, device=x.device)
     if sigma.ndim > 1 or (sigma.ndim == 1 and len(sigma) != len(x)):
         raise InputError(
-            f"sigma must be a scalar or one value per sample, got shape {tuple(sigma.shape)} for {len(x)} samples"
+            f"sigma must be a scalar or one value per sample, got shape {tuple(sigma.shape)} for "
+            f"{count_of(len(x), 'sample')}"
         )
     if sigma.device.type == "cpu" and not (torch.isfinite(sigma) & (sigma > 0)).all():
         raise InputError(f"sigma must be positive and finite, got {sigma.detach().reshape(-1).tolist()[:4]}")
@@ -98,7 +100,7 @@ def require_same_dtype(a: Tensor, a_name: str, b: Tensor, b_name: str) -> None:
         raise InputError(f"device mismatch: {a_name} is on {a.device}, {b_name} is on {b.device}")
 
 
-def raised(x: Tensor, like: Tensor) -> Tensor:
+def promoted(x: Tensor, like: Tensor) -> Tensor:
     """Convert x to the dtype of `like` if that dtype is wider, which is exact; otherwise return x."""
     return x.to(like.dtype) if torch.promote_types(x.dtype, like.dtype) == like.dtype else x
 

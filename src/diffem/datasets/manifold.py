@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..files import memory
@@ -54,7 +55,9 @@ def manifold(seed: int, n: int = 1 << 16, dimension: int = 5, measured: int = 2,
         if not isinstance(size, int) or size < 1:
             raise InputError(f"data.{name} must be a positive integer, got {size!r}")
     # the terms of the curve in float64 are the largest temporary tensor
-    memory.require(8 * n * dimension * (10 + measured), f"data.n = {n} points in {dimension} dimensions")
+    memory.require(
+        8 * n * dimension * (10 + measured), f"data.n = {count_of(n, 'point')} in {count_of(dimension, 'dimension')}"
+    )
     index = torch.arange(n)
     x = truth(n, seed, dimension, "manifold points")
     rows = Stream(seed, "manifold operators").normal(index, (measured, dimension))

@@ -24,7 +24,7 @@ class MicroBatches:
     Args:
         observations: The number of training observations.
         device: The device that draws are computed on.
-        say: Called with `("memory", {...})` after each out-of-memory error.
+        on_event: Called with `("memory", {...})` after each out-of-memory error.
 
     Attributes:
         compiled_batch: The batch size that the network is compiled for; None before the first use.
@@ -33,9 +33,9 @@ class MicroBatches:
     """
 
     def __init__(
-        self, recipe: Recipe, observations: int, device: torch.device, say: Callable[[str, dict[str, Any]], None]
+        self, recipe: Recipe, observations: int, device: torch.device, on_event: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        self.recipe, self.device, self.say = recipe, device, say
+        self.recipe, self.device, self.on_event = recipe, device, on_event
         self.shard = min(recipe.e_step.shard, observations)
         self.compiled_batch: int | None = None
         self.max_batch = 1 << 62
@@ -85,4 +85,4 @@ class MicroBatches:
                 torch.cuda.empty_cache()
             if attempts > 1:  # the first time, another process may have used the memory for a moment
                 self.max_batch = batch // 2
-            self.say("memory", {"lap": lap, "batch": min(batch, self.max_batch)})
+            self.on_event("memory", {"lap": lap, "batch": min(batch, self.max_batch)})

@@ -13,7 +13,7 @@ from typing import Any, cast
 from ..observations import Observations
 from ..operators import Channel
 from ..posterior import Posterior
-from ..posterior.unconditioned import Unconditioned
+from ..posterior.unconditional import Unconditional
 from ..priors import GaussianPrior, Prior
 from ..priors.fit_channel import linearised
 
@@ -28,7 +28,7 @@ def channel_posterior(prior: Prior, obs: Observations, *, own: bool) -> Posterio
     if own and is_gaussian_start(prior, obs):
         conditioned = prior.posterior(linearised(obs, cast(GaussianPrior, prior)))
     elif own and not draws_conditionally(prior, obs):
-        conditioned = Unconditioned(prior, obs)
+        conditioned = Unconditional(prior, obs)
     else:
         conditioned = prior.posterior(obs, method="conditional", check=not own)
     return cast(Posterior, conditioned)

@@ -26,11 +26,11 @@ from ..observations.information import information_of
 from ..observations.krylov import Krylov
 from ..observations.lazy import LazyObservations
 from ..operators import Channel
-from ..operators.spectrum import Diagonalised, Information
+from ..operators.spectrum import DiagonalInformation, Information
 from ..priors.family import Family
 
 
-class Instruments:
+class TrainingOperators:
     """The information G of all observations in units of a prior's scale, kept on the device if memory allows.
 
     Attributes:
@@ -42,26 +42,26 @@ class Instruments:
         self._obs, self._scale, self._device = obs, scale, device
         first = self._information(obs[:1])
         self.family = Family.of(type(obs[:1].A).__name__, self._parts(), obs.x_shape)
-        self.resident = not isinstance(first, Krylov) and self._may_stay(cast(Diagonalised, first))
-        self._kept = self._gather(cast(Diagonalised, first)) if self.resident else None
+        self.resident = not isinstance(first, Krylov) and self._may_stay(cast(DiagonalInformation, first))
+        self._resident_information = self._gather(cast(DiagonalInformation, first)) if self.resident else None
 
     def __len__(self) -> int:
         return len(self._obs)
 
     def __getitem__(self, others: Tensor) -> Information:
         """Return G of the observations `others` `(n,)`; 0 for entries −1."""
-        known = others >= 0
+        has_operator = others >= 0
         rows = others.clamp(min=0)
-        if self._kept is None:
+        if self._resident_information is None:
             information = self._information(self._obs[rows.cpu()].to(self._device))
             if isinstance(information, Krylov):
-                return information.only(known)
-            G = self._compact(cast(Diagonalised, information))
+                return information.only(has_operator)
+            G = self._compact(cast(DiagonalInformation, information))
             tensors = G.tensors()
         else:
-            G = self._kept
+            G = self._resident_information
             tensors = {name: t[rows] if len(t) > 1 else t for name, t in G.tensors().items()}
-        gains = tensors["gains"] * known.reshape(-1, *(1,) * (tensors["gains"].ndim - 1))
+        gains = tensors["gains"] * has_operator.reshape(-1, *(1,) * (tensors["gains"].ndim - 1))
         return G.with_tensors({**tensors, "gains": gains})
 
     def information(self, x: Tensor, others: Tensor, position: Tensor, lap: int) -> Information:
@@ -74,18 +74,18 @@ class Instruments:
     def _information(self, obs: Observations) -> Information:
         return information_of(obs).scaled(self._scale)
 
-    def _may_stay(self, first: Diagonalised) -> bool:
+    def _may_stay(self, first: DiagonalInformation) -> bool:
         size = len(self._obs) * sum(t.numel() * t.element_size() for t in self._compact(first).tensors().values())
         return memory.may_stay(size, self._device)
 
-    def _compact(self, information: Diagonalised) -> Diagonalised:
+    def _compact(self, information: DiagonalInformation) -> DiagonalInformation:
         """Keep one channel if all channels of a pixel are measured together."""
         if self.family.description != "pixels":
             return information
         return information.with_tensors({"gains": information.gains[:, :1]})
 
-    def _gather(self, first: Diagonalised) -> Diagonalised:
-        all_parts = (self._compact(cast(Diagonalised, part)) for part in self._parts())
+    def _gather(self, first: DiagonalInformation) -> DiagonalInformation:
+        all_parts = (self._compact(cast(DiagonalInformation, part)) for part in self._parts())
         parts = [{name: t.to(self._device) for name, t in part.tensors().items()} for part in all_parts]
         shared = all(len(t) == 1 for t in parts[0].values()) and len(self._obs) > 1
         tensors = parts[0] if shared else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -135,4 +135,4 @@ def _parts(obs: Observations) -> Iterator[Observations]:
     return (obs[start : start + together] for start in range(0, len(obs), together))
 
 
-Conditioning = Instruments | Simulations  # what a conditional network is trained with
+Conditioning = TrainingOperators | Simulations  # what a conditional network is trained with

@@ -22,14 +22,14 @@ from ..runs.draws import DrawStore
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .batches import MicroBatches
-from .conditioning import Conditioning, Instruments, Simulations
+from .conditioning import Conditioning, Simulations, TrainingOperators
 from .screening import largest_plausible
 from .unknowns import unknowns_of
 from .watch import split
 
-Say = Callable[[str, dict[str, Any]], None]  # receives the name and the data of an event
+EventListener = Callable[[str, dict[str, Any]], None]  # called with the name and the data of each event
 
-SHOWN = 256  # observations for the pictures and simulations of a run without held-out observations
+PREVIEW = 256  # observations for the pictures and simulations of a run without held-out observations
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class SplitObservations:
     Attributes:
         train: The training observations.
         index: (n,). Their positions among all observations, which address their random numbers.
-        shown: The observations of pictures and simulations, on the device: the held-out ones if there are any.
+        preview: The observations for pictures and simulations, on the device: the held-out ones if there are any.
         held_out: The held-out observations with measured values, on the device; None if there are none.
         held_index: The positions of `held_out` among all observations.
     """
 
     train: LazyObservations
     index: Tensor
-    shown: Observations
+    preview: Observations
     held_out: Observations | None
     held_index: Tensor
 
@@ -54,10 +54,10 @@ class SplitObservations:
     def of(cls, obs: Observations, held_out: int, device: torch.device) -> SplitObservations:
         """Split observations; `held_out` is the number of held-out ones."""
         index, held = split(len(obs), held_out)
-        shown = (obs[held] if len(held) else obs[: min(SHOWN, len(obs))]).to(device)
+        preview = (obs[held] if len(held) else obs[: min(PREVIEW, len(obs))]).to(device)
         if len(held) == 0:
-            return cls(as_lazy(obs)[index], index, shown, None, held)
-        return cls(as_lazy(obs)[index], index, shown, shown.informative(), held[~shown.empty().cpu()])
+            return cls(as_lazy(obs)[index], index, preview, None, held)
+        return cls(as_lazy(obs)[index], index, preview, preview.informative(), held[~preview.empty().cpu()])
 
 
 class RunContext:
@@ -69,7 +69,7 @@ class RunContext:
         obs: All observations, in float32.
         device: The device of this process.
         progress: Whether to show progress bars; see `diffem.fit`.
-        say: Receives events; only the first process sends them.
+        on_event: Receives events; only the first process sends them.
         processes: This process among the others of the run.
         interruption: A request to stop.
 
@@ -84,24 +84,28 @@ class RunContext:
         obs: Observations,
         device: torch.device,
         progress: bool | None,
-        say: Say | None,
+        on_event: EventListener | None,
         processes: Processes,
         interruption: Interruption | None,
     ) -> None:
         self.run, self.recipe, self.device, self.processes = run, recipe, device, processes
         self.interruption = interruption or Interruption()
-        self.say: Say = say if say is not None and processes.is_first else (lambda event, data: None)
+        self.on_event: EventListener = (
+            on_event if on_event is not None and processes.is_first else (lambda event, data: None)
+        )
         self.progress = progress if processes.is_first else False
         self.obs = SplitObservations.of(obs, recipe.watch.held_out, device)
         self.unknowns = unknowns_of(obs, self.obs.index, recipe)
-        self.batches = MicroBatches(recipe, len(self.obs.train), device, self.say)
+        self.batches = MicroBatches(recipe, len(self.obs.train), device, self.on_event)
         self.laps_before = 0
 
     def use_estimates(self, prior: Prior) -> None:
         """Use the noise levels or operator parameters of a prior of this run, if the observations' are unknown."""
         if self.unknowns.is_active:
-            self.obs = SplitObservations.of(self.unknowns.known(prior), self.recipe.watch.held_out, self.device)
-            self.__dict__.pop("instruments", None)  # they depend on the operators and the noise
+            self.obs = SplitObservations.of(
+                self.unknowns.with_estimates(prior), self.recipe.watch.held_out, self.device
+            )
+            self.__dict__.pop("conditioning", None)  # they depend on the operators and the noise
 
     @contextmanager
     def interruptible(self, doing: str, limited: bool = True) -> Iterator[None]:
@@ -139,14 +143,14 @@ class RunContext:
         return largest_plausible(self.saved_prior(0), self.recipe.e_step.bound)
 
     @cached_property
-    def instruments(self) -> Conditioning | None:
+    def conditioning(self) -> Conditioning | None:
         """The operators for the training of a conditional network; None if the network is not conditional."""
         if not self.recipe.conditional:
             return None
         train, scale = self.obs.train, self.start.scale
         if is_simulated(train):
             return Simulations(train, scale, self.recipe.seed, self.device)
-        return Instruments(train, scale, self.device)
+        return TrainingOperators(train, scale, self.device)
 
     def store(self, lap: int) -> DrawStore:
         """Return the draws of a lap on disk."""

@@ -8,7 +8,7 @@ noisy values. Identically,
 
 which is how rᵀDr is computed, depending on the operator:
 
-- `Rows`: AAᵀ and Σ_y are diagonal (masks, windows, complex k-space, block means). A weight for every value of Ar.
+- `RowWeights`: AAᵀ and Σ_y are diagonal (masks, windows, complex k-space, block means). A weight for every value of Ar.
 - `Spectral`: G is diagonal in Fourier space (circular blurs, k-space of real images). A weight for every frequency of
   r.
 - `Explicit`: the matrices s (Σ_y + s²AAᵀ)^-½ A, if those of all observations fit in memory (small operators).
@@ -57,7 +57,7 @@ AVERAGED = 1024  # number of observations in the mean D̄
 PART_NUMBERS = 1 << 22  # entries of the matrices that are computed at a time
 
 
-class Determined(Protocol):
+class DeterminedPart(Protocol):
     """rᵀDr and rᵀWr, summed over samples."""
 
     @property
@@ -69,7 +69,7 @@ class Determined(Protocol):
         """Σ rᵀDr of samples r `(n, *event)` with the operators of observations index `(n,)`: `()`."""
         ...
 
-    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+    def weighted_energy(self, r: Tensor, index: Tensor) -> Tensor:
         """Σ rᵀWr up to a constant factor, for the same arguments."""
         ...
 
@@ -80,7 +80,7 @@ def determined(
     count: int,
     event_shape: tuple[int, ...],
     scale: float,
-) -> Determined:
+) -> DeterminedPart:
     """D of `count` observations with operators A and noise Σ_y, in the cheapest form that they allow.
 
     scale: s, the standard deviation that the prior gives an entry of x.
@@ -88,7 +88,7 @@ def determined(
     source = _Source(A, noise, event_shape, scale)
     first = source.observations(torch.arange(1))
     if first.cov.is_diagonal and first.A.gram_diagonal(first.y) is not None:
-        return Rows(source)
+        return RowWeights(source)
     spectrum = first.information()
     if spectrum is not None and (isinstance(first.cov, Isotropic) or isinstance(spectrum.basis, Entries)):
         return Spectral.of(source, count)
@@ -119,7 +119,7 @@ class _Source:
         return Observations(A(x), A, cov=noise)
 
 
-class Rows:
+class RowWeights:
     """AAᵀ and Σ_y are diagonal: rᵀDr = Σ_j s²/(σ_j² + s²‖a_j‖²) (Ar)_j² over the rows a_j of A."""
 
     def __init__(self, source: _Source) -> None:
@@ -132,7 +132,7 @@ class Rows:
         assert gram is not None
         return (variance / (noise_variances.to(r.dtype) + variance * gram) * seen.square()).sum()
 
-    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+    def weighted_energy(self, r: Tensor, index: Tensor) -> Tensor:
         return self.energy(r, index)
 
 
@@ -150,7 +150,7 @@ class Spectral:
         one = source.observations(torch.arange(1))
         if one.A.reduced(one.y) is None:  # k-space selects
             mean = _weights(source, torch.arange(min(count, AVERAGED))).mean(0, keepdim=True)
-            new._level = _levelled(mean)
+            new._level = _balancing_weights(mean)
         return new
 
     @classmethod
@@ -167,7 +167,7 @@ class Spectral:
         weights = _weights(self._source, index) if self._weights is None else self._weights[index]
         return (weights * self._square(r)).sum()
 
-    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+    def weighted_energy(self, r: Tensor, index: Tensor) -> Tensor:
         if self._level is None:
             return self.energy(r, index)
         weights = _weights(self._source, index) if self._weights is None else self._weights[index]
@@ -179,7 +179,7 @@ class Spectral:
         return torch.view_as_real(coordinates).square().sum(-1) if coordinates.is_complex() else coordinates.square()
 
 
-def _levelled(mean: Tensor) -> tuple[Tensor, Tensor]:
+def _balancing_weights(mean: Tensor) -> tuple[Tensor, Tensor]:
     """S² and T for eigenvalues of D̄."""
     level = mean.mean().clamp(min=1e-12)
     return 1 / mean.clamp(min=level), (1 - mean / level).clamp(min=0)
@@ -206,7 +206,7 @@ class Explicit:
         self._matrices = matrices
         some = matrices[:AVERAGED].double().flatten(0, 1)
         values, vectors = torch.linalg.eigh(some.T @ some / min(len(matrices), AVERAGED))  # of D̄
-        scale, rest = _levelled(values)
+        scale, rest = _balancing_weights(values)
         self._root = ((vectors * scale.sqrt()) @ vectors.T).to(matrices)  # S
         self._rest = ((vectors * rest) @ vectors.T).to(matrices)  # T
 
@@ -215,11 +215,11 @@ class Explicit:
         first = source.observations(torch.arange(1))
         dtype, rows = first.y.dtype, first.y[0].numel()
         together = max(1, PART_NUMBERS // (rows * (rows + math.prod(source.event_shape))))
-        parts = [cls._of_some(source, part).to(dtype) for part in torch.arange(count).split(together)]
+        parts = [cls._matrices_of(source, part).to(dtype) for part in torch.arange(count).split(together)]
         return cls(torch.cat(parts))
 
     @staticmethod
-    def _of_some(source: _Source, index: Tensor) -> Tensor:
+    def _matrices_of(source: _Source, index: Tensor) -> Tensor:
         obs = source.observations(index)
         A, (sigma_y, _) = measurement_matrices(obs), noise_matrices(obs)
         chol = torch.linalg.cholesky(sigma_y + source.variance * (A @ A.mT))
@@ -229,7 +229,7 @@ class Explicit:
         matrices = self._matrices[index]
         return (matrices @ r.flatten(1).unsqueeze(-1)).square().sum()
 
-    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+    def weighted_energy(self, r: Tensor, index: Tensor) -> Tensor:
         flat = r.flatten(1)
         return self.energy(flat @ self._root, index) + (flat * (flat @ self._rest)).sum()
 
@@ -309,5 +309,5 @@ class Polynomial:
         product = (r * weighed).sum()
         return 2 * product - product.detach()  # the value rᵀDr with the gradient 2Dr: D is symmetric
 
-    def weighed(self, r: Tensor, index: Tensor) -> Tensor:
+    def weighted_energy(self, r: Tensor, index: Tensor) -> Tensor:
         return self.energy(r, index)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..core.counting import count_of
 from ..runs.recipe import Recipe
 from .model_check.significance import LAPS_LEVEL, one_sided, two_sided
 from .verdict import PREDICTION, History, difference, measure_of, measured
@@ -17,7 +18,7 @@ NARROW, WIDE = 0.8, 0.97  # warn outside this coverage of 90 % intervals
 TOO_WIDE = 0.75  # warn below this ratio of the variance of errors to that of draws
 OTHER_SCALE = 2.0  # warn beyond this ratio of simulated to real observations
 OTHER_SIMULATIONS = 2.0  # warn beyond this ratio of their distance from real observations to that of two real halves
-BY_HEART = 0.35  # warn above this relative excess of the loss on unseen draws
+OVERFITTED = 0.35  # warn above this relative excess of the loss on unseen draws
 WORSE_THAN_START = 0.2  # warn above this relative excess of the network's loss over that of the Gaussian start
 FLAT = 0.02  # smallest relative decrease of the loss of a training that has not converged
 STUCK = 0.01  # warn above this fraction of draws beyond the bound in every attempt
@@ -29,12 +30,12 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
     """Return warnings about the newest lap of `history`, with advice."""
     lap = history[-1]
     level = LAPS_LEVEL / (TESTS * recipe.last_lap)
-    out = other_scale(lap, level)
+    out = scale_mismatch(lap, level)
     if lap["lap"] == 0:  # `model_check` checks lap 0
         return out
     causes = weak_network(history) + overfitting(history, level)
     out += causes + beyond_bound(history, recipe)
-    if not prior_alone(lap, recipe):  # the network was trained for posterior draws
+    if not trained_without_operators(lap, recipe):  # the network was trained for posterior draws
         out += drift(history, recipe.watch.worse, level, advise=not causes)
         out += residuals(lap, level) + intervals(lap, level) + width(lap, level) + simulations(lap)
     return out + rejections(history, recipe, advise=not causes)
@@ -42,7 +43,7 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
 
 def notes(lap: Lap, recipe: Recipe) -> list[str]:
     """Return notes about a lap that are not warnings."""
-    if not prior_alone(lap, recipe):
+    if not trained_without_operators(lap, recipe):
         return []
     before = max(k for k in range(int(lap["lap"])) if k == 0 or recipe.at(k).train.conditioned_share > 0)
     return [
@@ -51,7 +52,7 @@ def notes(lap: Lap, recipe: Recipe) -> list[str]:
     ]
 
 
-def prior_alone(lap: Lap, recipe: Recipe) -> bool:
+def trained_without_operators(lap: Lap, recipe: Recipe) -> bool:
     """Whether a lap trained a conditional network without operators: it has not been trained for posterior draws."""
     number = int(lap["lap"])
     if not recipe.conditional or number == 0 or recipe.at(number).train.conditioned_share > 0:
@@ -69,12 +70,12 @@ def drift(history: History, worse: float, level: float, advise: bool = True) -> 
     found = difference(best, lap)
     if found.loss <= (worse if measure is PREDICTION else 0) or not found.beyond_chance(level):
         return []
-    what = (
+    advice = (
         "the prior drifts: train longer per lap (train.steps), or raise e_step.steps or e_step.iterations; until then "
     )
     return [
         f"held-out values are predicted worse than in lap {best['lap']}, by {found} {measure.unit}: "
-        f"{what if advise else ''}use that lap (diffem.load(run, lap={best['lap']}))"
+        f"{advice if advise else ''}use that lap (diffem.load(run, lap={best['lap']}))"
     ]
 
 
@@ -91,7 +92,10 @@ def weak_network(history: History) -> list[str]:
     fall = lap.get("loss_fall")
     if fall is not None and fall < FLAT:
         return [f"{seen}, and its loss no longer falls: the network is too small; raise network.hidden, or train.lr"]
-    why = "its loss is still falling" if fall is not None else f"{lap.get('steps', 'few')} steps are few"
+    if fall is not None:
+        why = "its loss is still falling"
+    else:
+        why = f"it took only {count_of(lap['steps'], 'step')}" if "steps" in lap else "it took only a few steps"
     return [f"{seen}, and {why}: the network is trained too little; raise {_steps_key(history)}"]
 
 
@@ -101,7 +105,7 @@ def overfitting(history: History, level: float) -> list[str]:
     own, other, error = (lap.get(key) for key in ("trained_loss", "unseen_loss", "unseen_loss_error"))
     if own is None or other is None or not error:
         return []
-    if other <= (1 + BY_HEART) * own or other - own < one_sided(level) * error:
+    if other <= (1 + OVERFITTED) * own or other - own < one_sided(level) * error:
         return []
     return [
         f"the network overfits its training draws: its loss is {own:.3g} on draws it was trained on and {other:.3g} ± "
@@ -116,19 +120,19 @@ def _steps_key(history: History) -> str:
     return "train.first_steps" if first else "train.steps"
 
 
-def other_scale(lap: Lap, level: float) -> list[str]:
+def scale_mismatch(lap: Lap, level: float) -> list[str]:
     """Prior samples are larger or smaller than the observations."""
     ratio, z = lap.get("observation_scale"), lap.get("observation_scale_z")
     if ratio is None or z is None or 1 / OTHER_SCALE < ratio < OTHER_SCALE or abs(z) < two_sided(level):
         return []
-    what = (
+    advice = (
         "the prior that the run starts from was learned in other units: scale the observations (Observations.scaled), "
         "or set start: gaussian"
         if lap.get("start") == "given"
         else "samples of the prior are not on the scale of the data; train longer (train.first_steps, train.steps), "
         "raise e_step.steps, or reject draws that are too large with e_step.bound"
     )
-    return [f"observations simulated from prior samples are {ratio:.2g} times as large as the real ones: {what}"]
+    return [f"observations simulated from prior samples are {ratio:.2g} times as large as the real ones: {advice}"]
 
 
 def beyond_bound(history: History, recipe: Recipe) -> list[str]:
@@ -142,7 +146,7 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     if stuck <= STUCK or stuck <= 0.5 * outside or bound is None or float(first.get("stuck", stuck)) <= STUCK:
         return []
     now = recipe.at(int(lap["lap"])).e_step.bound
-    what = (
+    advice = (
         "the bound excludes the tails of the data; set e_step.bound, in units of the data's scale, above the largest "
         "plausible |x|"
         if now is None
@@ -150,7 +154,7 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     )
     return [
         f"{outside:.1%} of the draws explain their observation but lie beyond ±{bound:.3g}, where draws are rejected; "
-        f"{stuck:.1%} do so in every attempt: {what}"
+        f"{stuck:.1%} do so in every attempt: {advice}"
     ]
 
 
@@ -184,13 +188,13 @@ def residuals(lap: Lap, level: float) -> list[str]:
     chi2, expected, z = lap.get("heldout_chi2"), lap.get("expected_chi2", 1.0), lap.get("heldout_chi2_z")
     if chi2 is None or z is None or 0.5 * expected < chi2 < 2 * expected or abs(z) < two_sided(level):
         return []
-    what = (
+    advice = (
         "draws miss their observations; raise e_step.steps or e_step.iterations, "
         "and check the noise level and the operators"
         if chi2 > expected
         else "draws fit the noise of their observations, or the stated noise level is too large"
     )
-    return [f"χ² of held-out observations is {chi2:.2f} and should be about {expected:.2g}: {what}"]
+    return [f"χ² of held-out observations is {chi2:.2f} and should be about {expected:.2g}: {advice}"]
 
 
 def simulations(lap: Lap) -> list[str]:
@@ -210,12 +214,12 @@ def intervals(lap: Lap, level: float) -> list[str]:
     inside, error = lap.get("hidden_coverage90"), lap.get("hidden_coverage90_error")
     if inside is None or not error or NARROW <= inside <= WIDE or abs(inside - 0.9) < two_sided(level) * error:
         return []
-    what = (
+    advice = (
         "posterior draws vary too little; train longer, raise e_step.steps, or check the noise level and the operators"
         if inside < 0.9
         else "posterior draws vary too much, or the stated noise level is too large"
     )
-    return [f"90 % intervals contain {inside:.0%} ± {error:.0%} of hidden held-out values: {what}"]
+    return [f"90 % intervals contain {inside:.0%} ± {error:.0%} of hidden held-out values: {advice}"]
 
 
 def width(lap: Lap, level: float) -> list[str]:

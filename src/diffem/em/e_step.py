@@ -15,7 +15,7 @@ from ..core.progress import Progress
 from ..priors import Prior
 from ..runs.draws import DrawStore
 from .context import RunContext
-from .expectation import Shard, draw_shard, fresh_count, given_shard
+from .expectation import Shard, clean_shard, draw_shard, fresh_count
 from .shard_report import summary
 
 CAPTURED_NUMBERS = 1 << 20  # below this batch size in numbers, launching GPU kernels takes longer than the kernels
@@ -35,7 +35,7 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
     shards, fresh = len(store), options.fresh_at(lap)
     total = fresh_count(len(context.obs.train), fresh) * options.draws // processes.count
     with Progress(f"lap {lap} E", total, "draws", context.progress) as bar:
-        for k in processes.share_out(shards):
+        for k in processes.claim_indices(shards):
             rows = slice(*store.range(k))
             if store.has(k):
                 bar.total -= fresh_count(rows.stop - rows.start, fresh) * options.draws
@@ -43,10 +43,10 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
             shard = draw(context, lap, prior, k, rows, bar)
             store.write(k, shard.x, shard.report)
     metrics["e_seconds"] = time.monotonic() - began
-    processes.meet()  # all shards are written
+    processes.barrier()  # all shards are written
     metrics["e_batch"] = context.batches.last_batch
     metrics |= {**summary(list(store.reports())), "bound": context.bound}
-    context.say("expectation", {"lap": lap, **metrics})
+    context.on_event("expectation", {"lap": lap, **metrics})
     return store
 
 
@@ -55,7 +55,7 @@ def draw(context: RunContext, lap: int, prior: Prior, k: int, rows: slice, bar: 
     options = context.recipe.at(lap).e_step
     if options.clean:
         bar.advance(rows.stop - rows.start)
-        return given_shard(context.obs.train[rows])
+        return clean_shard(context.obs.train[rows])
 
     def shard(batch: int) -> Shard:
         context.batches.last_batch = batch

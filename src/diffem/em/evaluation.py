@@ -228,15 +228,15 @@ def _reference(reference: str, problem: Problem | None, range: tuple[float, floa
                 "of pixel 0 and pixel 255; set --range LOW HIGH"
             )
         data = range[0] + pixels.float() * ((range[1] - range[0]) / 255)
-    known = None if problem is None else problem.reference
-    if known is not None:
-        paired = known.shape == data.shape and torch.equal(known, data)
+    truth = None if problem is None else problem.reference
+    if truth is not None:
+        paired = truth.shape == data.shape and torch.equal(truth, data)
     else:
-        paired = problem is not None and len(data) == len(problem.obs) and _explains(data, problem.obs)
+        paired = problem is not None and len(data) == len(problem.obs) and _is_paired(data, problem.obs)
     return _Truth(data, paired, pixels)
 
 
-def _explains(x: Tensor, obs: Observations, most: int = 2048) -> bool:
+def _is_paired(x: Tensor, obs: Observations, most: int = 2048) -> bool:
     """Whether sample i is the true x of observation i, and not just another set of the same size.
 
     The test is whether the residual of sample i is smaller than that of sample i + 1 more often than by chance.
@@ -253,8 +253,8 @@ def _explains(x: Tensor, obs: Observations, most: int = 2048) -> bool:
         )
     else:
         own, other = some.chi2(x[rows]), some.chi2(x[(rows + 1) % len(x)])
-    known = ~(own.isnan() | other.isnan())  # excludes observations without measured values
-    wins, n = int((own < other)[known].sum()), int(known.sum())
+    measured = ~(own.isnan() | other.isnan())  # excludes observations without measured values
+    wins, n = int((own < other)[measured].sum()), int(measured.sum())
     return n > 0 and wins >= min(n, n / 2 + math.sqrt(n))  # two standard deviations of a fair coin
 
 

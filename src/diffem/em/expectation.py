@@ -226,7 +226,7 @@ def fresh_count(n: int, fresh: float) -> int:
     return max(1, round(fresh * n))
 
 
-def given_shard(obs: Observations) -> Shard:
+def clean_shard(obs: Observations) -> Shard:
     """Return clean observations as their own draws."""
     report = ShardReport(len(obs), draws=len(obs), informed=len(obs))
     return Shard(obs.y.unsqueeze(0), report.to_json())

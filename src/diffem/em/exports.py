@@ -109,9 +109,9 @@ def export(
         raise InputError(f"range must be (low, high) with low < high, got {range}")
     _require_own(folder)
     tensors, description = pack(prior)
-    kept = _rounded(tensors, dtype)
+    stored = _rounded(tensors, dtype)
     about = dict(training or {}) | ({} if obs is None else describe_observations(obs))
-    files = write_pieces(folder, WEIGHTS, kept, {**description, "export": CARD}, piece)
+    files = write_pieces(folder, WEIGHTS, stored, {**description, "export": CARD}, piece)
     card = {
         "format": CARD,
         "library_name": "diffem",
@@ -124,7 +124,7 @@ def export(
         "lap": lap,
         "training": about,
         "notes": notes,
-        "tensors": fingerprint(_restored(kept)),
+        "tensors": fingerprint(_restored(stored)),
         "files": files,
     }
     write_json(folder / CONFIG, card)  # after the weights: a folder with a card is complete
@@ -142,11 +142,13 @@ def _rounded(tensors: dict[str, Tensor], dtype: str | None) -> dict[str, Tensor]
     kind = None if dtype is None else DTYPES[dtype]
     if kind is None:
         return tensors
-    kept = {name: t.to(kind) if t.is_floating_point() and name.startswith(LARGE) else t for name, t in tensors.items()}
-    for name, tensor in kept.items():
+    stored = {
+        name: t.to(kind) if t.is_floating_point() and name.startswith(LARGE) else t for name, t in tensors.items()
+    }
+    for name, tensor in stored.items():
         if tensors[name].is_floating_point() and not torch.isfinite(tensor).all():
             raise InputError(f"{name} has values that {dtype} cannot hold; bfloat16 has the range of float32")
-    return kept
+    return stored
 
 
 def _restored(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -227,22 +229,22 @@ def cost(card: dict[str, Any], where: str) -> Totals:
     return Totals.read({**values, "laps": card.get("lap") or 0}, where)
 
 
-def kept_recipe(card: dict[str, Any]) -> Recipe | None:
+def recipe_of_card(card: dict[str, Any]) -> Recipe | None:
     """The recipe in a card; None if there is none that this version can read. Nothing it names is executed or read."""
     training = card.get("training")
-    kept = training.get("recipe") if isinstance(training, dict) else None
+    settings = training.get("recipe") if isinstance(training, dict) else None
     try:
-        return load_recipe(translate(kept)) if isinstance(kept, dict) else None
+        return load_recipe(translate(settings)) if isinstance(settings, dict) else None
     except InputError:
         return None
 
 
 def card_range(card: dict[str, Any]) -> tuple[float, float] | None:
     """The smallest and largest value of the data, if the card contains them."""
-    given = card.get("range")
-    if not isinstance(given, list) or len(given) != 2 or not all(isinstance(v, int | float) for v in given):
+    limits = card.get("range")
+    if not isinstance(limits, list) or len(limits) != 2 or not all(isinstance(v, int | float) for v in limits):
         return None
-    return (float(given[0]), float(given[1])) if -math.inf < given[0] < given[1] < math.inf else None
+    return (float(limits[0]), float(limits[1])) if -math.inf < limits[0] < limits[1] < math.inf else None
 
 
 def read_card(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -47,10 +47,10 @@ def measure_held_out(
     # exact draws have no diffusion noise; other draws end with a denoising
     sigma_min = 0.0 if prior.is_exact else last_level(obs, prior.sigma_min)
     metrics: dict[str, Any] = explained(draw(obs), obs, sigma_min)
-    shown, hidden = hide(obs, hidden_share, seed)
+    visible, hidden = hide(obs, hidden_share, seed)
     if not bool(hidden.any()):
         return metrics
-    x = draw(shown)
+    x = draw(visible)
     if isinstance(prior, GaussianPrior) and int(obs.counts().max()) <= EXACT_VALUES:
         log_density = exact_hidden_log_densities(prior, obs, hidden)
     else:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..priors import DiffusionPrior, Prior
-from ..runs.shown import read_losses, write_shown
+from ..runs.lap_arrays import read_losses, write_lap_arrays
 from .context import RunContext
 from .denoising import denoising_measures
 from .diagnosis import notes, warnings
@@ -33,8 +33,8 @@ def conclude(
     learned = context.unknowns.metrics(prior, lap)
     metrics |= {**learned, "notes": [*metrics.get("notes", []), *learned.get("notes", [])]}
     _evaluate(context, lap, prior, metrics, unseen)
-    checked = [] if lap else _check_model(context, prior, metrics)
-    metrics["warnings"] = checked or warnings([*context.run.metrics(), metrics], recipe)
+    model_warnings = [] if lap else _check_model(context, prior, metrics)
+    metrics["warnings"] = model_warnings or warnings([*context.run.metrics(), metrics], recipe)
     metrics["notes"] = [*metrics.get("notes", []), *notes(metrics, recipe)]
     now = time.monotonic()
     metrics |= {"watch_seconds": now - trained, "seconds": now - began}
@@ -43,21 +43,21 @@ def conclude(
     context.run.finish_lap(lap, metrics)
     context.run.file(lap, "elapsed.json").unlink(missing_ok=True)
     _remove_draws(context)
-    context.say("lap", metrics)
+    context.on_event("lap", metrics)
 
 
 def _evaluate(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any], unseen: Tensor | None) -> None:
     """Run the held-out evaluation and write the samples and draws that the report shows."""
     obs, recipe = context.obs, context.recipe
     within_memory = partial(context.batches.within_memory, prior, lap, last=lap == recipe.last_lap)
-    watched = within_memory(lambda batch: watch(prior, obs.held_out, obs.shown, recipe.at(lap + 1), batch))
-    metrics |= watched.metrics
+    evaluation = within_memory(lambda batch: watch(prior, obs.held_out, obs.preview, recipe.at(lap + 1), batch))
+    metrics |= evaluation.metrics
     if isinstance(prior, DiffusionPrior) and lap:
         losses, noise = read_losses(context.run, [lap])[1], recipe.at(lap).train.noise
         measure = partial(denoising_measures, prior, context.store(lap), unseen, noise, losses)
         metrics |= within_memory(measure)
-    shown = {"samples.npy": watched.samples, "posterior.npy": watched.posterior}
-    metrics["files"] = write_shown(context.run, lap, {name: x.cpu().numpy() for name, x in shown.items()})
+    arrays = {"samples.npy": evaluation.samples, "posterior.npy": evaluation.posterior}
+    metrics["files"] = write_lap_arrays(context.run, lap, {name: x.cpu().numpy() for name, x in arrays.items()})
 
 
 def _check_model(context: RunContext, prior: Prior, metrics: dict[str, Any]) -> list[str]:
@@ -80,11 +80,11 @@ def _remove_draws(context: RunContext) -> None:
 
 def restore_all_pictures(context: RunContext) -> None:
     """Recompute the samples and draws of finished laps that are missing or damaged."""
-    shown = context.obs.shown[: min(PICTURED, len(context.obs.shown))]
+    pictured = context.obs.preview[: min(PICTURED, len(context.obs.preview))]
 
     def load(lap: int) -> tuple[Prior, int]:
         prior = context.saved_prior(lap, context.device)
         return prior, context.batches.prepare(prior)
 
     for lap in (k for k in range(context.recipe.last_lap + 1) if context.run.done(k)):
-        restore_pictures(context.run, lap, context.recipe, partial(load, lap), shown)
+        restore_pictures(context.run, lap, context.recipe, partial(load, lap), pictured)

@@ -13,7 +13,7 @@ from ..priors.files import save_prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .context import RunContext
-from .start import given_start, set_noise_range
+from .start import load_start, set_noise_range
 
 
 def start_file(context: RunContext) -> Path:
@@ -28,7 +28,7 @@ def require_start(run: RunDir, recipe: Recipe, obs: Observations, start: Prior |
     """
     if (start is None and recipe.start == "gaussian") or run.laps_done() >= 0:
         return
-    prior = start if start is not None else given_start(recipe.start)[0]
+    prior = start if start is not None else load_start(recipe.start)[0]
     if prior.event_shape != obs.x_shape:
         raise InputError(
             f"the prior to start from must have samples of shape {obs.x_shape}, that of the observed x, "
@@ -49,9 +49,9 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
     """
     began, recipe = time.monotonic(), context.recipe
     given = start is not None or recipe.start != "gaussian"
-    context.say("starting", {"start": "given" if given else "gaussian"})
+    context.on_event("starting", {"start": "given" if given else "gaussian"})
     if given:
-        prior, cost = given_start(recipe.start if start is None else start)
+        prior, cost = load_start(recipe.start if start is None else start)
         context.laps_before = cost.laps
         context.unknowns.complete(prior, context.device, context.progress)
         context.use_estimates(prior)
@@ -64,6 +64,6 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
         metrics |= reached
     save_prior(prior, context.run.prior_file(0), context.run.origin("prior", 0), lap=context.laps_before)
     metrics["start_seconds"] = time.monotonic() - began
-    context.say("started", metrics)
+    context.on_event("started", metrics)
     # read back as a resumed run reads it: rounding depends on the layout of tensors in memory
     return context.saved_prior(0, context.device)

@@ -22,7 +22,7 @@ import torch
 
 from ..core.interruption import Preempted
 from ..priors import Prior
-from .context import RunContext, Say
+from .context import RunContext
 from .e_step import expect, unseen_draws
 from .lap_end import conclude, restore_all_pictures
 from .lap_start import make_start, start_file
@@ -30,8 +30,6 @@ from .m_step import maximise
 from .totals import read_elapsed, write_elapsed
 from .unfinished import earlier_piece
 from .validation import notes
-
-__all__ = ["Loop", "Say"]
 
 
 class Loop:
@@ -52,7 +50,7 @@ class Loop:
     def run_all(self, start: Prior | None) -> None:
         """Run all laps that are not finished; start: a prior passed from Python."""
         context, recipe, run, processes = self.context, self.context.recipe, self.context.run, self.context.processes
-        missing = processes.share([k for k in range(recipe.last_lap + 1) if not run.done(k)])
+        missing = processes.broadcast([k for k in range(recipe.last_lap + 1) if not run.done(k)])
         done = missing[0] - 1 if missing else recipe.last_lap
         self._announce(done)
         if processes.is_first and len(missing) <= recipe.last_lap:  # a lap is finished
@@ -78,7 +76,7 @@ class Loop:
 
     def _announce(self, done: int) -> None:
         context = self.context
-        context.say(
+        context.on_event(
             "start",
             {
                 "laps": context.recipe.laps,
@@ -95,7 +93,7 @@ class Loop:
         """Stop the run before a lap that would exceed its time limit; seconds: the duration of the previous lap."""
         left, final = self.context.interruption.seconds_left(), lap > self.context.recipe.laps
         # without a time limit the processes need not wait for each other here
-        if left < math.inf and not final and self.context.processes.share(seconds > left):
+        if left < math.inf and not final and self.context.processes.broadcast(seconds > left):
             raise Preempted(f"lap {lap} would end after the time limit")
 
     def _set_status(self, status: str) -> None:
@@ -112,7 +110,7 @@ class Loop:
         }
         with context.interruptible("lap 0: starting prior"):
             prior = make_start(context, start, metrics) if context.processes.is_first else None
-            context.laps_before = context.processes.share(context.laps_before)
+            context.laps_before = context.processes.broadcast(context.laps_before)
         if prior is not None:
             self._finish(0, prior, metrics, began)
             start_file(context).unlink(missing_ok=True)
@@ -150,4 +148,4 @@ class Loop:
             if context.processes.is_first:
                 conclude(context, lap, prior, metrics, began, unseen)
             if lap == context.recipe.last_lap:
-                context.processes.meet()
+                context.processes.barrier()

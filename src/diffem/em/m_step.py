@@ -10,7 +10,7 @@ import torch
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_with_description, save_prior
 from ..runs.draws import DrawStore, lap_draws
-from ..runs.shown import write_losses
+from ..runs.lap_arrays import write_losses
 from .checkpoint import read_checkpoint, recent_loss, write_checkpoint
 from .conditioning import Conditioning
 from .context import RunContext
@@ -30,7 +30,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
         metrics: The metrics of the lap, which are added to.
     """
     file, origin = context.run.prior_file(lap), context.run.origin("prior", lap)
-    if context.processes.share(file.is_file()):  # the run was interrupted between training and evaluation
+    if context.processes.broadcast(file.is_file()):  # the run was interrupted between training and evaluation
         prior, description = load_with_description(file, origin)
         metrics |= description["training"]
         assert isinstance(prior, DiffusionPrior)
@@ -45,7 +45,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
         training.checkpoint_file.unlink(missing_ok=True)
         _optimizer_file(context, lap - 1).unlink(missing_ok=True)
     metrics |= results
-    context.say("maximization", {"lap": lap, **results})
+    context.on_event("maximization", {"lap": lap, **results})
     return training.prior
 
 
@@ -62,12 +62,12 @@ class _Training:
     def __init__(self, context: RunContext, lap: int, before: Prior) -> None:
         self.context, self.lap = context, lap
         self.options, network = context.recipe.at(lap).train, context.recipe.network_from(lap)
-        self.renewed = is_other_network(before, network)
-        if self.renewed:
+        self.has_new_network = is_other_network(before, network)
+        if self.has_new_network:
             context.batches.compiled_batch = None  # it was chosen for the previous network
         conditional = is_conditional(before, context.recipe, lap)
-        self.instruments: Conditioning | None = context.instruments if conditional else None
-        family = None if self.instruments is None else self.instruments.family
+        self.conditioning: Conditioning | None = context.conditioning if conditional else None
+        family = None if self.conditioning is None else self.conditioning.family
         self.prior = denoiser_to_train(before, context.start, context.recipe, family, network)
         first = lap == 1 <= context.recipe.laps and not isinstance(before, DiffusionPrior)
         self.steps = self.options.steps_in(first)
@@ -109,12 +109,12 @@ class _Training:
             progress=context.progress,
             processes=context.processes,
             interruption=context.interruption,
-            instruments=self.instruments,
-            begin=None if options.restart or self.renewed else _optimizer_state(context, self.lap - 1),
-            keep=None if options.restart else self._keep_optimizer,
+            conditioning=self.conditioning,
+            initial_state=None if options.restart or self.has_new_network else _optimizer_state(context, self.lap - 1),
+            save_state=None if options.restart else self._save_optimizer,
         )
 
-    def _keep_optimizer(self, state: dict[str, torch.Tensor]) -> None:
+    def _save_optimizer(self, state: dict[str, torch.Tensor]) -> None:
         """Save the optimizer state, if the next lap continues with it (`train.restart: false`)."""
         context = self.context
         if context.processes.is_first and not context.recipe.at(self.lap + 1).train.restart:
@@ -125,7 +125,7 @@ class _Training:
         """Return the metrics of the training."""
         results = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
         results |= {"rollbacks": record.rollbacks, "measured": self.weight}
-        if self.instruments is not None:
+        if self.conditioning is not None:
             results["conditioned"] = self.options.conditioned_share
         return results
 

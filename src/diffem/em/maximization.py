@@ -55,9 +55,9 @@ def maximization(
     progress: bool | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
-    instruments: Conditioning | None = None,
-    begin: dict[str, Tensor] | None = None,
-    keep: Callable[[dict[str, Tensor]], None] | None = None,
+    conditioning: Conditioning | None = None,
+    initial_state: dict[str, Tensor] | None = None,
+    save_state: Callable[[dict[str, Tensor]], None] | None = None,
     first_step: int = 0,
 ) -> TrainingRecord:
     """Train `prior.network` in place. It ends in evaluation mode with its averaged weights.
@@ -82,10 +82,10 @@ def maximization(
         progress: Whether to show a progress bar; see `diffem.fit`.
         processes: This process among those that train together.
         interruption: A request to stop.
-        instruments: The operators, or the simulated measurements, for a conditional network. A fraction
+        conditioning: The operators, or the simulated measurements, for a conditional network. A fraction
             `options.conditioned` of the examples receive one.
-        begin: The trainer state at the end of the previous lap, if the optimizer continues.
-        keep: Called with the trainer state at the end of this lap.
+        initial_state: The trainer state at the end of the previous lap, if the optimizer continues.
+        save_state: Called with the trainer state at the end of this lap.
         first_step: The step at which the optimizer is new, if another run took the steps before (`unfinished.py`).
     """
     if draws.ndim < 2 or tuple(draws.shape[1:]) != prior.event_shape:
@@ -95,13 +95,13 @@ def maximization(
     augment = Augment(options.augment, prior.event_shape)
     weight = largest(options.measured) if measured is None else measured
     loss = _measured_loss(draws, weight, augment, seed, measured_with, prior.scale)
-    trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, instruments, lap, first_step)
+    trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, conditioning, lap, first_step)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
-    shown = (0.0, 0) if instruments is None else (options.conditioned_share, len(instruments))
-    examples = Examples(draws, options.batch, law, augment, stream, processes, *shown, repeats)
+    conditional = (0.0, 0) if conditioning is None else (options.conditioned_share, len(conditioning))
+    examples = Examples(draws, options.batch, law, augment, stream, processes, *conditional, repeats)
     done, record = 0, TrainingRecord()
-    if begin is not None:
-        trainer.restore(begin)
+    if initial_state is not None:
+        trainer.restore(initial_state)
     if resume is not None:
         done, state, record = resume
         trainer.restore(state)
@@ -112,8 +112,8 @@ def maximization(
     # dropout uses torch's global generator, which is seeded per block; its state is restored afterwards
     with torch.random.fork_rng(devices), Progress(f"lap {lap} M", steps * options.batch, "examples", progress) as bar:
         training.run(bar)
-    if keep is not None:
-        keep(trainer.state())
+    if save_state is not None:
+        save_state(trainer.state())
     trainer.finish()
     prior.eval().requires_grad_(False)
     return record

@@ -42,7 +42,7 @@ from ..observations.features import is_simulated
 from ..operators import Operator
 from ..runs.draws import StoredDraws
 from .augment import Augment
-from .determined import Determined
+from .determined import DeterminedPart
 
 PROBES = 256  # observations for the estimate of the gain
 
@@ -58,7 +58,7 @@ class MeasuredLoss:
         gain: g, the mean of zᵀD'z / ‖z‖² for white z.
     """
 
-    def __init__(self, D: Determined, owners: Tensor, share: float, augment: Augment, gain: float) -> None:
+    def __init__(self, D: DeterminedPart, owners: Tensor, share: float, augment: Augment, gain: float) -> None:
         self.D, self.owners, self.share, self.augment, self.gain = D, owners, share, augment, gain
 
     @property
@@ -75,15 +75,17 @@ class MeasuredLoss:
             u: The uniform numbers of their augmentation.
         """
         # the operator applies to the sample before its augmentation
-        measured = self.D.weighed(self.augment.undo(error, u), self.owners[rows])
+        measured = self.D.weighted_energy(self.augment.undo(error, u), self.owners[rows])
         return (1 - self.share) * error.square().sum() + self.share / self.gain * measured
 
 
-def mean_gain(D: Determined, count: int, event_shape: tuple[int, ...], like: Tensor | StoredDraws, seed: int) -> float:
+def mean_gain(
+    D: DeterminedPart, count: int, event_shape: tuple[int, ...], like: Tensor | StoredDraws, seed: int
+) -> float:
     """Return E zᵀD'z / E‖z‖² for white z, over the first of `count` observations; 1 if nothing was determined."""
     index = torch.arange(min(count, PROBES), device=like.device)
     z = Stream(seed, "gain").normal(index, event_shape, dtype=like.dtype)
-    return float(D.weighed(z, index).double() / z.double().square().sum()) or 1.0
+    return float(D.weighted_energy(z, index).double() / z.double().square().sum()) or 1.0
 
 
 def usable_share(share: float, obs: Observations) -> tuple[float, str | None]:

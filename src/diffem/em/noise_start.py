@@ -31,8 +31,8 @@ from .start import gaussian_start, set_noise_range
 from .start_plan import plan_start
 
 NEGLIGIBLE = 1e-3  # noise of the first fit, relative to the smallest standard deviation of a measured value
-LOOKED_AT = 4096  # observations whose spread is measured
-SCORED = 1024  # observations that levels are scored on
+SPREAD_OBSERVATIONS = 4096  # observations whose spread is measured
+SCORED_OBSERVATIONS = 1024  # observations that levels are scored on
 FAR_ABOVE = 10.0  # ratio of variances
 SIZE = 512  # numbers in a sample, up to which levels are scored
 
@@ -63,7 +63,7 @@ def noise_start(
         return _split(recipe, obs, cov.groups.flatten(), device, progress, state_file, origin)
     elif cov.count > 1:
         levels = _by_group(recipe, obs, device, progress)
-    elif (found := level_of_constants(obs[: min(len(obs), LOOKED_AT)])) is not None:
+    elif (found := level_of_constants(obs[: min(len(obs), SPREAD_OBSERVATIONS)])) is not None:
         levels = found
     else:
         return _split(recipe, obs, _one_group(obs), device, progress, state_file, origin)
@@ -96,7 +96,7 @@ def _split(
     prior, notes = gaussian_start(recipe, known, device, progress, state_file, origin)
     chosen = plan_start(recipe.gaussian, known, device, recipe.seed).observations
     fitted = known if chosen is None else known[chosen]
-    some = fitted[: min(len(fitted), LOOKED_AT)].to(device)
+    some = fitted[: min(len(fitted), SPREAD_OBSERVATIONS)].to(device)
     signal, levels = split_noise(prior, some, groups.to(device), len(fitted))
     set_noise_range(signal, recipe, with_levels(obs, levels.tensor()))
     signal.noise = levels
@@ -112,7 +112,7 @@ def _by_group(recipe: Recipe, obs: Observations, device: torch.device, progress:
         rows = (labels == group).nonzero().flatten()
         part = whole[rows].to(torch.device("cpu"))
         one = Observations(part.y, part.A, sigma="learn", adaptive=obs.adaptive)
-        levels = level_of_constants(one[: min(len(one), LOOKED_AT)])
+        levels = level_of_constants(one[: min(len(one), SPREAD_OBSERVATIONS)])
         if levels is None:
             levels = _split(recipe, one, _one_group(one), device, progress)[0].noise
         assert levels is not None
@@ -140,7 +140,7 @@ def _scored(recipe: Recipe, obs: Observations, device: torch.device) -> NoiseLev
             f"sigma='learn' with {type(obs[:1].A).__name__} operators takes samples of at most {SIZE} numbers, these "
             f"have {size}: measure the noise where there is no signal, and give sigma as a number"
         )
-    some = obs[: min(len(obs), SCORED)].to(device)
+    some = obs[: min(len(obs), SCORED_OBSERVATIONS)].to(device)
 
     def fit(known: Observations, start: GaussianPrior | None, rounds: int) -> GaussianPrior:
         return fit_gaussian(known, rounds=rounds, tolerance=1e-7, start=start, seed=recipe.seed, progress=False)
@@ -155,7 +155,7 @@ def _negligible(obs: Observations) -> float:
 
 def _variances(obs: Observations) -> Tensor:
     """The variances of the measured values that vary, over some observations."""
-    some = obs[: min(len(obs), LOOKED_AT)]
+    some = obs[: min(len(obs), SPREAD_OBSERVATIONS)]
     y, measured = some.y.double(), some.measured
     inside = torch.ones_like(y, dtype=torch.bool) if measured is None else measured.expand_as(y)
     count = inside.sum(0)

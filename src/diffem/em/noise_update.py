@@ -112,15 +112,15 @@ def updated_levels(
     return NoiseLevels.of(new.sqrt(), error.clamp(max=10.0), levels.is_determined)
 
 
-def combined(start: NoiseLevels | None, found: NoiseLevels) -> NoiseLevels:
-    """The levels found from the draws of a lap, averaged with those of the start."""
+def combined(start: NoiseLevels | None, lap_levels: NoiseLevels) -> NoiseLevels:
+    """The levels from the draws of a lap, averaged with those of the start."""
     if start is None:
-        return found
-    first, second = (torch.tensor(levels.error, dtype=torch.float64) for levels in (start, found))
+        return lap_levels
+    first, second = (torch.tensor(levels.error, dtype=torch.float64) for levels in (start, lap_levels))
     precision = first.clamp(min=1e-6 if start.is_determined else UNDETERMINED) ** -2
     further = (second.square() + SYSTEMATIC**2) ** -1
     total = precision + further
-    log = (precision * start.tensor().log() + further * found.tensor().log()) / total
+    log = (precision * start.tensor().log() + further * lap_levels.tensor().log()) / total
     error = total.rsqrt()
     if not start.is_determined:  # the draws of a lap do not lower the largest level that the data allow
         error = error.maximum(first + (start.tensor().log() - log) / NORMAL95)

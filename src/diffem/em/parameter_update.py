@@ -48,8 +48,8 @@ def draw_scores(parameters: OperatorParameters, obs: Observations, draws: DrawSt
             y, J = derivatives(part.A, draw.to(part.y))
             residual = part.y - y if measured is None else torch.where(measured, part.y - y, 0)
             white = part.noise.solve(residual)
-            own = (J * white).flatten(2).sum(2).T.double()  # (n, q)
-            score.scatter_add_(1, positions(part.A, len(part)), own / len(x))
+            scores = (J * white).flatten(2).sum(2).T.double()  # (n, q)
+            score.scatter_add_(1, positions(part.A, len(part)), scores / len(x))
         total, squares, count = total + score.sum(0), squares + score.T @ score, count + len(part)
     return total / count, squares / count
 
@@ -66,15 +66,15 @@ def updated_parameters(
         square: `(P, P)`. The mean of s sᵀ.
         observations: The number of observations that were drawn.
     """
-    known = start.determined()
-    if not bool(known.any()):
+    determined = start.determined()
+    if not bool(determined.any()):
         return start
-    first = torch.tensor(start.covariance, dtype=torch.float64)[known][:, known]
+    first = torch.tensor(start.covariance, dtype=torch.float64)[determined][:, determined]
     step = start.observations * first
-    found = before.vector()[known] + step @ score[known]
-    further = step @ (square[known][:, known] * (1 / observations + SYSTEMATIC**2)) @ step
+    estimate = before.vector()[determined] + step @ score[determined]
+    further = step @ (square[determined][:, determined] * (1 / observations + SYSTEMATIC**2)) @ step
     gain = torch.linalg.solve(first + further, first, left=False)  # C (C + C')⁻¹, the weight of the draws
-    value, covariance = start.vector(), torch.zeros(len(known), len(known), dtype=torch.float64)
-    value[known] = value[known] + gain @ (found - value[known])
-    covariance[known.outer(known)] = (first - gain @ first).flatten()
+    value, covariance = start.vector(), torch.zeros(len(determined), len(determined), dtype=torch.float64)
+    value[determined] = value[determined] + gain @ (estimate - value[determined])
+    covariance[determined.outer(determined)] = (first - gain @ first).flatten()
     return start.updated(value, covariance)

@@ -19,12 +19,12 @@ from ..observations import Observations
 from ..observations.precision import cast_note, in_float32
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_prior, pack
-from ..runs.changes import placed
+from ..runs.changes import with_stored_paths
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from ..runs.steps import resolve_steps
-from .context import RunContext, Say
-from .exports import is_export, kept_recipe, read_card
+from .context import EventListener, RunContext
+from .exports import is_export, read_card, recipe_of_card
 from .exports import load as load_export
 from .lap_start import require_start
 from .loop import Loop
@@ -108,7 +108,7 @@ def load(
     elif is_export(path):
         if lap is not None:
             raise InputError(f"{path} is an exported prior: it has no lap {lap} to choose")
-        prior, recipe = load_export(path, device), kept_recipe(read_card(path))
+        prior, recipe = load_export(path, device), recipe_of_card(read_card(path))
     else:
         run = RunDir(path)
         recipe, chosen = run.recipe(), choose_lap(run, lap)
@@ -128,7 +128,7 @@ def run_recipe(
     start: Prior | None = None,
     device: torch.device | str | None = None,
     progress: bool | None = None,
-    say: Say | None = None,
+    on_event: EventListener | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
 ) -> Run:
@@ -140,14 +140,14 @@ def run_recipe(
     device = require_device(device) if device is not None else processes.device()
     with processes.announcing():
         note, used = cast_note(obs), in_float32(obs)
-        recipe, run = placed(resolve_steps(recipe, len(obs)), Path(out)), RunDir(out)
+        recipe, run = with_stored_paths(resolve_steps(recipe, len(obs)), Path(out)), RunDir(out)
         validate(recipe, used, start)
         require_start(run, recipe, used, start)
         fingerprint = None if start is None else tensors_checksum(pack(start)[0], {})[:32]
         # the observations as they were given identify the run; the first process locks the folder
-        processes.first(partial(run.open, recipe, obs, fingerprint))
+        processes.run_on_first(partial(run.open, recipe, obs, fingerprint))
         try:
-            context = RunContext(run, recipe, used, device, progress, say, processes, interruption)
+            context = RunContext(run, recipe, used, device, progress, on_event, processes, interruption)
             Loop(context, [note] if note else []).run_all(start)
         finally:
             run.unlock()

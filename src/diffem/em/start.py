@@ -101,7 +101,7 @@ def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:
     prior.sigma_min, prior.sigma_max = last_level(obs, low), high
 
 
-def given_start(start: Prior | str) -> tuple[Prior, Totals]:
+def load_start(start: Prior | str) -> tuple[Prior, Totals]:
     """Return a given prior, or that of a file, an export or the last lap of a run, and the cost of its training."""
     if not isinstance(start, str):
         return copy.deepcopy(start), Totals()  # the copy is trained in place
@@ -164,7 +164,7 @@ def denoiser_to_train(
             network, settings = None, {**settings, "shown": inputs}
     if network is None:
         assert settings is not None
-        network = _made(settings, before.event_shape, recipe.seed, before)
+        network = _new_network(settings, before.event_shape, recipe.seed, before)
     if device.type == "cuda":
         compile_network(network)
     return DiffusionPrior(
@@ -186,7 +186,7 @@ def shown_inputs(settings: dict[str, Any], family: Family, event_shape: tuple[in
     return numbers // math.prod(event_shape[-2:]) if settings["kind"] == "unet" else numbers
 
 
-def _made(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, before: Prior) -> nn.Module:
+def _new_network(settings: dict[str, Any], event_shape: tuple[int, ...], seed: int, before: Prior) -> nn.Module:
     """Return a new network: with the weights of the previous prior if they have the same shapes, else random ones."""
     options = {name: value for name, value in settings.items() if name != "kind"}
     with torch.random.fork_rng([]):

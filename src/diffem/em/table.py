@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.counting import count_of
 from ..core.errors import RunWarning
 from ..runs.lap_metrics import METRIC
 from .verdict import Verdict
@@ -71,7 +72,7 @@ class LapTable:
         elif event == "starting":
             self.line("fitting the Gaussian start ..." if data["start"] == "gaussian" else "loading the start ...")
         elif event == "started":
-            rounds = f"{data['rounds']} rounds, " if "rounds" in data else ""
+            rounds = f"{count_of(data['rounds'], 'round')}, " if "rounds" in data else ""
             self.line(f"start: {rounds}{data['start_seconds']:.1f} s; evaluating it and checking the model ...")
         elif event == "memory":
             self.line(f"  lap {data['lap']}: out of memory; drawing again in batches of {data['batch']}", "yellow")
@@ -87,9 +88,9 @@ class LapTable:
         for note in metrics.get("notes", []):
             self.line(f"  note: {note}")
 
-    def end(self, found: Verdict, run: Path, page: Path | None) -> None:
+    def end(self, result: Verdict, run: Path, page: Path | None) -> None:
         """Print the verdict and the paths of the run and its report."""
-        self.line(found.text, "yellow" if found.worse else None)
+        self.line(result.text, "yellow" if result.worse else None)
         self.line(f"run     {run}")
         if page is not None:
             self.line(f"report  {page}")
@@ -102,9 +103,9 @@ def _start(data: dict[str, Any]) -> str:
         state = "all laps are done"
     where = data["device"] if data["processes"] == 1 else f"{data['processes']} processes"
     held = data["held_out"]
-    kept = f" and {held} held out for evaluation" if held else ", none held out"
-    laps = f"{data['laps']} laps{' and the final prior' if final else ''}"
-    return f"{data['observations']} observations for training{kept}; {laps} on {where}; {state}"
+    held_out = f" and {held} held out for evaluation" if held else ", none held out"
+    laps = f"{count_of(data['laps'], 'lap')}{' and the final prior' if final else ''}"
+    return f"{count_of(data['observations'], 'observation')} for training{held_out}; {laps} on {where}; {state}"
 
 
 def _aligned(cells: list[str]) -> str:

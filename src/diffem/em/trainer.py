@@ -56,7 +56,7 @@ class Trainer:
         processes: This process among those that train together.
         measured: The loss on measured values; None without it.
         interruption: A request to stop this process.
-        instruments: The operators for a conditional network.
+        conditioning: The operators for a conditional network.
         lap: The lap in the addresses of simulated measurements.
         first_step: The step at which the optimizer is new.
 
@@ -74,18 +74,18 @@ class Trainer:
         processes: Processes = ALONE,
         measured: MeasuredLoss | None = None,
         interruption: Interruption | None = None,
-        instruments: Conditioning | None = None,
+        conditioning: Conditioning | None = None,
         lap: int = 0,
         first_step: int = 0,
     ) -> None:
         self.network: nn.Module = prior.network
         self.scale = prior.scale
         self.measured = measured
-        self.instruments, self.lap = instruments, lap
+        self.conditioning, self.lap = conditioning, lap
         self.processes = processes
         self.interruption = interruption or Interruption()
         self.stop = False  # the processes agree on it, see `_sum_gradients`
-        self._tried_again = False
+        self._has_retried = False
         self.parts = 1  # more after out-of-memory errors
         self.options, self.device = options, prior.mean.device
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
@@ -146,8 +146,8 @@ class Trainer:
         x = x / self.scale
         error = (
             self._error(x, log_sigma, z)
-            if self.instruments is None
-            else self._shown_error(x, log_sigma, z, *source[2:])
+            if self.conditioning is None
+            else self._conditional_error(x, log_sigma, z, *source[2:])
         )
         return error.square().sum() if self.measured is None else self.measured(error, *source[:2])
 
@@ -157,13 +157,13 @@ class Trainer:
         scale = torch.rsqrt(sigma**2 + 1)
         return self._h(scale * (x + sigma * z), log_sigma) - scale * (sigma * x - z)
 
-    def _shown_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor, position: Tensor) -> Tensor:
+    def _conditional_error(self, x: Tensor, log_sigma: Tensor, z: Tensor, others: Tensor, position: Tensor) -> Tensor:
         """Return √λ (D(m, C) − x), `(n, *event)`, with the operators of the observations `others` `(n,)`."""
-        assert self.instruments is not None
-        noise = preconditioning(self.instruments.information(x, others, position, self.lap), log_sigma.exp())
+        assert self.conditioning is not None
+        noise = preconditioning(self.conditioning.information(x, others, position, self.lap), log_sigma.exp())
         m = noise.corrupt(x, z)
-        v, shown = noise.inputs(m, self.instruments.family)
-        return noise.error(self._h(v, log_sigma, shown.contiguous()), m, x, z)
+        v, description = noise.inputs(m, self.conditioning.family)
+        return noise.error(self._h(v, log_sigma, description.contiguous()), m, x, z)
 
     def _h(self, *inputs: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
@@ -174,7 +174,7 @@ class Trainer:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         head = torch.stack([loss, torch.full_like(loss, float(self.interruption.should_stop))])
         message = torch.cat([head, *(g.flatten() for g in gradients)])
-        self.processes.add_(message)
+        self.processes.all_reduce_(message)
         head, *sums = message.split([2, *(g.numel() for g in gradients)])
         for gradient, summed in zip(gradients, sums, strict=True):
             gradient.copy_(summed.reshape(gradient.shape))
@@ -213,8 +213,8 @@ class Trainer:
         """
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if not self._tried_again:  # another process may have used the memory for a moment
-            self._tried_again = True
+        if not self._has_retried:  # another process may have used the memory for a moment
+            self._has_retried = True
             return True
         self.parts *= 2
         return self.parts <= batch

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.cuda_graphs import capture
-from ..core.interruption import Lost, Preempted
+from ..core.interruption import Preempted, ProcessLost
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..files.memory import is_out_of_memory
@@ -84,23 +85,23 @@ class BlockTraining:
         while self.done < self.steps:
             # the positions of blocks do not depend on where a training was interrupted
             count = min(self.block - self.done % self.block, self.steps - self.done)
-            loss = self._take(count)
+            loss = self._run_block(count)
             if loss is None:
                 continue
             self.done += count
             self.record.steps = self.done
             self.record.seconds = self._seconds_before + time.monotonic() - self._began
-            since = self.done - self._snapshot[0]
-            if not math.isfinite(loss) or (since >= self._snapshot_steps and not self.trainer.is_finite()):
+            steps_since = self.done - self._snapshot[0]
+            if not math.isfinite(loss) or (steps_since >= self._snapshot_steps and not self.trainer.is_finite()):
                 self._roll_back(loss)
                 continue
             self.record.losses.append((self.done, loss))
             bar.advance(count * self.batch, loss=f"{loss:.4f}")
-            if since >= self._snapshot_steps:
+            if steps_since >= self._snapshot_steps:
                 self._snapshot = (self.done, copy_state(self.trainer.state()))
             self._save()
 
-    def _take(self, count: int) -> float | None:
+    def _run_block(self, count: int) -> float | None:
         """Take the steps of a block and return their mean loss; None if the block must be repeated with less memory."""
         try:
             # the runner is made here because capturing takes steps, and their memory
@@ -116,14 +117,14 @@ class BlockTraining:
             self._restore()
             self._runner = None
             return None
-        except (Preempted, Lost, KeyboardInterrupt):
+        except (Preempted, ProcessLost, KeyboardInterrupt):
             self._restore()
             if self.checkpoint is not None and self.done:
                 self.checkpoint(self.done, self.trainer.state(), self.record)
             raise
 
     def _preempted(self) -> Preempted:
-        return Preempted(f"lap {self.stream.lap}: {self.done} of {self.steps} training steps are done")
+        return Preempted(f"lap {self.stream.lap}: {self.done} of {count_of(self.steps, 'training step')} done")
 
     def _restore(self) -> None:
         """Return to the last snapshot."""
@@ -184,27 +185,29 @@ def block_runner(trainer: Trainer, examples: Examples, stream: Stream, block: in
                 break
         return torch.stack(losses)
 
-    resident = all(part is None or part.resident for part in (trainer.measured, trainer.instruments))
+    resident = all(part is None or part.resident for part in (trainer.measured, trainer.conditioning))
     if trainer.device.type != "cuda" or processes.count > 1 or not resident:
         return eager
 
     buffers = [torch.empty_like(b) for b in examples.block(0, block)]
     losses = torch.zeros(block, device=trainer.device)
-    here, overall = (torch.zeros(1, dtype=torch.int64, device=trainer.device) for _ in range(2))
+    block_step, total_step = (torch.zeros(1, dtype=torch.int64, device=trainer.device) for _ in range(2))
 
     def one_step() -> None:
-        rows, log_sigma, z, u, *source = (b.index_select(0, here)[0] for b in buffers)
+        rows, log_sigma, z, u, *source = (b.index_select(0, block_step)[0] for b in buffers)
         others, position, *read = source
         x = examples.samples(rows, u, read)
-        losses.index_copy_(0, here, trainer.step(overall, x, log_sigma, z, rows, u, others, position).reshape(1))
-        here.add_(1).remainder_(block)  # a block may have fewer steps than the warm-up
-        overall.add_(1).remainder_(len(trainer.rates))
+        losses.index_copy_(
+            0, block_step, trainer.step(total_step, x, log_sigma, z, rows, u, others, position).reshape(1)
+        )
+        block_step.add_(1).remainder_(block)  # a block may have fewer steps than the warm-up
+        total_step.add_(1).remainder_(len(trainer.rates))
 
     def fill(start: int, count: int) -> None:
         for buffer, fresh in zip(buffers, examples.block(start, count), strict=True):
             buffer[:count].copy_(fresh)
-        here.zero_()
-        overall.fill_(start)
+        block_step.zero_()
+        total_step.fill_(start)
 
     # warming up and capturing take real steps, which are undone afterwards
     initial = copy_state(trainer.state())

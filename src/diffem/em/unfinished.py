@@ -64,21 +64,22 @@ def earlier_piece(recipe: Recipe, lap: int) -> Piece | None:
     if folder is None:
         return None
     training = read_card(folder).get("training")
-    noted = training.get("unfinished") if isinstance(training, dict) else None
-    if not isinstance(noted, dict):
+    progress = training.get("unfinished") if isinstance(training, dict) else None
+    if not isinstance(progress, dict):
         raise InputError(
             f"final.start: {folder} is not the export of an unfinished training (diffem export --unfinished); to start "
             "from a finished prior, use the key start"
         )
-    steps, seconds, lap_seconds = (noted.get(name, -1) for name in ("steps", "seconds", "lap_seconds"))
+    steps, seconds, lap_seconds = (progress.get(name, -1) for name in ("steps", "seconds", "lap_seconds"))
     if not (isinstance(steps, int) and _is_time(seconds) and _is_time(lap_seconds)):
+        got = repr(progress)[:200]
         raise InputError(
-            f"final.start: {folder} must contain the steps and seconds of its training as numbers, got {noted!r}"[:400]
+            f"final.start: {folder} must contain the steps and seconds of its training as numbers, got {got}"
         )
-    wanted = recipe.at(lap).train.steps_in(False)
-    if not 0 <= steps < wanted:
+    total = recipe.at(lap).train.steps_in(False)
+    if not 0 <= steps < total:
         raise InputError(
-            f"final.start: the training in {folder} must have done fewer steps than the {wanted} of this recipe, "
+            f"final.start: the training in {folder} must have done fewer steps than the {total} of this recipe, "
             f"got {steps}"
         )
     return Piece(folder, steps, float(seconds), float(lap_seconds))

@@ -44,7 +44,7 @@ class Unknowns:
     def __init__(self, obs: Observations, index: Tensor, recipe: Recipe) -> None:
         self.obs, self.index, self.recipe = obs, index, recipe
 
-    def known(self, prior: Prior) -> Observations:
+    def with_estimates(self, prior: Prior) -> Observations:
         """The observations with the estimates that a prior of this run carries."""
         return known_observations(prior, self.obs)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import SOLVERS
 from ..nn.networks import make_network
@@ -36,8 +37,8 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
     earlier_piece(recipe, recipe.last_lap)
     if recipe.watch.held_out >= len(obs):
         raise InputError(
-            f"watch.held_out = {recipe.watch.held_out} leaves nothing to train on: there are {len(obs)} observations; "
-            "lower it, or set watch.held_out_share"
+            f"watch.held_out = {recipe.watch.held_out} leaves none of {count_of(len(obs), 'observation')} for "
+            "training; lower it, or set watch.held_out_share"
         )
     if obs.empty()[split(len(obs), recipe.watch.held_out)[0]].all():
         raise InputError(
@@ -101,8 +102,8 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
     empty = int(obs.empty().sum())
     if empty:
         out.append(
-            f"{empty} of {len(obs)} observations have no measured values: their draws are samples of the prior, "
-            "and all metrics exclude them"
+            f"no value was measured in {empty} of {count_of(len(obs), 'observation')}: draws for these are samples of "
+            "the prior, and all metrics exclude them"
         )
     _, why_not = usable_share(largest(recipe.train.measured), obs)
     return [*out, why_not] if why_not else out

@@ -19,10 +19,10 @@ from ..observations.features import is_simulated
 from ..operators import Channel
 from ..priors import Prior
 from ..priors.base import known_observations
+from ..runs.lap_arrays import AXES, read_lap_array, write_lap_arrays
 from ..runs.recipe import Recipe
-from ..runs.repair import set_aside
+from ..runs.repair import rename_unusable
 from ..runs.rundir import RunDir
-from ..runs.shown import AXES, read_shown, write_shown
 from .expectation import posterior_from_recipe
 from .held_out import measure_held_out, measure_held_out_channel
 
@@ -33,7 +33,7 @@ PICTURED = 8  # observations in the pictures of the report
 
 
 @dataclass
-class Watched:
+class HeldOutEvaluation:
     """The results of the held-out evaluation: metrics, and what the report shows."""
 
     metrics: dict[str, Any]
@@ -51,13 +51,13 @@ def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def watch(
-    prior: Prior, held_out: Observations | None, shown: Observations, recipe: Recipe, batch: int | None = None
-) -> Watched:
+    prior: Prior, held_out: Observations | None, pictured: Observations, recipe: Recipe, batch: int | None = None
+) -> HeldOutEvaluation:
     """Evaluate a prior and make the samples and draws that the report shows.
 
     Args:
         held_out: The held-out observations; None if there are none.
-        shown: The observations in the pictures.
+        pictured: The observations in the pictures.
         batch: The number of samples per batch.
     """
     seed = recipe.seed
@@ -69,12 +69,14 @@ def watch(
             metrics |= measure_held_out_channel(prior, held_out, draw, samples, seed)
         else:
             metrics |= measure_held_out(prior, held_out, draw, recipe.watch.hidden, seed)
-    compared = held_out if held_out is not None and len(held_out) >= 64 else shown.informative()
+    compared = held_out if held_out is not None and len(held_out) >= 64 else pictured.informative()
     if compared is not None and len(compared) > 1:
         some = compared[: min(len(samples), len(compared))]
         metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
         metrics |= observation_scale(samples[: len(some)], some, seed)
-    return Watched(metrics, samples, posterior_draws(prior, shown[: min(PICTURED, len(shown))], recipe, batch))
+    return HeldOutEvaluation(
+        metrics, samples, posterior_draws(prior, pictured[: min(PICTURED, len(pictured))], recipe, batch)
+    )
 
 
 def observation_scale(x: Tensor, obs: Observations, seed: int) -> dict[str, float]:
@@ -120,33 +122,33 @@ def in_pictures(n: int, held_out: int) -> Tensor:
 
 
 def restore_pictures(
-    run: RunDir, lap: int, recipe: Recipe, load: Callable[[], tuple[Prior, int | None]], shown: Observations | None
+    run: RunDir, lap: int, recipe: Recipe, load: Callable[[], tuple[Prior, int | None]], pictured: Observations | None
 ) -> None:
     """Recompute `samples.npy` and `posterior.npy` of a finished lap if they are missing or damaged.
 
     Args:
         load: Returns the lap's prior and the batch size (None: chosen for the device); called only if it is needed.
-        shown: The observations `in_pictures`; None if they are not available.
+        pictured: The observations `in_pictures`; None if they are not available.
     """
     recipe, metrics = recipe.at(lap + 1), run.lap_metrics(lap)  # a lap is evaluated with the options of the next lap
     for name in AXES:
         try:
-            read_shown(run, lap, name, metrics)
+            read_lap_array(run, lap, name, metrics)
             continue
         except InputError as error:
             damage, file = error, run.file(lap, name)
-        if name == "posterior.npy" and shown is None:
+        if name == "posterior.npy" and pictured is None:
             raise InputError(
                 f"{file} is missing or damaged; to recompute it, call diffem.fit with this folder and the observations"
             )
         prior, batch = load()
-        if name == "posterior.npy" and shown is not None:
-            x = posterior_draws(prior, shown.to(prior.mean.device, prior.mean.dtype), recipe, batch)
+        if name == "posterior.npy" and pictured is not None:
+            x = posterior_draws(prior, pictured.to(prior.mean.device, prior.mean.dtype), recipe, batch)
         else:
             x = prior_samples(prior, recipe, batch)
         if file.exists():
-            set_aside(damage, file)
+            rename_unusable(damage, file)
         files = metrics.get("files", {})
-        written = write_shown(run, lap, {name: x.cpu().numpy()})
+        written = write_lap_arrays(run, lap, {name: x.cpu().numpy()})
         metrics["files"] = {**(files if isinstance(files, dict) else {}), **written}
         run.finish_lap(lap, metrics)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.errors import InputError
 from . import memory
-from .reading import BLOCK, opened, require_substance, size_of
+from .reading import BLOCK, open_checked, require_substance, size_of
 from .rows import RowsInFile
 
 MEMBERS = 1024  # largest number of arrays in an .npz
@@ -37,7 +37,7 @@ def read_array(path: Path, sha256: str | None = None) -> np.ndarray:
         InputError: If the file is corrupted, does not contain numbers, or needs more memory than is available.
     """
     hashed = hashlib.sha256()
-    with opened(path) as file:
+    with open_checked(path) as file:
         array = _read(file, size_of(file), str(path), hashed.update)
     if sha256 is not None and hashed.hexdigest() != sha256:
         raise InputError(f"{path} is damaged: its contents do not match their checksum")
@@ -64,7 +64,7 @@ def read_arrays(path: Path, *names: str, also: tuple[str, ...] = ()) -> dict[str
         InputError: If the file contains none of `names`, or cannot be read.
     """
     try:
-        with opened(path) as file, zipfile.ZipFile(file) as archive:
+        with open_checked(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if len(members) > MEMBERS:
                 raise InputError(f"{path} holds {len(members)} arrays, the limit is {MEMBERS}")
@@ -94,7 +94,7 @@ def array_rows(path: Path) -> RowsInFile:
     Raises:
         InputError: If the header is invalid, or the array has no axes or is stored in column order.
     """
-    with opened(path) as file:
+    with open_checked(path) as file:
         start = _Start(file)
         shape, fortran, dtype = _header(start, size_of(file), str(path))
     if fortran or not shape:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from . import memory
 from .pixels import read_npz
-from .reading import opened, size_of
+from .reading import open_checked, size_of
 
 EVENT = (3, 32, 32)
 RECORD = 1 + 3 * 32 * 32  # bytes per image of a binary batch
@@ -79,7 +79,7 @@ def read_batch(path: Path) -> Tensor:
     Raises:
         InputError: If the file is not a binary batch of CIFAR-10.
     """
-    with opened(path) as file:
+    with open_checked(path) as file:
         size = size_of(file)
         if size == 0 or size % RECORD:
             raise InputError(

@@ -36,7 +36,7 @@ def picture_format(data: bytes) -> str | None:
 
 
 @contextmanager
-def opened_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name: str) -> Iterator[Image]:
+def open_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name: str) -> Iterator[Image]:
     """Open a picture: its header is read, its pixels are not.
 
     Args:

@@ -28,7 +28,7 @@ def available() -> int:
 def require(size: int, what: str) -> None:
     """Raise InputError if `what` needs `size` bytes and less is available."""
     if size > (free := available()):
-        raise InputError(f"{what} takes {readable(size)} of memory, {readable(free)} are available")
+        raise InputError(f"{what} takes {format_bytes(size)} of memory, {format_bytes(free)} are available")
 
 
 def may_stay(size: int, device: torch.device | str = "cpu") -> bool:
@@ -58,7 +58,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def readable(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Format a number of bytes: 1536 as '1.5 KiB'."""
     value, units = float(size), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:

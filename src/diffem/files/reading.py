@@ -29,7 +29,7 @@ StrPath = str | os.PathLike[str]
 
 
 @contextmanager
-def opened(path: StrPath) -> Iterator[BinaryIO]:
+def open_checked(path: StrPath) -> Iterator[BinaryIO]:
     """Open a file for reading.
 
     Raises:
@@ -101,7 +101,7 @@ def read_text(path: StrPath, most: int) -> str:
     Raises:
         InputError: If the file is larger or is not text.
     """
-    with opened(path) as file:
+    with open_checked(path) as file:
         if size_of(file) > most:
             raise InputError(f"{path} is too large: {size_of(file)} bytes, the limit is {most}")
         data = file.read(most)
@@ -179,7 +179,7 @@ def digest(data: bytes | memoryview) -> str:
 def file_digest(path: StrPath) -> str:
     """SHA-256 of a file, in hexadecimal; the file is read block by block."""
     value = hashlib.sha256()
-    with opened(path) as file:
+    with open_checked(path) as file:
         while block := file.read(BLOCK):
             value.update(block)
     return value.hexdigest()

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import InputError
-from .reading import opened
+from .reading import open_checked
 
 
 class RowsInFile:
@@ -33,7 +33,7 @@ class RowsInFile:
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> None:
         self.path, self.dtype, self.shape, self.offset = path, np.dtype(dtype), tuple(shape), offset
         self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        with opened(path) as file:
+        with open_checked(path) as file:
             self._version = _version(file.fileno())
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class RowsInFile:
         starts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
         ends = np.append(starts[1:], len(rows))
         view, width = out.reshape(-1).view(np.uint8).data, self.row_bytes
-        with opened(self.path) as file:
+        with open_checked(self.path) as file:
             descriptor = file.fileno()
             if _version(descriptor) != self._version:
                 raise InputError(f"{self.path} has changed since it was opened")

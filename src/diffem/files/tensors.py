@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from . import memory
-from .reading import StrPath, opened, parse_json, size_of
+from .reading import StrPath, open_checked, parse_json, size_of
 from .rows import RowsInFile
 
 HEADER_BYTES, TENSORS = 24 << 20, 20_000
@@ -99,7 +100,7 @@ def tensor_rows(path: StrPath, what: str = "tensors") -> tuple[dict[str, RowsInF
     path = Path(path)
     with _tensor_file(path, what) as (_, size, description):
         pass  # safetensors has compared the header with the file: offsets, types and shapes agree
-    with opened(path) as file:
+    with open_checked(path) as file:
         start = size_of(file) - size
         header = parse_json(file.read(start)[8:].decode(), f"{path}: the header")
     rows = {}
@@ -135,12 +136,12 @@ def _tensor_file(path: StrPath, what: str) -> Iterator[tuple[Any, int, dict[str,
     from safetensors import safe_open
 
     path = Path(path)
-    with opened(path) as file:
+    with open_checked(path) as file:
         size, start = size_of(file), file.read(8)
         header = int.from_bytes(start, "little")
         if len(start) < 8 or not 2 <= header <= min(HEADER_BYTES, size - 8):
             claim = f"it claims a header of {header} bytes in" if len(start) == 8 else "it has only"
-            raise InputError(f"{path} cannot be read as {what}: {claim} {size} bytes")
+            raise InputError(f"{path} cannot be read as {what}: {claim} {count_of(size, 'byte')}")
         entries = file.read(header).count(b'"data_offsets"')
     try:
         _require_few(entries)  # checked before the parser allocates an object per tensor

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import Diagonal
 from ..observations import Observations
@@ -80,7 +81,7 @@ def _noise(physics: Any, A: PhysicsOperator, n: int) -> list[Tensor]:
             raise InputError(f"the noise of the physics must be Gaussian, got {type(model).__name__}; pass sigma=...")
         sigma = model.sigma.detach().real.double().flatten()  # complex if the physics is complex
         if len(sigma) not in (1, n):
-            raise InputError(f"the physics has {len(sigma)} noise levels for {n} observations")
+            raise InputError(f"the physics has {count_of(len(sigma), 'noise level')} for {count_of(n, 'observation')}")
         # in deepinv, σ² is the variance of a complex number; each part has half of it
         sigma = sigma / math.sqrt(2) if is_complex else sigma
         sigmas.append(sigma[0] if len(sigma) == 1 else sigma)

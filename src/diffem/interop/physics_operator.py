@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.batched import Index
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..core.shapes import require_event
@@ -71,10 +72,10 @@ class PhysicsOperator(Operator):
                 continue
             if lead == {n}:
                 return n, y
-        shown = f": {problem}" if problem else ""
+        detail = f": {problem}" if problem else ""
         raise InputError(
             f"{type(self._template).__name__} does not accept a batch of images of shape {self.x_shape} "
-            f"(complex={self.complex}){shown}"
+            f"(complex={self.complex}){detail}"
         )
 
     @property
@@ -131,7 +132,9 @@ class PhysicsOperator(Operator):
             return torch.view_as_complex(y.contiguous()) if is_complex else y
         sizes = [math.prod(shape) * (1 + is_complex) for shape, is_complex in self._parts]
         if y.ndim != 2 or y.shape[1] != sum(sizes):
-            raise InputError(f"the stacked physics measures {sum(sizes)} numbers, got y of shape {tuple(y.shape)}")
+            raise InputError(
+                f"the stacked physics measures {count_of(sum(sizes), 'number')}, got y of shape {tuple(y.shape)}"
+            )
         parts = []
         for part, (shape, is_complex) in zip(y.split(sizes, 1), self._parts, strict=True):
             part = part.reshape(len(y), *shape, *(2,) * is_complex)

@@ -8,8 +8,8 @@ Each acts on batches `(n, *event)` and is shared by all samples or given one per
 - `plus(variance)`: Σ + variance·I, the variance a scalar or one per sample (the covariance of x + σz),
 - `scaled(factor)`: factor²·Σ, the covariance of factor·x,
 - `restrict(measured)`: the marginal covariance of the measured entries: their block of Σ, zero on the other entries,
-- `conditional_mean(shown, v)`, `conditional_variances(shown, event_shape)`: moments of the other entries given the
-  shown ones.
+- `conditional_mean(observed, v)`, `conditional_variances(observed, event_shape)`: moments of the other entries given
+  the observed ones.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..core.batched import Batched
+from ..core.batched import BatchedValue
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.shapes import per_sample
 from .inner import accumulate_dtype, dot
 
 
-class Covariance(Batched):
+class Covariance(BatchedValue):
     """Base of the covariances.
 
     Attributes:
@@ -84,17 +84,17 @@ class Covariance(Batched):
         """The covariance of the measured entries: their block of Σ, zero elsewhere."""
         raise NotImplementedError
 
-    def conditional_mean(self, shown: Tensor, v: Tensor) -> Tensor:
-        """Compute E[e | e_s = v_s] for e ~ N(0, Σ), `(n, *event)`. Valid on the entries that are not shown.
+    def conditional_mean(self, observed: Tensor, v: Tensor) -> Tensor:
+        """Compute E[e | e_s = v_s] for e ~ N(0, Σ), `(n, *event)`. Valid on the entries that are not observed.
 
         Args:
-            shown: Boolean, broadcastable to v.
-            v: (n, *event). The shown values; 0 on the other entries.
+            observed: Boolean, broadcastable to v.
+            v: (n, *event). The observed values; 0 on the other entries.
         """
-        return self.matvec(self.restrict(shown).solve(v))
+        return self.matvec(self.restrict(observed).solve(v))
 
-    def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        """Compute the diagonal of V[e | e_s], `(1 or n, *event)`. Valid on the entries that are not shown."""
+    def conditional_variances(self, observed: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        """Compute the diagonal of V[e | e_s], `(1 or n, *event)`. Valid on the entries that are not observed."""
         return self.diagonal(event_shape)  # of entries that are independent
 
     def eigenvalue_floor(self) -> Tensor:
@@ -289,9 +289,9 @@ class LowRank(Covariance):
             variances=(bound._read("variances") * measured, ndim),
         )
 
-    def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        # the shown entries leave (I + UᵀD⁻¹U)⁻¹ of the r latent variables' unit covariance
-        seen, d_seen = self.restrict(shown)._parts(len(event_shape))
+    def conditional_variances(self, observed: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+        # the observed entries leave (I + UᵀD⁻¹U)⁻¹ of the r latent variables' unit covariance
+        seen, d_seen = self.restrict(observed)._parts(len(event_shape))
         u, d = self._parts(len(event_shape))
         chol = _capacitance(seen, _reciprocal(d_seen))
         whitened = torch.linalg.solve_triangular(chol, u, upper=False)
@@ -301,19 +301,19 @@ class LowRank(Covariance):
         return _smallest(self)
 
 
-@in_own_modes
+@in_default_modes
 def _project(u: Tensor, w: Tensor) -> Tensor:
     """Uᵀw: `(1 or n, r, N)`, `(n, N)` → `(n, r)`; a shared U takes one matrix product."""
     return w @ u[0].T if len(u) == 1 else (u @ w.unsqueeze(-1)).squeeze(-1)
 
 
-@in_own_modes
+@in_default_modes
 def _lift(u: Tensor, c: Tensor) -> Tensor:
     """Uc: `(1 or n, r, N)`, `(n, r)` → `(n, N)`."""
     return c @ u[0] if len(u) == 1 else (c.unsqueeze(1) @ u).squeeze(1)
 
 
-@in_own_modes
+@in_default_modes
 def _capacitance(u: Tensor, inverse: Tensor) -> Tensor:
     """Cholesky factor of I + UᵀD⁻¹U, `(1 or n, r, r)`."""
     gram = (u * inverse.unsqueeze(1)) @ u.mT

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from .covariance import Covariance
 from .inner import accumulate_dtype
 
@@ -74,13 +74,13 @@ class DenseCovariance(Covariance):
         """Σ = Q diag(values) Qᵀ; values: `(N,)` or `(n, N)`, vectors Q: `(N, N)` or `(n, N, N)`."""
         return cls._raw(vectors=(vectors.contiguous(), 2), values=(values, 1))
 
-    @in_own_modes
+    @in_default_modes
     def matrix(self) -> Tensor:
         """`(1 or n, N, N)`."""
         vectors = self._read("vectors")
         return (vectors * self._read("values").unsqueeze(1)) @ vectors.mT
 
-    @in_own_modes
+    @in_default_modes
     def _apply(self, v: Tensor, scale: Tensor) -> Tensor:
         vectors = self._read("vectors")
         w = v.flatten(1)
@@ -101,7 +101,7 @@ class DenseCovariance(Covariance):
         values = self._read("values")
         return values.to(accumulate_dtype(values.device)).log().sum(-1)
 
-    @in_own_modes
+    @in_default_modes
     def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
         vectors = self._read("vectors")
         return (vectors.square() @ self._read("values").unsqueeze(-1)).reshape(-1, *event_shape)
@@ -114,12 +114,12 @@ class DenseCovariance(Covariance):
             values = values + variance
         return DenseCovariance.from_eigen(values, self._tensors["vectors"])
 
-    def conditional_variances(self, shown: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    def conditional_variances(self, observed: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         # diag Σ − Σ_{·s} Σ_ss⁻¹ Σ_{s·}
-        matrix = self.to(accumulate_dtype(shown.device)).matrix()
-        inside = shown.expand(-1, *event_shape).flatten(1)
+        matrix = self.to(accumulate_dtype(observed.device)).matrix()
+        inside = observed.expand(-1, *event_shape).flatten(1)
         explained = []
-        for rows, chol in self.restrict(shown)._factors(event_shape):
+        for rows, chol in self.restrict(observed)._factors(event_shape):
             part = matrix if rows is None or len(matrix) == 1 else matrix[rows]
             keep = inside if rows is None or len(inside) == 1 else inside[rows]
             cross = torch.where(keep.unsqueeze(-1), part, 0)

@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from .estimate import Estimate, clustered_mean
 from .inputs import require_draws
 
 
-@in_own_modes
+@in_default_modes
 def coverage(draws: Tensor, truth: Tensor, level: float = 0.9) -> Estimate:
     """Fraction of entries whose truth lies in the central interval of k draws; equal to `level` for calibrated draws.
 
@@ -39,7 +40,9 @@ def covered(draws: Tensor, truth: Tensor, level: float = 0.9) -> Tensor:
     """Covered share of each entry of the truth, 0 … 1, `(n, *event)`. The mean is the coverage."""
     k = len(draws)
     if not 0 < level < 1 or k < 1:
-        raise InputError(f"coverage needs a level between 0 and 1 and at least one draw, got {level} and {k} draws")
+        raise InputError(
+            f"coverage needs a level between 0 and 1 and at least one draw, got {level} and {count_of(k, 'draw')}"
+        )
     tail = (1 - level) * (k + 1) / 2
     # rank r is the interval [r, r + 1] of [0, k + 1], of which [tail, k + 1 − tail] is covered
     rank = torch.arange(k + 2, dtype=torch.float64, device=truth.device)
@@ -72,7 +75,7 @@ def student_quantile(probability: float, degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(float(theta[place + 1]))
 
 
-@in_own_modes
+@in_default_modes
 def crps(draws: Tensor, truth: Tensor) -> Tensor:
     r"""The continuous ranked probability score per observation, `(n,)`, averaged over entries, in the units of x:
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 
 
@@ -32,7 +32,7 @@ def flat(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.flatten(1).to(dtype), y.flatten(1).to(device=x.device, dtype=dtype)
 
 
-@in_own_modes
+@in_default_modes
 def sliced_wasserstein(x: Tensor, y: Tensor, *, p: int = 1, slices: int = 1000, seed: int = 0) -> float:
     """Sliced Wasserstein distance: (mean over random directions of W_p^p of the projections)^(1/p)."""
     x, y = flat(x, y)
@@ -57,7 +57,7 @@ def _pairs(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor
     return (ends - 1) // m, (ends - 1) // n, share
 
 
-@in_own_modes
+@in_default_modes
 def frechet(x: Tensor, y: Tensor) -> float:
     """‖μ_x − μ_y‖² + tr(Σ_x + Σ_y − 2(Σ_xΣ_y)^½): the squared distance between the Gaussians with the sets' moments."""
     x, y = (s.double() for s in flat(x, y))

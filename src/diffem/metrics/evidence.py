@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
-from ..core.shapes import raised
+from ..core.shapes import promoted
 from ..observations import Observations
 from ..observations.features import require_linear_gaussian
 from ..operators import Channel, Compose, Mask
@@ -49,11 +49,11 @@ def hide(obs: Observations, fraction: float, seed: int = 0) -> tuple[Observation
     hidden = (Stream(seed, "hidden values").uniform(index, shape) < fraction).expand(obs.y.shape)
     if measured is not None:
         hidden = hidden & measured
-    shown = Compose(Mask(~hidden), obs.A)
-    return Observations(obs.y, shown, cov=obs.cov, adaptive=obs.adaptive), hidden
+    visible = Compose(Mask(~hidden), obs.A)
+    return Observations(obs.y, visible, cov=obs.cov, adaptive=obs.adaptive), hidden
 
 
-@in_own_modes
+@in_default_modes
 def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) -> Estimate:
     """Mean log density of the hidden values under posterior draws that did not see them, in nats per value.
 
@@ -72,13 +72,13 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
     return clustered_mean(hidden_log_densities(draws, obs, hidden), hidden)
 
 
-@in_own_modes
+@in_default_modes
 def exact_predictive_log_likelihood(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Estimate:
     """The same for a Gaussian prior in closed form, without Monte-Carlo error."""
     return clustered_mean(exact_hidden_log_densities(prior, obs, hidden), hidden)
 
 
-@in_own_modes
+@in_default_modes
 def hidden_coverage(draws: Tensor, obs: Observations, hidden: Tensor, level: float = 0.9, seed: int = 0) -> Estimate:
     """Fraction of hidden values in the central interval of their prediction; `level` if posterior and noise are right.
 
@@ -108,7 +108,7 @@ class Spread:
 
 
 def hidden_spread(draws: Tensor, obs: Observations, hidden: Tensor) -> Spread | None:
-    r"""Compare the spread of draws given the shown values with the errors on the hidden values.
+    r"""Compare the spread of draws given the visible values with the errors on the hidden values.
 
     A hidden value with noise variance σ² is predicted by k draws; s² is the sample variance of these predictions
     without noise, and e the error of their mean. If the true x has the distribution of the draws, whatever that is,
@@ -144,7 +144,7 @@ def hidden_spread(draws: Tensor, obs: Observations, hidden: Tensor) -> Spread | 
     return Spread(float(sums[0].sum()) / total, float(difference.sum()) / spread if spread > 0 else 0.0)
 
 
-@in_own_modes
+@in_default_modes
 def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Tensor:
     """Unbiased log density of every hidden value from draws, `(n, *measurement)`; 0 for other values."""
     hidden = require_hidden(draws, obs, hidden)
@@ -152,7 +152,7 @@ def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Te
     return _spread(unbiased_log_density(obs.y[hidden], means, variance), hidden)
 
 
-@in_own_modes
+@in_default_modes
 def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Tensor:
     """The same for a Gaussian prior, exactly."""
     hidden = require_hidden(None, obs, hidden)
@@ -167,17 +167,17 @@ def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: 
 
 
 def _predictions(draws: Tensor, obs: Observations, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Conditional means of the hidden values given draw and shown values, `(k, H)`, and variances, `(H,)`.
+    """Conditional means of the hidden values given draw and visible values, `(k, H)`, and variances, `(H,)`.
 
-    If the noise is correlated between values, the residuals of the shown values predict that of the hidden ones.
+    If the noise is correlated between values, the residuals of the visible values predict that of the hidden ones.
     """
-    shown = measured_values(obs).reshape(obs.y.shape) & ~hidden
+    visible = measured_values(obs).reshape(obs.y.shape) & ~hidden
 
     def mean(x: Tensor) -> Tensor:
-        seen = obs.A(raised(x, obs.y))
-        return (seen + obs.cov.conditional_mean(shown, torch.where(shown, obs.y - seen, 0)))[hidden]
+        seen = obs.A(promoted(x, obs.y))
+        return (seen + obs.cov.conditional_mean(visible, torch.where(visible, obs.y - seen, 0)))[hidden]
 
-    variance = obs.cov.conditional_variances(shown, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
+    variance = obs.cov.conditional_variances(visible, tuple(obs.y.shape[1:])).expand_as(obs.y)[hidden]
     return torch.stack([mean(x) for x in draws]), variance
 
 
@@ -186,21 +186,21 @@ def _spread(values: Tensor, hidden: Tensor) -> Tensor:
     return torch.zeros(hidden.shape, dtype=values.dtype, device=values.device).masked_scatter(hidden, values)
 
 
-@in_own_modes
+@in_default_modes
 def simulate(x: Tensor, obs: Observations, seed: int = 0) -> Tensor:
     """Simulate observations of samples x `(n, *event)` with the operators and noise of `obs`, `(n, *measurement)`."""
     if x.shape != (len(obs), *obs.x_shape):
         raise InputError(f"needed: one sample per observation, {(len(obs), *obs.x_shape)}, got {tuple(x.shape)}")
     index = torch.arange(len(obs), device=obs.y.device)
     if isinstance(obs.A, Channel):
-        return obs.A.simulate(raised(x, obs.y), Stream(seed, "simulated noise"), index)
+        return obs.A.simulate(promoted(x, obs.y), Stream(seed, "simulated noise"), index)
     z = Stream(seed, "simulated noise").normal(index, tuple(obs.y.shape[1:]), dtype=obs.y.dtype)
-    y = obs.A(raised(x, obs.y)) + obs.cov.sqrt(z)
+    y = obs.A(promoted(x, obs.y)) + obs.cov.sqrt(z)
     measured = obs.measured
     return y if measured is None else torch.where(measured, y, 0)
 
 
-@in_own_modes
+@in_default_modes
 def observation_distance(
     samples: Callable[[int], Tensor] | Tensor, obs: Observations, *, slices: int = 256, seed: int = 0
 ) -> float:

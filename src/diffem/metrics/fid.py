@@ -23,8 +23,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..core.counting import count_of
 from ..core.errors import InputError, RunWarning
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..files.tensors import explain, require_finite
 from ..files.writing import cache_folder, read_tensors, write_tensors
@@ -78,7 +79,7 @@ class Reference:
         require_finite(tensors, path)
         try:
             if description["format"] != FORMAT or int(description["count"]) < 2:
-                raise ValueError(f"format {description['format']!r}, {description['count']} images")
+                raise ValueError(f"format {description['format']!r}, {count_of(description['count'], 'image')}")
             total, outer, kept = (tensors[name] for name in ("total", "outer", "kept"))
             if total.ndim != 1 or outer.shape != 2 * total.shape or kept.shape[1:] != total.shape:
                 raise ValueError(f"shapes {tuple(total.shape)}, {tuple(outer.shape)}, {tuple(kept.shape)}")
@@ -87,7 +88,7 @@ class Reference:
             raise InputError(f"{path} does not hold the statistics of a reference: {explain(error)}") from None
 
 
-@in_own_modes
+@in_default_modes
 def make_reference(
     images: Tensor,
     extractor: Extractor,
@@ -127,7 +128,7 @@ def _key(images: Tensor, extractor: Extractor) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-@in_own_modes
+@in_default_modes
 def image_quality(
     images: Tensor,
     reference: Reference | Tensor,
@@ -150,10 +151,11 @@ def image_quality(
     fewest, d = min(len(values), reference.count), values.shape[1]
     if fewest <= d:  # a covariance of d features needs d + 1 samples
         warnings.warn(
-            f"FID from {fewest} images and {d} features per image is far too large and cannot be compared with other "
-            f"values; use more than {d} images (10,000 or 50,000 are usual), or KID, which has no bias",
+            f"FID from {count_of(fewest, 'image')} and {count_of(d, 'feature')} per image is far too large and cannot "
+            f"be compared with other values; use more than {d} images (10,000 or 50,000 are usual), or KID, which has "
+            "no bias",
             RunWarning,
-            stacklevel=3,  # the caller of the function that `in_own_modes` wraps
+            stacklevel=3,  # the caller of the function that `in_default_modes` wraps
         )
     mean, std = kernel_distance(values, reference, seed=seed)
     results = {"fid": frechet_distance(values, reference), "kid": mean, "kid_std": std}
@@ -162,7 +164,7 @@ def image_quality(
     return results
 
 
-@in_own_modes
+@in_default_modes
 def frechet_distance(features: Tensor, reference: Reference) -> float:
     """FID of features `(n, d)`."""
     _check(features, reference)
@@ -193,7 +195,7 @@ def _sums(features: Tensor) -> tuple[Tensor, Tensor]:
     return total, outer
 
 
-@in_own_modes
+@in_default_modes
 def kernel_distance(
     features: Tensor, reference: Reference, *, subsets: int = SUBSETS, subset_size: int = SUBSET_SIZE, seed: int = 0
 ) -> tuple[float, float]:
@@ -209,16 +211,16 @@ def kernel_distance(
         subsets = 1  # there is only one subset
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torchmetrics warns that it keeps the features, which is intended
-        metric = KernelInceptionDistance(_Given(features.shape[1]), subsets=subsets, subset_size=size)
+        metric = KernelInceptionDistance(_PassThrough(features.shape[1]), subsets=subsets, subset_size=size)
     metric = metric.to(features.device)
     metric.update(reference.kept.to(features.device).double(), real=True)
     metric.update(features.double(), real=False)
-    with _addressed(seed, "kid subsets"):
+    with _seeded_torch(seed, "kid subsets"):
         mean, std = metric.compute()
     return float(mean), float(std)
 
 
-@in_own_modes
+@in_default_modes
 def inception_score(
     images: Tensor,
     extractor: Extractor,
@@ -242,16 +244,16 @@ def _score(logits: Tensor, seed: int) -> tuple[float, float]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # see above
-        metric = InceptionScore(_Given(logits.shape[1]), splits=min(10, len(logits)))
+        metric = InceptionScore(_PassThrough(logits.shape[1]), splits=min(10, len(logits)))
     metric = metric.to(logits.device)
     metric.update(logits.double())
-    with _addressed(seed, "inception score splits"):
+    with _seeded_torch(seed, "inception score splits"):
         mean, std = metric.compute()
     return float(mean), float(std)
 
 
 @contextmanager
-def _addressed(seed: int, purpose: str) -> Iterator[None]:
+def _seeded_torch(seed: int, purpose: str) -> Iterator[None]:
     """Seed torch's global generator, which torchmetrics uses for permutations, and restore its state afterwards."""
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(Stream(seed, purpose).integer())
@@ -264,7 +266,7 @@ def _require_torchmetrics() -> None:
         raise InputError("image metrics need the package torchmetrics: pip install 'diffem[metrics]'")
 
 
-class _Given(nn.Module):
+class _PassThrough(nn.Module):
     """The identity, which passes computed features to torchmetrics."""
 
     def __init__(self, num_features: int) -> None:

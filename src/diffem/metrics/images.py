@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..observations import Observations
 from .inputs import require_alike
 
@@ -36,7 +36,7 @@ def mse_unmeasured(x: Tensor, truth: Tensor, obs: Observations) -> float:
     return float((x - truth).square()[~measured.expand_as(truth)].double().mean())
 
 
-@in_own_modes
+@in_default_modes
 def ssim(x: Tensor, truth: Tensor, data_range: float = 1.0) -> Tensor:
     r"""Structural similarity (Wang et al. 2004), `(n,)`, of images `(n, channels, H, W)`, averaged over channels.
 

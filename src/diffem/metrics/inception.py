@@ -22,8 +22,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.progress import Progress
 
 SIZE = 299
@@ -57,7 +58,7 @@ def load_extractor(path: str | Path | None = None, device: torch.device | str = 
     if not name:
         raise InputError(f"image metrics need a feature extractor: give a TorchScript file, or set {VARIABLE} to one")
     device = torch.device(device)
-    return _own(device) if name == OWN else _script(Path(name), device)
+    return _torchmetrics_network(device) if name == OWN else _script(Path(name), device)
 
 
 def _script(path: Path, device: torch.device) -> Extractor:
@@ -88,7 +89,7 @@ def _script(path: Path, device: torch.device) -> Extractor:
     return Extractor(str(path), key, device, function)
 
 
-def _own(device: torch.device) -> Extractor:
+def _torchmetrics_network(device: torch.device) -> Extractor:
     """The network of torchmetrics, with its logits. Nothing is downloaded."""
     weights = Path(torch.hub.get_dir()) / "checkpoints" / OWN_WEIGHTS
     try:
@@ -142,7 +143,10 @@ def to_uint8(x: Tensor, range: tuple[float, float]) -> Tensor:
         raise InputError(f"range must be the values of pixel 0 and of pixel 255, low then high; got {low}, {high}")
     if not torch.isfinite(x).all():
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
-        raise InputError(f"{bad} of {len(x)} samples are not finite and have no pixels")
+        raise InputError(
+            f"samples must be finite to have pixels: {bad} of {count_of(len(x), 'sample')} contain NaN or infinite "
+            "values"
+        )
     pixels = ((x - low) * (255 / (high - low))).round().clamp(0, 255).to(torch.uint8)
     return pixels[:, None] if pixels.ndim == 3 else pixels
 
@@ -158,7 +162,7 @@ def features(
     return outputs(images, extractor, batch_size=batch_size, progress=progress)[0]
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def outputs(
     images: Tensor,
@@ -179,8 +183,8 @@ def outputs(
     values = torch.cat([f for f, _ in parts]).float()
     if values.ndim != 2 or len(values) != len(images):
         raise InputError(
-            f"the extractor {extractor.name} gave features of shape {tuple(values.shape)} for {len(images)} images; "
-            "needed: one vector per image"
+            f"the extractor {extractor.name} gave features of shape {tuple(values.shape)} for "
+            f"{count_of(len(images), 'image')}; needed: one vector per image"
         )
     if not torch.isfinite(values).all():
         raise InputError(f"the extractor {extractor.name} gave features that are not finite")

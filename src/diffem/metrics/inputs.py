@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..observations import Observations
 
@@ -48,7 +49,9 @@ def require_hidden(draws: Tensor | None, obs: Observations, hidden: Tensor) -> T
         raise InputError(f"needed: draws (k, n, *event) with (n, *event) = {shape}, got {tuple(draws.shape)}")
     if not isinstance(hidden, Tensor) or hidden.dtype.is_floating_point or hidden.shape[:1] != (len(obs),):
         given = f"{hidden.dtype} {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else type(hidden).__name__
-        raise InputError(f"hidden must be a boolean mask of the {len(obs)} observations, as from `hide`, got {given}")
+        raise InputError(
+            f"hidden must be a boolean mask for {count_of(len(obs), 'observation')}, as from `hide`, got {given}"
+        )
     hidden, measured = hidden.bool().expand_as(obs.y), obs.measured
     if measured is not None and (hidden & ~measured).any():
         raise InputError("some values that are marked as hidden were not measured: there is nothing to compare with")

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
-from ..files.reading import opened, size_of
+from ..core.modes import in_default_modes
+from ..files.reading import open_checked, size_of
 
 # kernel size, channels out; stride and padding; whether the features before are pooled first (3×3, every second)
 LAYERS = (
@@ -50,7 +50,7 @@ class LPIPS:
     def __init__(self, kernels: list[Tensor], biases: list[Tensor], heads: list[Tensor]) -> None:
         self.kernels, self.biases, self.heads = kernels, biases, heads
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def __call__(self, x: Tensor, truth: Tensor, range: tuple[float, float] = (-1.0, 1.0)) -> Tensor:
         """`(n,)` for colour images `(n, 3, H, W)` of at least 31×31, `range` being the values of black and of white."""
@@ -89,7 +89,7 @@ def _unit(features: Tensor) -> Tensor:
 
 def load_lpips(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> LPIPS:
     """Load the network from its published weights, `alexnet.ckpt`."""
-    with opened(path) as file:
+    with open_checked(path) as file:
         if size_of(file) > FILE_BYTES:
             raise InputError(f"{path} is too large for the weights of LPIPS: {size_of(file)} bytes")
         data = file.read()

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..observations import Observations
 from ..observations.features import Features, is_simulated
@@ -50,7 +50,7 @@ class Fit:
     z: float
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def simulated_fit(draws: Tensor, obs: Observations, seed: int = 0) -> Fit:
     """Compare the distance of y from measurements of its draws with the distance of two such measurements.
@@ -82,7 +82,7 @@ def simulated_fit(draws: Tensor, obs: Observations, seed: int = 0) -> Fit:
     return Fit(ratio, (float(each.mean()) - 0.5) / math.sqrt(variance / len(each)))
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def simulated_distance(draws: Tensor, obs: Observations, seed: int = 0) -> tuple[float, float]:
     """Sliced distance between real measurements and measurements simulated from draws, and its value by chance.
@@ -111,7 +111,7 @@ def simulated_distance(draws: Tensor, obs: Observations, seed: int = 0) -> tuple
     return simulated, chance
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def simulation_scores(samples: Tensor, obs: Observations, seed: int = 0) -> Tensor:
     """The negative energy score of every observation, `(n,)`, in units of the spread of the features; higher is better.

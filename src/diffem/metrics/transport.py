@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.compile import fused
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from .distances import flat
 
 LEVEL_ITERATIONS, LAST_ITERATIONS = 20, 100
@@ -21,7 +21,7 @@ SMALL = 1 << 20  # largest number of pairs of points for which double precision 
 FEW = 8  # largest number of coordinates for which a GPU computes distances on the fly; measured at three and five
 
 
-@in_own_modes
+@in_default_modes
 def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) -> float:
     r"""Entropic optimal transport with squared distances; the Sinkhorn divergence when debiased,
 
@@ -38,7 +38,7 @@ def sinkhorn(x: Tensor, y: Tensor, *, reg: float = 1e-3, debias: bool = True) ->
     return cross - 0.5 * (entropic_cost(x, None, reg) + entropic_cost(y, None, reg)) if debias else cross
 
 
-@in_own_modes
+@in_default_modes
 def entropic_cost(x: Tensor, y: Tensor | None, reg: float) -> float:
     """The dual value ⟨f, 1/n⟩ + ⟨g, 1/m⟩ at convergence; y = None compares x with itself, where f = g."""
     if len(x) * len(x if y is None else y) <= SMALL:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..operators.centred import centred_ifft2
 from .coils import (
@@ -153,8 +154,8 @@ def _size(volume: Volume, columns: Tensor, window: tuple[int, int] | None) -> tu
         raise InputError(f"{volume.path}: a window of {window[0]}×{window[1]} does not fit k-space of {height}×{width}")
     if not whole and window[1] != width:
         raise InputError(
-            f"{volume.path}: {int((~columns).sum())} of {width} columns were not measured, so the image cannot be "
-            f"cropped in that direction; set data.size to [{window[0]}, {width}]"
+            f"{volume.path}: the scanner measured {int(columns.sum())} of {count_of(width, 'column')}, so the image "
+            f"cannot be cropped in that direction; set data.size to [{window[0]}, {width}]"
         )
     return window
 
@@ -178,7 +179,7 @@ def _maps(
     else:
         maps = read_maps(coils, volume.path.stem, first, last)
     if maps.shape[1] != kspace.shape[1]:
-        raise InputError(f"{name}: maps of {maps.shape[1]} coils for k-space of {kspace.shape[1]}")
+        raise InputError(f"{name}: maps of {count_of(maps.shape[1], 'coil')} for k-space of {kspace.shape[1]}")
     height, width = volume.names["kspace"][-2:]
     maps = crop_maps(maps, (height, width), survey.size, name)
     return torch.einsum("dc,nchw->ndhw", survey.whiten.to(torch.complex64), maps).expand(len(kspace), -1, -1, -1)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.arrays import read_array, read_arrays
 from ..operators.centred import centred_fft2, centred_ifft2
@@ -175,7 +176,8 @@ def as_maps(array: np.ndarray, name: str, first: int, last: int) -> Tensor:
     maps = array[None] if array.ndim == 3 else array[first:last]
     if len(maps) not in (1, last - first):
         raise InputError(
-            f"{name}: slices {first} to {last - 1} need coil maps, the file has maps for {len(array)} slices"
+            f"{name}: slices {first} to {last - 1} need coil maps, the file has maps for "
+            f"{count_of(len(array), 'slice')}"
         )
     if not np.isfinite(maps).all():
         raise InputError(f"{name}: coil maps contain values that are not finite")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..cli.options import BatchOption, LapOption, device, require_file, require_folder
+from ..core.counting import count_of
 from ..core.errors import InputError
 
 ChangeOption = Annotated[
@@ -62,7 +63,7 @@ def observe(
     problem.obs.save(out)
     if truth is not None and problem.reference is not None:
         write_array(truth, problem.reference.numpy())
-    typer.echo(f"{len(problem.obs)} observations of {problem.obs.x_shape}: {out}")
+    typer.echo(f"{count_of(len(problem.obs), 'observation')} of {problem.obs.x_shape}: {out}")
     if problem.about:
         typer.echo(problem.about)
 
@@ -121,7 +122,7 @@ def mri(
         lap=lap,
         nifti=nifti,
         device=device(),
-        say=typer.echo,
+        print_line=typer.echo,
     )
     typer.echo(folder)
 
@@ -144,11 +145,11 @@ def _data_changes(change: list[str] | None, *others: str) -> dict[str, Any]:
 
 
 def _recipe(recipe: str, changes: dict[str, Any]) -> Any:
-    from ..runs.changes import located
+    from ..runs.changes import with_usable_paths
     from ..runs.recipe import load_recipe
     from ..runs.rundir import RunDir
 
     if Path(recipe).is_dir():
         run = RunDir(recipe)
-        return load_recipe(located(run.recipe(), run.path), changes)
+        return load_recipe(with_usable_paths(run.recipe(), run.path), changes)
     return load_recipe(recipe, changes)

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..observations import Problem
 from ..operators.centred import centred_ifft2
 from .acquired import acquired_slices
 from .coils import crop_kspace, estimate_maps, maps_identity, measured_columns, read_maps
-from .fastmri_files import RECONSTRUCTIONS, Volume, pair, volumes
+from .fastmri_files import RECONSTRUCTIONS, Volume, parse_range, volumes
 from .kspace import Acquisition, centre_crop
 from .kspace_cache import Slices, cache_kspace
 
@@ -72,7 +73,7 @@ def fastmri(
         raise InputError(f"data.mode must be 'simulated' or 'acquired', got {mode!r}")
     if image not in ("auto", *RECONSTRUCTIONS):
         raise InputError(f"data.image must be 'auto', {' or '.join(map(repr, RECONSTRUCTIONS))}, got {image!r}")
-    found = volumes(path, pair(slices, "slices"), pair(files, "files"))
+    found = volumes(path, parse_range(slices, "slices"), parse_range(files, "files"))
     window = _window(size)
     made_from = {  # the cache key
         "source": "fastmri", "seed": seed, "mode": mode, "accel": accel, "sigma": sigma, "complex": complex,
@@ -118,7 +119,8 @@ def _measured(found: list[Volume], each: Callable[[Volume, Tensor], Iterator[Sli
 
 
 def _about(levels: np.ndarray, found: list[Volume], mode: str, accel: float, sigma: float | None) -> str:
-    text = f"{sum(map(len, found))} slices of {len(found)} volumes, {mode} k-space at R = {accel:g}; noise level "
+    size = f"{count_of(sum(map(len, found)), 'slice')} of {count_of(len(found), 'volume')}"
+    text = f"{size}, {mode} k-space at R = {accel:g}; noise level "
     if mode == "simulated" or sigma is not None:
         return text + f"{float(levels[0]):g} on real and imaginary parts, as given"
     low, middle, high = np.percentile(levels, [0, 50, 100])

@@ -26,13 +26,13 @@ RECONSTRUCTIONS = ("reconstruction_rss", "reconstruction_esc")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_hdf5(path: Path) -> Iterator[Any]:
     """Open a file for reading; errors of HDF5 become an `InputError` that names the file."""
     try:
         import h5py
     except ImportError:
         raise InputError("reading fastMRI files needs h5py: pip install 'diffem[data]'") from None
-    with reading.opened(path):
+    with reading.open_checked(path):
         pass  # raises if it is not a regular file, or a sparse one
     try:
         file = h5py.File(path, "r")
@@ -85,7 +85,7 @@ class Volume:
 
     def __init__(self, path: Path, slices: tuple[int, int | None]) -> None:
         self.path = path
-        with opened(path) as file:
+        with open_hdf5(path) as file:
             items = datasets(file, path)
             self.names = {name: tuple(item.shape) for name, item in items.items()}
             maximum = file.attrs.get("max")
@@ -140,7 +140,7 @@ class Volume:
 
     def read(self, name: str, first: int, last: int) -> np.ndarray:
         """Read slices first … last − 1 of a dataset; raises `InputError` if they are not finite."""
-        with opened(self.path) as file:
+        with open_hdf5(self.path) as file:
             item = datasets(file, self.path)[name]
             if item.dtype.kind not in "fc":
                 raise InputError(f"{self.path}: {name} must contain real or complex numbers, got {item.dtype}")
@@ -167,7 +167,7 @@ class Volume:
         """The mask of measured columns in the file, `(W,)`; None if there is none."""
         if "mask" not in self.names:
             return None
-        with opened(self.path) as file:
+        with open_hdf5(self.path) as file:
             item = datasets(file, self.path)["mask"]
             if item.size != self.names["kspace"][-1] or item.dtype.kind not in "biuf":
                 raise InputError(
@@ -206,13 +206,11 @@ def volumes(path: str, slices: tuple[int, int | None], files: tuple[int, int | N
         )
     kept = [volume for volume in (Volume(file, slices) for file in found) if len(volume) > 0]
     if not kept:
-        raise InputError(
-            f"data.slices: none of the {len(found)} volumes in {path!r} has slices {slices[0]} to {slices[1]}"
-        )
+        raise InputError(f"data.slices: no volume in {path!r} has slices {slices[0]} to {slices[1]}")
     return kept
 
 
-def pair(value: Any, name: str) -> tuple[int, int | None]:
+def parse_range(value: Any, name: str) -> tuple[int, int | None]:
     """Validate a range [first, last) of integers, the second of which may be None."""
     ok = isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], int) and value[0] >= 0
     if not ok or not (value[1] is None or (isinstance(value[1], int) and value[1] > value[0])):

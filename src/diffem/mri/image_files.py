@@ -18,8 +18,8 @@ import numpy as np
 from ..core.errors import InputError
 from ..files import memory
 from ..files.arrays import read_arrays
-from ..files.decoding import opened_picture, require_plain_grey
-from ..files.reading import opened, require_substance, size_of
+from ..files.decoding import open_picture, require_plain_grey
+from ..files.reading import open_checked, require_substance, size_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
 PIXELS = 1 << 25  # largest number of pixels of an image
@@ -97,7 +97,7 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
         raise InputError(f"data.path: no folder, tar archive or .npz file at {path!r}")
     if file.suffix == ".npz":
         return _npz(file)
-    with opened(file) as handle:
+    with open_checked(file) as handle:
         try:
             with tarfile.open(fileobj=_unpacked(handle, path), mode="r:") as archive:  # nothing is extracted to disk
                 members = []
@@ -121,7 +121,7 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
 
 
 def _file_bytes(file: Path) -> bytes:
-    with opened(file) as handle:
+    with open_checked(file) as handle:
         if size_of(handle) > FILE_BYTES:
             raise InputError(f"{file} is too large for an image: {size_of(handle)} bytes, at most {FILE_BYTES}")
         return handle.read()
@@ -144,13 +144,13 @@ def _unpacked(file: BinaryIO, path: str) -> Any:
     if start.startswith(b"\xfd7zXZ"):
         raise InputError(f"data.path: {path!r} is compressed with xz; unpack it, or use .tar or .tar.gz")
     if start.startswith(b"\x1f\x8b"):
-        return _Bounded(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
+        return _LimitedFile(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
     if start.startswith(b"BZh"):
-        return _Bounded(bz2.BZ2File(file), ROOM + UNPACKED * size, path)
+        return _LimitedFile(bz2.BZ2File(file), ROOM + UNPACKED * size, path)
     return file
 
 
-class _Bounded:
+class _LimitedFile:
     """A readable file of at most `most` bytes."""
 
     def __init__(self, file: Any, most: int, path: str) -> None:
@@ -182,7 +182,7 @@ def _decode(files: Iterator[tuple[str, bytes]], path: str, size: int | None) -> 
     pixels, groups, folders = [], [], {}  # type: ignore[var-annotated]
     claimed = held = 0  # bytes of the decoded pictures so far, and of their files
     for name, data in files:
-        with opened_picture(data, ("JPEG", "PNG"), PIXELS, f"{path}: {name}") as stored:
+        with open_picture(data, ("JPEG", "PNG"), PIXELS, f"{path}: {name}") as stored:
             claimed, held = claimed + stored.width * stored.height, held + len(data)
             require_substance(claimed, held, f"{path} up to {name}")
             require_plain_grey(stored, f"{path}: {name}")

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.writing import write_bytes
 from ..observations import Problem
@@ -95,7 +96,10 @@ def mri_images(
     }  # fmt: skip
     kspace = cache_kspace(parts(), images.complex, len(chosen) * height * width * 8, cache, made_from)
     kind = "complex" if images.complex else "magnitude"
-    about = f"{len(chosen)} slices ({part}) of {height}×{width}, {kind}, R = {accel:g}, noise {sigma:g}; {division}"
+    about = (
+        f"{count_of(len(chosen), 'slice')} ({part}) of {height}×{width}, {kind}, R = {accel:g}, noise {sigma:g}; "
+        f"{division}"
+    )
     if clipped:
         about += f"; {clipped:.2%} of the pixels are above data.scale and are clipped"
     return Problem(kspace.observations(), kspace.reference, about=about)
@@ -214,7 +218,7 @@ def prepare(path: str, out: Any, size: int | None = None) -> str:
     images = read_images(path, size)
     write_bytes(out, to_npz(images))
     count, size_text = len(images.pixels), "×".join(map(str, images.pixels.shape[-2:]))
-    return f"{count} images of {size_text} in {len(np.unique(images.groups))} groups"
+    return f"{count_of(count, 'image')} of {size_text} in {count_of(len(np.unique(images.groups)), 'group')}"
 
 
 def expected_size_of_mri_images(options: dict[str, Any]) -> tuple[tuple[int, ...], int]:

@@ -47,7 +47,7 @@ def write_study(
     nifti: bool = False,
     arrays: bool = True,
     device: torch.device | str = "cpu",
-    say: Callable[[str], None] = lambda line: None,
+    print_line: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Reconstruct held-out slices of a run and write the results to a folder.
 
@@ -66,7 +66,7 @@ def write_study(
         nifti: Also write NIfTI volumes.
         arrays: Write the arrays.
         device: Device of the computation.
-        say: Called with one line of text for each result.
+        print_line: Called with one line of text for each result.
 
     Returns:
         The rows of measures.json.
@@ -89,7 +89,7 @@ def write_study(
         )
         parts.append(part)
         rows.append({"accel": accel, **part.measures()})
-        say(_line(rows[-1]))
+        print_line(_line(rows[-1]))
         if arrays:
             write_npz(out / f"r{accel:g}.npz", part.arrays())
         if nifti:
@@ -103,7 +103,7 @@ def write_study(
         obs = centre_window(truth, side, CROP_NOISE, recipe.seed)
         window = reconstruct(f"{side}×{side}", prior, obs, recipe, draws=draws, truth=truth, steps=steps, batch=batch)
         rows.append(window.measures())
-        say(_line(rows[-1]))
+        print_line(_line(rows[-1]))
         _write_crop(out, window, arrays)
     write_bytes(out / "prior.png", _samples(prior, recipe.seed))
     write_json(out / "measures.json", rows)

@@ -18,8 +18,8 @@ from ..core.errors import InputError
 from ..files import memory
 from .conv1d import Conv1d
 from .embedding import NoiseEmbedding
-from .framed import Framed, framed_shape, needs_frame
 from .mlp import MLP
+from .padded import PaddedUNet, needs_padding, padded_shape
 from .residual import ResidualMLP
 from .unet import UNet
 
@@ -56,9 +56,9 @@ def unet(
     heads = [0] * len(hidden) if heads is None else heads
     noise = NoiseEmbedding(embedding, low, high)
     factor = space_to_depth * 2 ** (len(hidden) - 1)
-    if needs_frame(event_shape, factor):
-        inner = UNet(framed_shape(event_shape, factor), hidden, blocks, heads, noise, dropout, space_to_depth, shown)
-        return Framed(event_shape, factor, inner)
+    if needs_padding(event_shape, factor):
+        inner = UNet(padded_shape(event_shape, factor), hidden, blocks, heads, noise, dropout, space_to_depth, shown)
+        return PaddedUNet(event_shape, factor, inner)
     return UNet(event_shape, hidden, blocks, heads, noise, dropout, space_to_depth, shown)
 
 

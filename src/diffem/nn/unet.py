@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..core.counting import count_of
 from .embedding import NoiseEmbedding
 
 
@@ -24,7 +25,7 @@ class ChannelNorm(nn.Module):
         return functional.layer_norm(exact.movedim(1, -1), x.shape[1:2]).to(x.dtype).movedim(-1, 1)
 
 
-class Modulated(nn.Module):
+class ModulatedBlock(nn.Module):
     """(x + c·f(LN((1 + a)·x + b)))/√(1 + c²); a, b, c `(n, channels)` are an MLP of the embedding `(n, embedding)`."""
 
     def __init__(self, channels: int, embedding: int, function: nn.Module) -> None:
@@ -74,9 +75,9 @@ class Level(nn.Module):
         super().__init__()
         parts: list[nn.Module] = []
         for _ in range(blocks):
-            parts.append(Modulated(channels, embedding, Convolutions(channels, dropout)))
+            parts.append(ModulatedBlock(channels, embedding, Convolutions(channels, dropout)))
             if heads:
-                parts.append(Modulated(channels, embedding, Attention(channels, heads)))
+                parts.append(ModulatedBlock(channels, embedding, Attention(channels, heads)))
         self.parts = nn.ModuleList(parts)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
@@ -165,10 +166,12 @@ def _check(
         raise ValueError(f"hidden, blocks and heads must have one number per level, got {hidden}, {blocks}, {heads}")
     for channels, count in zip(hidden, heads, strict=True):
         if count and channels % count:
-            raise ValueError(f"{channels} channels cannot be split among {count} heads")
+            raise ValueError(
+                f"the heads must divide the channels, got {count_of(channels, 'channel')} and {count_of(count, 'head')}"
+            )
     factor = fold * 2 ** (len(hidden) - 1)
     if any(size % factor for size in event_shape[1:]):
         raise ValueError(
-            f"{len(hidden)} levels and space_to_depth {fold} need heights and widths divisible by {factor}, "
-            f"got {event_shape[1:]}"
+            f"{count_of(len(hidden), 'level')} and space_to_depth {fold} need heights and widths divisible by "
+            f"{factor}, got {event_shape[1:]}"
         )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.arrays import from_array
 from ..core.errors import InputError
 from ..files.memory import is_out_of_memory
 from ..operators import Channel, Identity, Mask, Operator
@@ -35,27 +36,18 @@ def as_tensor(values: Any, name: str) -> Tensor:
         return values
     if isinstance(values, np.ma.MaskedArray):
         return as_tensor(np.where(np.ma.getmaskarray(values), np.nan, _floating(values.data, name)), name)
-    if isinstance(values, np.ndarray | np.generic):
-        return _from_numpy(np.asarray(values), name)
-    if isinstance(values, bool | int | float | complex):
-        return _from_numpy(np.asarray(values), name)
+    if isinstance(values, np.ndarray | np.generic | bool | int | float | complex):
+        return from_array(_floating(np.asarray(values), name))
     if hasattr(values, "to_numpy"):
-        return _from_numpy(_from_frame(values, name), name)
+        return from_array(_floating(_from_frame(values, name), name))
     if hasattr(values, "__array__") or hasattr(values, "__array_interface__"):  # PIL images, arrays of other libraries
-        return _from_numpy(np.asarray(values), name)
+        return from_array(_floating(np.asarray(values), name))
     if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
         raise InputError(
             f"{name} must be a tensor, an array, a data frame, a list of arrays or a data set with a length, "
             f"got {type(values).__name__}" + ("; choose one of its entries" if isinstance(values, Mapping) else "")
         )
     return _stacked(values, name)
-
-
-def _from_numpy(array: np.ndarray, name: str) -> Tensor:
-    array = _floating(array, name)
-    if not array.dtype.isnative or any(stride < 0 for stride in array.strides) or not array.flags.writeable:
-        array = array.astype(array.dtype.newbyteorder("="))  # a copy that torch accepts
-    return torch.from_numpy(array)
 
 
 def _floating(array: np.ndarray, name: str) -> np.ndarray:
@@ -112,9 +104,11 @@ def _stacked(items: Sequence[Any], name: str) -> Tensor:
     if not isinstance(items, list | tuple):
         items = [_first(items[i]) for i in range(len(items))]  # a data set; an index beyond its end may not raise
     if all(isinstance(item, int | float) for item in items):
-        return _from_numpy(np.asarray(items), name)
+        return from_array(_floating(np.asarray(items), name))
     tensors = [as_tensor(item, f"{name}[{i}]") for i, item in enumerate(items)]
-    tensors = [t if t.is_floating_point() or t.is_complex() else _from_numpy(t.numpy(), name) for t in tensors]
+    tensors = [
+        t if t.is_floating_point() or t.is_complex() else from_array(_floating(t.numpy(), name)) for t in tensors
+    ]
     for i, tensor in enumerate(tensors):
         if tensor.shape != tensors[0].shape:
             raise InputError(
@@ -184,7 +178,7 @@ def implied_operator(y: Tensor) -> Operator:
     return Mask(~missing) if missing.any() else Identity()
 
 
-def tried(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
+def try_operator(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
     """Apply Aᵀ and A to the first observation of y `(n, *measurement)`; a channel is tried by `check_channel`.
 
     Operators that the user wrote are checked (`require_linear`). Their errors become `InputError`.

@@ -14,10 +14,10 @@ from .observations import Observations
 
 def fingerprint(tensors: dict[str, Tensor]) -> str:
     """Hash named tensors by their bytes."""
-    return _combined({name: _Hashed(tensor) for name, tensor in tensors.items()})
+    return _combined({name: _TensorHash(tensor) for name, tensor in tensors.items()})
 
 
-class _Hashed:
+class _TensorHash:
     """Hash dtype, shape and bytes of a tensor, which may come in parts along its first axis."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -38,7 +38,7 @@ def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().contiguous().numpy()
 
 
-def _combined(hashed: dict[str, _Hashed]) -> str:
+def _combined(hashed: dict[str, _TensorHash]) -> str:
     parts = [f"{name} {h.dtype} {h.shape} {h.bytes.hexdigest()}" for name, h in sorted(hashed.items())]
     return digest("\n".join(parts).encode())[:32]
 
@@ -47,12 +47,12 @@ def tensors_fingerprint(obs: Observations) -> str:
     """Compute `fingerprint(obs.tensors())`; observations on disk are read part by part."""
     if not isinstance(obs, LazyObservations) or obs.digest is not None:
         return fingerprint(obs.tensors())
-    hashed: dict[str, _Hashed] = {}
+    hashed: dict[str, _TensorHash] = {}
     for part in obs.parts():
         growing = part.per_observation()
         for name, tensor in part.tensors().items():
             if name not in hashed:
-                hashed[name] = _Hashed(tensor)
+                hashed[name] = _TensorHash(tensor)
             elif name in growing:
                 hashed[name].append(tensor)
     return _combined(hashed)

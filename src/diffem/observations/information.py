@@ -10,7 +10,7 @@ import math
 import torch
 
 from ..operators import Channel
-from ..operators.spectrum import Information, Rows
+from ..operators.spectrum import Information, RowInformation
 from .features import features_of
 from .krylov import Krylov
 from .matrices import measurement_matrices
@@ -36,7 +36,7 @@ def matrix_free_information(obs: Observations) -> Krylov:
     return Krylov(obs.A, obs.noise, obs.y, obs.x_shape, torch.ones((), dtype=obs.y.dtype, device=obs.y.device))
 
 
-def explicit_information(obs: Observations) -> Rows:
+def explicit_information(obs: Observations) -> RowInformation:
     """Form G and compute its eigenvectors, in float64, so that the gains of unmeasured directions are exactly 0.
 
     Rounding would otherwise leave gains of about eps/σ_y², which count as measurements at large noise levels σ.
@@ -50,4 +50,4 @@ def explicit_information(obs: Observations) -> Rows:
     rank = min(size, obs.y[0].numel())
     gains, rows = gains[:, -rank:], vectors.mT[:, -rank:]
     negligible = size * torch.finfo(torch.float64).eps * gains[:, -1:]
-    return Rows(torch.where(gains > negligible, gains, 0).to(obs.y), rows.to(obs.y))
+    return RowInformation(torch.where(gains > negligible, gains, 0).to(obs.y), rows.to(obs.y))

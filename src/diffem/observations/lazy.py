@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ..core.batched import Batched, Index, as_index, take
+from ..core.batched import BatchedValue, Index, as_index, take
 from ..files import memory
 from ..files.reading import digest
 from ..linalg import Covariance
@@ -21,7 +21,7 @@ from ..operators import Operator
 from .batches import bytes_each, scanned_together
 from .observations import Observations
 
-Part = TypeVar("Part", bound=Batched)
+Part = TypeVar("Part", bound=BatchedValue)
 
 
 class Source(Protocol):
@@ -234,7 +234,7 @@ class LazyNoise(_LazyPart[Covariance]):
     attribute, reader = "cov", "noise"
 
 
-def _bytes(value: Batched) -> int:
+def _bytes(value: BatchedValue) -> int:
     """Bytes of the parameters per observation, including those of the parts of a composite operator."""
     own = sum(t.numel() * t.element_size() for t in value.per_observation().values())
     return own + (sum(map(_bytes, value.children())) if isinstance(value, Operator) else 0)

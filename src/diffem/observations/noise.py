@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.arrays import from_array
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, SimulatedNoise, UnknownNoise
 from .arrays import as_tensor
@@ -36,7 +37,9 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
         raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
     cov = cov.bind(y.ndim - 1)
     if cov.batch is not None and cov.batch != len(y):
-        raise InputError(f"y holds {len(y)} observations, but the noise covariance is given for {cov.batch}")
+        raise InputError(
+            f"y holds {count_of(len(y), 'observation')}, but the noise covariance is given for {cov.batch}"
+        )
     if isinstance(cov, UnknownNoise):
         if cov.is_per_value and cov.groups.shape != y.shape[1:]:
             raise InputError(
@@ -47,7 +50,7 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
         cov.matvec(y[:1]) if cov.batch is None else cov[:1].matvec(y[:1])
     except RuntimeError as error:
         raise InputError(f"the noise covariance {cov} does not fit y of shape {tuple(y.shape)}: {error}") from None
-    return represented(cov, y)
+    return in_dtype_of(cov, y)
 
 
 def simulated_noise(sigma: Any, cov: Covariance | None, groups: Any) -> SimulatedNoise:
@@ -57,7 +60,7 @@ def simulated_noise(sigma: Any, cov: Covariance | None, groups: Any) -> Simulate
     return SimulatedNoise()
 
 
-def represented(cov: Covariance, y: Tensor) -> Covariance:
+def in_dtype_of(cov: Covariance, y: Tensor) -> Covariance:
     """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
     if isinstance(cov, SimulatedNoise):
         return cov

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..core.batched import Index, as_index, take
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
-from ..core.shapes import raised, require_batch, require_precision
+from ..core.modes import in_default_modes
+from ..core.shapes import promoted, require_batch, require_precision
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
 from ..linalg import Covariance, Diagonal, Isotropic
@@ -30,8 +31,8 @@ from ..operators.saved import (
     require_affordable,
 )
 from ..operators.spectrum import Spectrum
-from .arrays import aligned, as_tensor, implied_operator, real_view, tried, without_unmeasured
-from .noise import noise_covariance, represented, simulated_noise
+from .arrays import aligned, as_tensor, implied_operator, real_view, try_operator, without_unmeasured
+from .noise import in_dtype_of, noise_covariance, simulated_noise
 
 FORMAT = "diffem-observations-1"
 
@@ -62,7 +63,7 @@ class Observations:
     adaptive: bool = False
     repeats: Tensor | None = None  # (n,) how often an epoch of training uses the draws of each observation; None: once
 
-    @in_own_modes
+    @in_default_modes
     def __init__(
         self,
         y: Any,
@@ -100,12 +101,12 @@ class Observations:
         if y.numel() == 0:
             raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
         if A.batch is not None and A.batch != len(y):
-            raise InputError(f"y holds {len(y)} observations, but A has parameters for {A.batch}")
+            raise InputError(f"y holds {count_of(len(y), 'observation')}, but A has parameters for {A.batch}")
         clean = without_unmeasured(y, A.measured(y))
         if isinstance(A, Channel):
             A = check_channel(A, clean)
         # one adjoint checks that y and A fit, and gives the shape of a sample
-        x, seen = tried(A, clean)
+        x, seen = try_operator(A, clean)
         self.x_shape = tuple(x.shape[1:])
         if seen.shape[1:] != y.shape[1:]:
             raise InputError(
@@ -159,7 +160,7 @@ class Observations:
         new.y, new.A, new.cov = self.y.to(*args, **kwargs), self.A.to(*args, **kwargs), self.cov.to(*args, **kwargs)
         if new.y.dtype != self.y.dtype:
             require_precision(new.y.dtype, "y")
-            new.cov = represented(self.cov, new.y)
+            new.cov = in_dtype_of(self.cov, new.y)
         return new
 
     def scaled(self, factor: float) -> Observations:
@@ -248,11 +249,11 @@ class Observations:
             raise InputError(
                 f"needed: one sample per observation, {(len(self), *self.x_shape)}, got x of shape {tuple(x.shape)}"
             )
-        residual = self.y - self.A(raised(x, self.y))
+        residual = self.y - self.A(promoted(x, self.y))
         measured = self.measured
         return residual if measured is None else torch.where(measured, residual, 0)
 
-    @in_own_modes
+    @in_default_modes
     def chi2(self, x: Tensor) -> Tensor:
         """Compute (y − Ax)ᵀ Σ_y⁻¹ (y − Ax) per measured value, `(n,)`; about 1 for draws of the right posterior.
 

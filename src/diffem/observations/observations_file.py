@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..files import memory
 from ..files.arrays import read_array
-from ..files.reading import opened, size_of
+from ..files.reading import open_checked, size_of
 from ..files.rows import RowsInFile
 from ..files.tensors import explain, require_finite, tensor_rows
 from ..linalg import Covariance
@@ -64,7 +64,7 @@ def open_large(path: Path) -> LazyObservations | None:
 
     All observations are read once, part by part, with the same checks as for a small file.
     """
-    with opened(path) as file:
+    with open_checked(path) as file:
         if memory.may_stay(size_of(file)):
             return None
     rows, structure = tensor_rows(path, "an observations file")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.errors import CastWarning, InputError
 from ..linalg import UnknownNoise
-from .arrays import tried
+from .arrays import try_operator
 from .batches import scanned_together
 from .lazy import LazyObservations
 from .observations import Observations
@@ -31,7 +31,7 @@ def in_float32(obs: Observations) -> Observations:
         return obs
     one = first.to(torch.float32)
     try:
-        x, seen = tried(one.A, one.y)
+        x, seen = try_operator(one.A, one.y)
     except InputError as error:
         raise InputError(
             f"networks compute in float32, and these {first.y.dtype} observations cannot be converted: {error}"

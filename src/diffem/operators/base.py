@@ -20,14 +20,15 @@ import torch
 from torch import Tensor
 
 from ..core.arrays import from_array
-from ..core.batched import Batched
+from ..core.batched import BatchedValue
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.shapes import require_batch
 from .spectrum import Spectrum
 
 
-class Operator(Batched):
+class Operator(BatchedValue):
     """Base of the operators: an immutable linear map from samples `(n, *event)` to measurements `(n, *measurement)`.
 
     `A(x)` applies it, `A.adjoint(y)` its transpose, `A[i:j]` selects the parameters of some observations, `A.to(...)`
@@ -38,13 +39,13 @@ class Operator(Batched):
     any_dtype: frozenset[str] = frozenset()  # tensors that are converted to the dtype of the data when they are used
     complex_output = False  # whether y is a real view of complex numbers, last axis (re, im)
 
-    @in_own_modes
+    @in_default_modes
     def __call__(self, x: Tensor) -> Tensor:
         """Compute Ax, `(n, *measurement)`, for x `(n, *event)`. Values that are not measured are 0."""
         self._check_batch(require_batch(x, "x"), "x")
         return self._forward(x)
 
-    @in_own_modes
+    @in_default_modes
     def adjoint(self, y: Tensor) -> Tensor:
         """Compute Aᵀy, `(n, *event)`, for y `(n, *measurement)`. Values that are not measured are ignored."""
         self._check_batch(require_batch(y, "y"), "y")
@@ -60,7 +61,7 @@ class Operator(Batched):
         """Mask of the measured entries, broadcastable to y `(n, *measurement)`. None: all entries."""
         return None
 
-    def keeps(self, measured: Tensor) -> Tensor | None:
+    def measured_outputs(self, measured: Tensor) -> Tensor | None:
         """Mask of the outputs that are measured if only the inputs `measured` `(1 or n, *event)` are. None: all.
 
         An operator that mixes entries leaves every output measured; one that selects entries overrides this.
@@ -118,8 +119,8 @@ class Operator(Batched):
         batch = self.batch
         if batch is not None and batch != len(data):
             raise InputError(
-                f"{type(self).__name__} holds parameters for {batch} observations, {name} has {len(data)} samples "
-                f"(shape {tuple(data.shape)})"
+                f"{type(self).__name__} holds parameters for {count_of(batch, 'observation')}, {name} has "
+                f"{count_of(len(data), 'sample')} (shape {tuple(data.shape)})"
             )
         for key, tensor in self._tensors.items():
             if tensor.is_floating_point() and tensor.dtype != data.dtype and key not in self.any_dtype:
@@ -155,7 +156,7 @@ def boolean(mask: Any, owner: str) -> Tensor:
     Raises InputError for other values.
     """
     if isinstance(mask, np.ndarray) and mask.dtype.kind in "biuf":
-        mask = from_array(mask)
+        mask = from_array(mask).contiguous()
     if not isinstance(mask, Tensor):
         raise InputError(f"{owner}: mask must be a torch.Tensor or a NumPy array, got {type(mask).__name__}")
     if mask.dtype == torch.bool:
@@ -171,7 +172,7 @@ def numeric(parameter: Any, name: str) -> Any:
     Raises InputError for tensors with NaN or infinite numbers. name: of the parameter, for error messages.
     """
     if isinstance(parameter, np.ndarray) and parameter.dtype.kind in "fc":
-        parameter = from_array(parameter)
+        parameter = from_array(parameter).contiguous()
     if isinstance(parameter, Tensor) and not (finite := torch.isfinite(parameter)).all():
         raise InputError(f"{name} must be finite, got {int((~finite).sum())} NaN or infinite numbers")
     return parameter

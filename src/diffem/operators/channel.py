@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.random_numbers import RandomNumbers
 from ..core.randomness import Stream
 from .base import Operator
@@ -72,7 +73,7 @@ class Channel(Operator):
         shape = None if self.x_shape is None else list(self.x_shape)
         return {"x_shape": shape, "random": self.random, **({"numbers": self.numbers} if self.numbers else {})}
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def simulate(self, x: Tensor, stream: Stream, index: Tensor, draw: Tensor | None = None) -> Tensor:
         """Simulate measurements `(n, *measurement)` of samples x `(n, *x_shape)`.
@@ -87,14 +88,14 @@ class Channel(Operator):
         rng = (RandomNumbers(stream, index.to(x.device), draw, x.dtype),) if self.random else ()
         return self._result("simulate", len(x), x.dtype, self._simulate(x, *rng, **self._tensors, **self.numbers))
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def features(self, y: Tensor) -> Tensor:
         """The features of measurements y `(n, *measurement)`, `(n, ...)`."""
         self._check_batch(y, "y")
         return self._result("features", len(y), y.dtype, self._features(y, **self._tensors, **self.numbers))
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def estimate(self, y: Tensor) -> Tensor | None:
         """A rough estimate of x from y `(n, *measurement)`, `(n, *x_shape)`; None if there is none."""
@@ -122,8 +123,8 @@ class Channel(Operator):
         if not isinstance(result, Tensor) or result.ndim < 2 or len(result) != n or result.is_complex():
             given = f"{result.dtype} {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
             raise InputError(
-                f"Channel: {name} must return a real tensor with {n} samples along its first axis and at least one "
-                f"further axis, got {given}"
+                f"Channel: {name} must return a real tensor with {count_of(n, 'sample')} along its first axis and at "
+                f"least one further axis, got {given}"
             )
         finite = torch.isfinite(result).flatten(1)
         if not bool(finite.all()):  # NaN would otherwise show only in the loss of a training

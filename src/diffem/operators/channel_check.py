@@ -36,14 +36,14 @@ def check_channel(A: Channel, y: Tensor) -> Channel:
     """
     n = min(FEW, len(y))
     first = A[:n]
-    shaped = _tried("features or estimate", lambda: first.fitted(y[:n].clone()))
+    shaped = _call_user_function("features or estimate", lambda: first.fitted(y[:n].clone()))
     assert shaped.x_shape is not None
     rows = torch.arange(max(n, math.ceil(NUMBERS / math.prod(shaped.x_shape)))) % n
     few, seen = shaped[rows], y[rows.to(y.device)]
-    features = _unchanged("features", few.features, seen)
+    features = _call_without_change("features", few.features, seen)
     _require_image_like(features, shaped.x_shape)
     _require_equal("features", "the other samples of the batch", few[:1].features(seen[:1]), features[:1])
-    estimate = _unchanged("estimate", few.estimate, seen)
+    estimate = _call_without_change("estimate", few.estimate, seen)
     _check_simulation(few, seen, _samples(few, seen, estimate))
     new = A[:]
     new.x_shape = shaped.x_shape
@@ -69,9 +69,9 @@ def _check_simulation(A: Channel, y: Tensor, x: Tensor) -> None:
     index = torch.arange(n, device=x.device)
 
     def simulate(part: slice = slice(None), x: Tensor = x, offset: int = 0) -> Tensor:
-        return _tried("simulate", lambda: A[part].simulate(x[part], stream, index[part] + offset))
+        return _call_user_function("simulate", lambda: A[part].simulate(x[part], stream, index[part] + offset))
 
-    first = _unchanged("simulate", lambda x: A.simulate(x, stream, index), x)
+    first = _call_without_change("simulate", lambda x: A.simulate(x, stream, index), x)
     if first.shape != y.shape:
         raise InputError(
             f"Channel: simulate returns {tuple(first.shape[1:])} per observation, y has {tuple(y.shape[1:])}"
@@ -99,10 +99,10 @@ def _samples(A: Channel, y: Tensor, estimate: Tensor | None) -> Tensor:
     return estimate + (0.5 * size if size > 0 else 1.0) * noise
 
 
-def _unchanged(name: str, call: Callable[[Tensor], T], argument: Tensor) -> T:
+def _call_without_change(name: str, call: Callable[[Tensor], T], argument: Tensor) -> T:
     """Call a function of the user, which must not write into its argument."""
     given = argument.clone()
-    result = _tried(name, lambda: call(given))
+    result = _call_user_function(name, lambda: call(given))
     if not torch.equal(given, argument):
         raise InputError(f"Channel: {name} changes its argument in place; it must compute a new tensor")
     return result
@@ -114,7 +114,7 @@ def _require_equal(name: str, what: str, one: Tensor, other: Tensor) -> None:
         raise InputError(f"Channel: the result of {name} depends on {what}")
 
 
-def _tried(name: str, call: Callable[[], T]) -> T:
+def _call_user_function(name: str, call: Callable[[], T]) -> T:
     """Call a function of the user. Its errors become `InputError`."""
     try:
         return call()

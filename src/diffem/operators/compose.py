@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.batched import Index
+from ..core.counting import count_of
 from ..core.errors import InputError
 from .base import Operator
 from .channel import Channel
@@ -76,15 +77,15 @@ class Compose(_Composite):
         measured: Tensor | None = None
         for A, out in zip(reversed(self._children), reversed(data), strict=True):
             own = A.measured(out)
-            kept = None if measured is None else A.keeps(measured)
+            kept = None if measured is None else A.measured_outputs(measured)
             measured = own if kept is None else kept if own is None else own & kept
             measured = None if measured is None else measured.expand_as(out)
         return measured
 
-    def keeps(self, measured: Tensor) -> Tensor | None:
+    def measured_outputs(self, measured: Tensor) -> Tensor | None:
         kept: Tensor | None = measured
         for A in reversed(self._children):
-            kept = None if kept is None else A.keeps(kept)
+            kept = None if kept is None else A.measured_outputs(kept)
         return kept
 
     def spectrum(self, precision: Tensor) -> Spectrum | None:
@@ -151,7 +152,9 @@ class Stack(_Composite):
         shapes = [tuple(A(x).shape[1:]) for A in self._children]
         sizes = [math.prod(shape) for shape in shapes]
         if y.ndim != 2 or y.shape[1] != sum(sizes):
-            raise InputError(f"Stack measures {sum(sizes)} numbers per observation, got y of shape {tuple(y.shape)}")
+            raise InputError(
+                f"Stack measures {count_of(sum(sizes), 'number')} per observation, got y of shape {tuple(y.shape)}"
+            )
         return [part.reshape(len(y), *shape) for part, shape in zip(y.split(sizes, 1), shapes, strict=True)]
 
     def _adjoint(self, y: Tensor) -> Tensor:
@@ -169,8 +172,8 @@ class Stack(_Composite):
         ]
         return self._put_together(full)
 
-    def keeps(self, measured: Tensor) -> Tensor | None:
-        kept = [mask for A in self._children if (mask := A.keeps(measured)) is not None]
+    def measured_outputs(self, measured: Tensor) -> Tensor | None:
+        kept = [mask for A in self._children if (mask := A.measured_outputs(measured)) is not None]
         return self._put_together(kept) if len(kept) == len(self._children) else None
 
     def _put_together(self, masks: list[Tensor]) -> Tensor:

@@ -85,5 +85,5 @@ class Crop(Operator):
         x = (*y[:-2], *self.image)
         return x, math.prod(x)
 
-    def keeps(self, measured: Tensor) -> Tensor:
+    def measured_outputs(self, measured: Tensor) -> Tensor:
         return self._forward(measured.float()) > 0

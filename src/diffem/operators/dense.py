@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from .base import Operator, numeric
 
@@ -37,8 +38,8 @@ class Dense(Operator):
         self.event_shape = tuple(event_shape) if event_shape is not None else default
         if math.prod(self.event_shape) != columns:
             raise InputError(
-                f"Dense: a matrix of shape {tuple(matrix.shape)} acts on {columns} numbers, but event_shape "
-                f"{self.event_shape} has {math.prod(self.event_shape)}"
+                f"Dense: a matrix of shape {tuple(matrix.shape)} acts on {count_of(columns, 'number')}, but "
+                f"event_shape {self.event_shape} has {math.prod(self.event_shape)}"
             )
         # a complex matrix is stored as its real view, so that `to` and saving need no special case
         if matrix.is_complex():
@@ -73,7 +74,7 @@ class Dense(Operator):
         rows = self._tensors["matrix"].shape[-3 if self.complex_output else -2]
         expected = (rows, 2) if self.complex_output else (rows,)
         if tuple(y.shape[1:]) != expected:
-            raise InputError(f"Dense measures {expected} numbers per observation, got y of shape {tuple(y.shape)}")
+            raise InputError(f"Dense measures vectors of shape {expected}, got y of shape {tuple(y.shape)}")
         return self._product(self._matrix().mH, y.flatten(1)).reshape(len(y), *self.event_shape)
 
     def _product(self, matrix: Tensor, v: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from .base import Operator, boolean, image_axes, lift, numeric
 from .centred import centred_fft2, centred_ifft2
@@ -106,7 +107,10 @@ class Fourier(Operator):
         coils = self._coils(image)
         if coils is not None:
             if coils.shape[-3] != image.shape[-3]:
-                raise InputError(f"Fourier: {coils.shape[-3]} coil maps, y has {image.shape[-3]} coils")
+                raise InputError(
+                    f"Fourier: got {count_of(coils.shape[-3], 'coil map')}, but y has "
+                    f"{count_of(image.shape[-3], 'coil')}"
+                )
             image = (coils.conj() * image).sum(-3)
         if not self.complex:
             return image.real

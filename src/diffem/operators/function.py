@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import differentiable, own_modes
+from ..core.modes import default_modes, differentiable
 from ..core.shapes import require_event
 from .base import Operator
 from .parameters import separated
@@ -141,8 +142,8 @@ class Function(Operator):
         if not isinstance(y, Tensor) or y.ndim == 0 or len(y) != len(x) or y.is_complex():
             given = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
             raise InputError(
-                f"Function: the callable must return a real tensor with {len(x)} samples along its first axis, "
-                f"got {given}"
+                f"Function: the callable must return a real tensor with {count_of(len(x), 'sample')} along its first "
+                f"axis, got {given}"
             )
         return y.to(x.dtype)
 
@@ -155,7 +156,7 @@ class Function(Operator):
         return self.function(x, **given, **self.numbers)
 
     def _adjoint(self, y: Tensor) -> Tensor:
-        with own_modes(), torch.enable_grad():
+        with default_modes(), torch.enable_grad():
             x = torch.zeros(len(y), *self.x_shape, dtype=y.dtype, device=y.device, requires_grad=True)
             out = self._forward(x)
             if out.shape != y.shape:

@@ -22,5 +22,5 @@ class Identity(Operator):
     def spectrum(self, precision: Tensor) -> Spectrum:
         return Spectrum(precision)
 
-    def keeps(self, measured: Tensor) -> Tensor:
+    def measured_outputs(self, measured: Tensor) -> Tensor:
         return measured

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import own_modes
+from ..core.modes import default_modes
 from .base import Operator
 from .function import Function
 
@@ -108,7 +108,7 @@ def derivatives(A: Operator, x: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         InputError: If A_θ x does not depend on a parameter through differentiable operations.
     """
-    with own_modes(), torch.enable_grad():
+    with default_modes(), torch.enable_grad():
         learned = learned_parameters(A)
         values = {name: p.value.detach().clone().requires_grad_(True) for name, p in learned.items()}
         y = with_values(A, values)(x)

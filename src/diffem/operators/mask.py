@@ -46,7 +46,7 @@ class Mask(Operator):
     def spectrum(self, precision: Tensor) -> Spectrum:
         return Spectrum(self._mask(precision) * precision)
 
-    def keeps(self, measured: Tensor) -> Tensor:
+    def measured_outputs(self, measured: Tensor) -> Tensor:
         return self._mask(measured) & measured
 
     def resolve_axes(self, x: Tensor) -> Mask:

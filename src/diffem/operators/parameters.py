@@ -29,7 +29,7 @@ def separated(parameters: Mapping[str, Any], owner: str) -> tuple[dict[str, Numb
         if isinstance(value, bool | int | float):
             numbers[name] = value
             continue
-        tensor = from_array(value) if isinstance(value, np.ndarray) else value
+        tensor = from_array(value).contiguous() if isinstance(value, np.ndarray) else value
         if not isinstance(tensor, Tensor):
             raise InputError(
                 f"{owner}: the parameter {name} must be a number, or a tensor with a leading observation axis, "

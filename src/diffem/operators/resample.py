@@ -56,7 +56,7 @@ class Downsample(Operator):
         x = (*y[:-2], *(size * self.factor for size in y[-2:]))
         return x, max(math.prod(x), max(x[-2:]) ** 2)  # the matrix that reduces an axis
 
-    def keeps(self, measured: Tensor) -> Tensor | None:
+    def measured_outputs(self, measured: Tensor) -> Tensor | None:
         return None if self.mode == "bicubic" else self._forward(measured.float()) > 0
 
     def _matrix(self, size: int, like: Tensor) -> Tensor:

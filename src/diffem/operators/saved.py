@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files import memory
 from . import OPERATORS
@@ -77,5 +78,5 @@ def require_affordable(A: Operator, y: Tensor) -> None:
     """Raise InputError if the settings of an operator imply samples that are far larger than the data."""
     _, numbers = A.implied_shape(tuple(y.shape))
     if numbers > max(SAMPLE, GROWTH * y.numel()):
-        raise InputError(f"{y.numel()} measured values come with an operator over {numbers} numbers")
+        raise InputError(f"an operator over {numbers} numbers comes with y of {count_of(y.numel(), 'value')}")
     memory.require(numbers * y.element_size(), "the operator")

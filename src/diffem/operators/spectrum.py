@@ -55,7 +55,7 @@ class Information(Protocol):
         ...
 
 
-class Diagonalised(Information, Protocol):
+class DiagonalInformation(Information, Protocol):
     """G with its eigenvalues g `(1 or n, ...)`, real and non-negative, in a basis B."""
 
     @property
@@ -158,7 +158,7 @@ class Spectrum:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowInformation:
     """G = Bᵀ diag(gains) B with different rows B for every observation, and 0 on their complement.
 
     Attributes:
@@ -187,7 +187,7 @@ class Rows:
         rest = functools.reduce(torch.add, (value * flat for value, flat in outside))
         return rest.reshape(shape) + self.restore(functools.reduce(torch.add, inside), shape)
 
-    def scaled(self, scale: float) -> Rows:
+    def scaled(self, scale: float) -> RowInformation:
         return replace(self, gains=self.gains * scale**2)
 
     def isotropic(self) -> Tensor | None:
@@ -199,8 +199,8 @@ class Rows:
     def tensors(self) -> dict[str, Tensor]:
         return {"gains": self.gains, "rows": self.rows}
 
-    def with_tensors(self, tensors: dict[str, Tensor]) -> Rows:
-        return Rows(**tensors)
+    def with_tensors(self, tensors: dict[str, Tensor]) -> RowInformation:
+        return RowInformation(**tensors)
 
 
 def _extent(gains: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import differentiable, in_own_modes
+from ..core.modes import differentiable, in_default_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import require_like, require_state
@@ -27,13 +28,13 @@ from ..observations.scale import last_level
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from .evaluation import Evaluation, Statistics
-from .target import Rows, WeightedRows
+from .target import BatchTarget, GuidedBatchTarget
 
 ADDRESSES = 1 << 32  # of observations in a stream of random numbers
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
-class Linearised:
+class LinearisedDenoiser:
     """The prior's denoiser linearised at x_t: one forward pass, then any number of VJPs, which are counted."""
 
     def __init__(self, prior: Prior, x_t: Tensor, sigma: Tensor) -> None:
@@ -80,12 +81,14 @@ class Posterior:
         """Estimate E[x | x_t, y] for x_t `(n, *event)`, one sample per observation, and record the cost."""
         raise NotImplementedError
 
-    @in_own_modes
+    @in_default_modes
     def __call__(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """E[x | x_t, y] as a denoiser: x_t `(n, *event)` for n observations, sigma a scalar or one per sample."""
         x_t, sigma = require_state(x_t, sigma, self.prior.mean, type(self).__name__)
         if len(x_t) != len(self.obs):
-            raise InputError(f"the posterior holds {len(self.obs)} observations, x_t has {len(x_t)} samples")
+            raise InputError(
+                f"the posterior holds {count_of(len(self.obs), 'observation')}, x_t has {count_of(len(x_t), 'sample')}"
+            )
         return self.evaluate(differentiable(x_t), differentiable(sigma)).x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
@@ -148,7 +151,7 @@ class Posterior:
         return_stats: Literal[True],
         **options: Any,
     ) -> tuple[Tensor, Statistics]: ...
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def sample(
         self,
@@ -240,12 +243,12 @@ class Posterior:
             probes: Source of those signs.
         """
         if not sampler.needs_likelihood:
-            return Rows(self.evaluate, self.finish, counted).target()
+            return BatchTarget(self.evaluate, self.finish, counted).target()
         y, device = self.obs.y, self.obs.y.device
         u = probes.uniform(index.to(device), tuple(y.shape[1:]), draw=draws.to(device))
         # all particles of a draw share a probe, so the twist is a fixed function of x_t
         probe = torch.where(u < 0.5, -1, 1).to(self.prior.mean).repeat_interleave(sampler.particles, 0)
-        weighted = WeightedRows(
+        weighted = GuidedBatchTarget(
             self.evaluate, self.finish, counted, self.prior, self.obs, probe, self.likelihood_iterations
         )
         return weighted.target()

@@ -26,13 +26,13 @@ from ..observations import Observations
 from ..observations.features import Features, is_simulated
 from ..observations.information import information_of
 from ..observations.krylov import Krylov
-from ..operators.spectrum import Diagonalised, Information
+from ..operators.spectrum import DiagonalInformation, Information
 from ..priors.diffusion import DiffusionPrior
 from ..samplers import Sampler
 from .base import Posterior
 from .correction import Correction
 from .evaluation import Evaluation
-from .pivot import Pivot, Unmoved
+from .pivot import IdentityPivot, Pivot
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Conditional(Posterior):
 
     check: bool = True
     # made at the first use, for one batch
-    _pivot: Pivot | Correction | Unmoved | None = field(init=False, repr=False, default=None)
+    _pivot: Pivot | Correction | IdentityPivot | None = field(init=False, repr=False, default=None)
     _information: Information | None = field(init=False, repr=False, default=None)  # in units of the prior's scale
 
     def __post_init__(self) -> None:
@@ -58,9 +58,12 @@ class Conditional(Posterior):
         if not isinstance(self.prior, DiffusionPrior) or self.prior.family is None:
             raise InputError(
                 "method 'conditional' needs a prior with a conditional network (a run with e_step.method: "
-                f"conditional), got {self.prior}; {self._otherwise()}"
+                f"conditional), got {self.prior}; {self._advice()}"
             )
-        if self.check and (why := self.prior.family.outside(self._known().scaled(self.prior.scale))) is not None:
+        if not self.check:
+            return
+        information = self._require_supported().scaled(self.prior.scale)
+        if (why := self.prior.family.outside(information)) is not None:
             mmps = "" if is_simulated(self.obs) else "; method 'mmps' does not"
             warnings.warn(f"{why}: the network extrapolates{mmps}", stacklevel=5)
 
@@ -68,29 +71,30 @@ class Conditional(Posterior):
         super().observe(obs)
         self._pivot = self._information = None
 
-    def _known(self) -> Information:
+    def _require_supported(self) -> Information:
+        """Return AᵀΣ_y⁻¹A, or raise an `InputError` if the network was not trained for such operators."""
         information = information_of(self.obs)
         assert isinstance(self.prior, DiffusionPrior)
         assert self.prior.family is not None
         if (why := self.prior.family.impossible(information)) is not None:
-            raise InputError(f"method 'conditional' cannot be used here: {why}; {self._otherwise()}")
+            raise InputError(f"method 'conditional' cannot be used here: {why}; {self._advice()}")
         return information
 
-    def _otherwise(self) -> str:
+    def _advice(self) -> str:
         """Advice for observations that the network cannot be used for."""
         learn = "learn a prior from observations of this Channel with e_step.method: conditional"
         return learn if is_simulated(self.obs) else "use method 'mmps'"
 
-    def _prepared(self) -> tuple[Pivot | Correction | Unmoved, Information]:
+    def _prepare(self) -> tuple[Pivot | Correction | IdentityPivot, Information]:
         if self._pivot is None or self._information is None:
-            information = self._known()
+            information = self._require_supported()
             self._information = information.scaled(self.prior.scale)
             if isinstance(self._information, Features):
-                self._pivot = Unmoved()
+                self._pivot = IdentityPivot()
             elif isinstance(self._information, Krylov):
                 self._pivot = Correction(self.obs, self._information, self.prior.scale)
             else:
-                self._pivot = Pivot(self.obs, cast(Diagonalised, information))
+                self._pivot = Pivot(self.obs, cast(DiagonalInformation, information))
         return self._pivot, self._information
 
     def for_draw(self, sampler: Sampler, steps: int) -> Self:
@@ -99,15 +103,15 @@ class Conditional(Posterior):
                 f"sampler {sampler.name!r} needs a likelihood, which method 'conditional' does not have; use "
                 "method 'mmps'"
             )
-        self._prepared()  # before the steps, which may be captured
+        self._prepare()  # before the steps, which may be captured
         return self
 
     def capturable(self, sampler: Sampler) -> bool:
         # the small eigenvalue problems of `Krylov` are checked on the host
-        return super().capturable(sampler) and not isinstance(self._prepared()[1], Krylov)
+        return super().capturable(sampler) and not isinstance(self._prepare()[1], Krylov)
 
     @torch.no_grad()
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         assert isinstance(self.prior, DiffusionPrior)
-        pivot, information = self._prepared()
+        pivot, information = self._prepare()
         return Evaluation(self.prior.denoise_pivot(pivot.centre(x_t, sigma), sigma, information))

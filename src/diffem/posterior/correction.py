@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..observations import Observations
 from ..observations.krylov import Krylov
-from ..priors.preconditioning import Correcting
+from ..priors.preconditioning import KrylovPreconditioning
 
 
 class Correction:
@@ -35,5 +35,5 @@ class Correction:
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """(x_t, t), `(n, 2, *event)`; sigma: `()` or `(n,)`."""
-        noise = Correcting(self._information, sigma / self._scale)
+        noise = KrylovPreconditioning(self._information, sigma / self._scale)
         return noise.corrected(x_t / self._scale, self._y) * self._scale

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Linearised, require_positive
+from .base import LinearisedDenoiser, require_positive
 from .explicit import ExplicitCovariance
 
 
@@ -33,9 +33,9 @@ class DiffPIR(ExplicitCovariance):
         super().__post_init__()
         require_positive(self.lam, "lam")
 
-    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+    def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         rho = per_sample(sigma, x_t) ** 2 / self.lam
         return lambda w: rho * w
 
-    def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
+    def correction(self, prior: LinearisedDenoiser, pullback: Tensor, sigma: Tensor) -> Tensor:
         return per_sample(sigma, pullback) ** 2 / self.lam * pullback

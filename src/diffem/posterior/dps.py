@@ -18,18 +18,18 @@ from torch import Tensor
 
 from ..core.shapes import per_sample
 from ..linalg import dot
-from .base import Linearised, require_positive
+from .base import LinearisedDenoiser, require_positive
 from .evaluation import Evaluation, GuidedEvaluation
-from .stepwise import Stepwise
+from .stepwise import StepwisePosterior
 
 
 @dataclass
-class DPS(Stepwise):
+class DPS(StepwisePosterior):
     """Diffusion posterior sampling.
 
     Attributes:
         zeta: ζ'. Default: 0.5, the value of the paper.
-        reference_steps: See `Stepwise`.
+        reference_steps: See `StepwisePosterior`.
     """
 
     method: ClassVar[str] = "dps"
@@ -42,7 +42,7 @@ class DPS(Stepwise):
         require_positive(self.zeta, "zeta")
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        prior = Linearised(self.prior, x_t, sigma)
+        prior = LinearisedDenoiser(self.prior, x_t, sigma)
         residual = self.obs.residual(prior.x_hat)
         norm = dot(residual, residual).sqrt().to(x_t.dtype)
         s = self.prior.scale

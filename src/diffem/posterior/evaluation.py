@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..linalg import Solution
 from ..observations import Observations
-from ..samplers.base import Drawn
+from ..samplers.base import DrawBatch
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Statistics:
 
         return restore
 
-    def per_set(self, particles: int, drawn: Drawn) -> Statistics:
+    def per_set(self, particles: int, drawn: DrawBatch) -> Statistics:
         """Sum the statistics of particles, `(n · particles,)`, over each set, `(n,)`, and add those of the sampler."""
         total = self.map(lambda t: t.reshape(-1, particles).sum(-1))
         total.residuals = self.residuals.reshape(-1, particles).amax(-1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.batched import as_index, take
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..observations import Observations
 from ..priors.base import Prior
@@ -107,7 +107,7 @@ class Exact(Posterior):
         x_hat, of_prior = prior.mix(w, shrink, x_t) + move, prior.mix(log_r.exp(), shrink, x_t)
         return MixtureEvaluation(x_hat=x_hat, prior=of_prior, log_density=torch.logsumexp(log_w, -1))
 
-    @in_own_modes
+    @in_default_modes
     def exact_sample(self, draws: int, seed: int = 0) -> Tensor:
         """Draw exactly from the posterior, without a diffusion: `(draws, n, *event)`."""
         prior, n = self.prior, len(self.obs)

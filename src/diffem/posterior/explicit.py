@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Linearised
+from .base import LinearisedDenoiser
 from .evaluation import Evaluation
 from .likelihood import SolvedEvaluation
 from .solving import SolvingPosterior
@@ -33,17 +33,17 @@ class ExplicitCovariance(SolvingPosterior):
         if self.tolerance is None:
             self.tolerance = torch.finfo(self.obs.y.dtype).eps ** 0.75  # 2e-12 in float64, 6e-6 in float32
 
-    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+    def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function w ↦ Vw for batches `(n, *event)`."""
         raise NotImplementedError
 
-    def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
+    def correction(self, prior: LinearisedDenoiser, pullback: Tensor, sigma: Tensor) -> Tensor:
         """Compute the correction of x̂ from Aᵀu: σ² Jᵀ Aᵀ u, that is σ² times the score of the likelihood."""
         return per_sample(sigma, pullback) ** 2 * prior.vjp(pullback)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         A = self.obs.A
-        prior = Linearised(self.prior, x_t, sigma)
+        prior = LinearisedDenoiser(self.prior, x_t, sigma)
         residual = self.obs.residual(prior.x_hat)
         covariance = self.covariance(prior, x_t, sigma)
 

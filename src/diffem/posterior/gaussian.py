@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.shapes import per_sample
 from ..observations import Observations
 from ..priors.base import Prior, require_count
 from ..priors.gaussian import GaussianPrior, require_no_options
 from ..samplers import DEFAULT_STEPS, Sampler
-from .base import Linearised, Posterior
+from .base import LinearisedDenoiser, Posterior
 from .evaluation import Evaluation, Statistics
 from .heuristic import SigmaX
 
@@ -33,7 +33,7 @@ class GaussianDenoiser(SigmaX):
 
     method: ClassVar[str] = "exact"
 
-    def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
+    def correction(self, prior: LinearisedDenoiser, pullback: Tensor, sigma: Tensor) -> Tensor:
         cov, variance = self.prior.covariance(), per_sample(sigma, pullback) ** 2
         assert cov is not None
         return variance * cov.matvec(cov.plus(sigma**2).solve(pullback))
@@ -75,13 +75,13 @@ class GaussianPosterior(Posterior):
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         return self.denoiser().evaluate(x_t, sigma)
 
-    @in_own_modes
+    @in_default_modes
     def mean(self) -> Tensor:
         """Compute E[x | y], `(n, *event)`."""
         assert isinstance(self.prior, GaussianPrior)
         return self.prior.posterior_mean(self.obs)
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def sample(  # type: ignore[override]
         self,

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.errors import InputError
 from ..core.shapes import per_sample
 from ..linalg import Covariance, as_covariance
-from .base import Linearised
+from .base import LinearisedDenoiser
 from .explicit import ExplicitCovariance
 
 
@@ -30,7 +30,7 @@ class SigmaT(ExplicitCovariance):
 
     method: ClassVar[str] = "sigma_t"
 
-    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+    def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         variance = per_sample(sigma, x_t) ** 2
         return lambda w: variance * w
 
@@ -41,7 +41,7 @@ class Identity(ExplicitCovariance):
 
     method: ClassVar[str] = "identity"
 
-    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+    def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         variance = unit_prior_variance(sigma, self.prior.scale)
         return lambda w: per_sample(variance, w) * w
 
@@ -68,7 +68,7 @@ class SigmaX(ExplicitCovariance):
             )
         self.cov_x = as_covariance(cov, self.prior.event_shape, "sigma_x").to(self.obs.y)
 
-    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+    def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         cov = self.cov_x
         assert isinstance(cov, Covariance)
         shifted = cov.plus(sigma**2)

@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Linearised
+from .base import LinearisedDenoiser
 from .evaluation import Evaluation
 from .likelihood import SolvedEvaluation
 from .solving import SolvingPosterior
@@ -31,7 +31,7 @@ class MMPS(SolvingPosterior):
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         A = self.obs.A
-        prior = Linearised(self.prior, x_t, sigma)
+        prior = LinearisedDenoiser(self.prior, x_t, sigma)
         residual = self.obs.residual(prior.x_hat)
         variance = per_sample(sigma, x_t) ** 2
 

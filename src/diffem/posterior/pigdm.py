@@ -15,22 +15,22 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Linearised
+from .base import LinearisedDenoiser
 from .heuristic import Identity, unit_prior_variance
-from .stepwise import Stepwise
+from .stepwise import StepwisePosterior
 
 
 @dataclass
-class PiGDM(Stepwise, Identity):
+class PiGDM(StepwisePosterior, Identity):
     """Pseudo-inverse guided diffusion.
 
     Attributes:
-        reference_steps: See `Stepwise`.
+        reference_steps: See `StepwisePosterior`.
     """
 
     method: ClassVar[str] = "pigdm"
     published_steps: ClassVar[int] = 100
 
-    def correction(self, prior: Linearised, pullback: Tensor, sigma: Tensor) -> Tensor:
+    def correction(self, prior: LinearisedDenoiser, pullback: Tensor, sigma: Tensor) -> Tensor:
         r = unit_prior_variance(sigma, self.prior.scale)
         return per_sample(r / self.response, pullback) * prior.vjp(pullback)

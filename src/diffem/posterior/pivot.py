@@ -22,13 +22,13 @@ from torch import Tensor
 
 from ..core.shapes import per_sample
 from ..observations import Observations
-from ..operators.spectrum import Diagonalised, determined_share
+from ..operators.spectrum import DiagonalInformation, determined_share
 
 
 class Pivot:
     """The pivot of n observations whose information is diagonal in a known basis (`observations/information.py`)."""
 
-    def __init__(self, obs: Observations, information: Diagonalised) -> None:
+    def __init__(self, obs: Observations, information: DiagonalInformation) -> None:
         self.information = information
         # ỹ divides by small gains: in float64 this amplifies the noise of y, but no rounding errors
         exact = obs.to(dtype=torch.float64)
@@ -48,7 +48,7 @@ class Pivot:
         return self.information.combine((lambda gains: 1 / (1 + per_sample(sigma, gains) ** 2 * gains), v))
 
 
-class Unmoved:
+class IdentityPivot:
     """The pivot of observations that give no linear information about x: x_t itself."""
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:

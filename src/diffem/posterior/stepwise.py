@@ -27,7 +27,7 @@ from .evaluation import Evaluation
 
 
 @dataclass
-class Stepwise(Posterior):
+class StepwisePosterior(Posterior):
     """Base of methods that were published as corrections of a step.
 
     Attributes:

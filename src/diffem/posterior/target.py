@@ -10,45 +10,45 @@ from torch import Tensor
 from ..observations import Observations
 from ..priors.base import Prior
 from ..samplers import Target
-from ..samplers.base import Ending, Guide
+from ..samplers.base import FinalDenoising, Guide
 from .evaluation import Evaluation, GuidedEvaluation, Statistics
 
 Evaluate = Callable[[Tensor, Tensor], Evaluation]  # x_t (n, *event), sigma () -> the evaluation
 
 
 @dataclass
-class Rows:
+class BatchTarget:
     """The denoisers of one batch of rows x_t `(n, *event)`.
 
     Attributes:
         evaluate: The posterior denoiser.
         last: The last denoising of a draw (`Posterior.finish`).
-        counted: The statistics that evaluations are added to.
+        statistics: The statistics that evaluations are added to.
     """
 
     evaluate: Evaluate
     last: Evaluate
-    counted: Statistics
+    statistics: Statistics
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """E[x | x_t, y]."""
         evaluation = self.evaluate(x_t, sigma)
-        self.counted.add(evaluation)
+        self.statistics.add(evaluation)
         return evaluation.x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """The last denoising."""
         evaluation = self.last(x_t, sigma)
-        self.counted.add(evaluation)
+        self.statistics.add(evaluation)
         return evaluation.x_hat
 
     def target(self) -> Target:
         """The functions as samplers take them."""
-        return Target(self.denoise, self.finish, snapshot=self.counted.snapshot)
+        return Target(self.denoise, self.finish, snapshot=self.statistics.snapshot)
 
 
 @dataclass
-class WeightedRows(Rows):
+class GuidedBatchTarget(BatchTarget):
     """The functions that weight particles (`samplers/tds.py`), for rows x_t `(n·P, *event)`.
 
     Attributes:
@@ -68,14 +68,14 @@ class WeightedRows(Rows):
         evaluation = self.evaluate(x_t, sigma)
         assert isinstance(evaluation, GuidedEvaluation)  # other methods reject the sampler in `Posterior.for_draw`
         log_twist = evaluation.log_likelihood(self.obs, self.probe, self.iterations)
-        self.counted.add(evaluation)
+        self.statistics.add(evaluation)
         return Guide(evaluation.prior, evaluation.x_hat, log_twist)
 
-    def end(self, x_t: Tensor, sigma: Tensor) -> Ending:
+    def end(self, x_t: Tensor, sigma: Tensor) -> FinalDenoising:
         """Denoise by the prior, for the reason given in `samplers/tds.py`, and compute the likelihood."""
         x = self.prior(x_t, sigma)
-        self.counted.add(Evaluation(x))
-        return Ending(x, -0.5 * self.obs.noise.mahalanobis(self.obs.residual(x)))
+        self.statistics.add(Evaluation(x))
+        return FinalDenoising(x, -0.5 * self.obs.noise.mahalanobis(self.obs.residual(x)))
 
     def target(self) -> Target:
-        return Target(self.denoise, self.finish, self.guide, self.end, self.counted.snapshot)
+        return Target(self.denoise, self.finish, self.guide, self.end, self.statistics.snapshot)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.shapes import per_sample
-from .base import Linearised
+from .base import LinearisedDenoiser
 from .explicit import ExplicitCovariance
 
 
@@ -23,6 +23,6 @@ class TMPD(ExplicitCovariance):
 
     method: ClassVar[str] = "tmpd"
 
-    def covariance(self, prior: Linearised, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
+    def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         variances = per_sample(sigma, x_t) ** 2 * prior.vjp(torch.ones_like(x_t)).clamp(min=0)
         return lambda w: variances * w

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import require_precision, require_state
@@ -26,7 +26,7 @@ from ..observations import Observations
 from ..observations.levels import has_unknowns
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, SIGMA_MAX, SIGMA_MIN, Sampler, Target, get_sampler, schedule
 from .levels import NoiseLevels, with_known_noise
-from .methods import METHODS, Conditioned
+from .methods import METHODS, ConditionedPrior
 from .parameters import OperatorParameters, with_known_operator
 
 logger = logging.getLogger("diffem")
@@ -100,7 +100,7 @@ class Prior(nn.Module):
     def prepare(self, batch: int, evaluations: int) -> None:
         """Prepare for evaluations with VJPs, for instance by compiling, if that saves time in total."""
 
-    @in_own_modes
+    @in_default_modes
     def forward(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """E[x | x_t], `(n, *event)`; sigma is a scalar or `(n,)`. `prior(x_t, sigma)` calls it."""
         return self.denoise(*require_state(x_t, sigma, self.mean, type(self).__name__))
@@ -115,7 +115,7 @@ class Prior(nn.Module):
         # computed in units of the scale, so that the rounding does not depend on the units of the data
         return self.scale * schedule(steps, low / self.scale, self.sigma_max / self.scale)
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def sample(
         self,
@@ -153,8 +153,8 @@ class Prior(nn.Module):
                 ]
             )
 
-    @in_own_modes
-    def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> Conditioned:
+    @in_default_modes
+    def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> ConditionedPrior:
         """Condition the prior on observations. The result is another denoiser, with one sample per observation.
 
         Args:

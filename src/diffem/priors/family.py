@@ -24,10 +24,11 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.shapes import per_sample
 from ..observations.features import Features
-from ..operators.spectrum import Diagonalised, Information, Spectrum, determined_share
+from ..operators.spectrum import DiagonalInformation, Information, Spectrum, determined_share
 
 DESCRIPTIONS = ("entries", "pixels", "part", "matrix", "correction", "features")
 MATRIX = 16  # largest size of a sample for the description "matrix"
@@ -100,7 +101,10 @@ class Family:
         if isinstance(information, Features) and (shape := tuple(information.maps.shape[2:])) != self.shape[1:]:
             return f"the prior was trained for features of shape {self.shape[1:]}, these have shape {shape}"
         if isinstance(information, Features) and (channels := information.maps.shape[1]) != len(self.center):
-            return f"the prior was trained for features with {len(self.center)} channels, these have {channels}"
+            return (
+                f"the prior was trained for features with {count_of(len(self.center), 'channel')}, these have "
+                f"{channels}"
+            )
         if information.kind != self.basis:
             return (
                 f"the prior was trained for {self.operator}, whose AᵀΣ_y⁻¹A is represented by {self.basis}; that of "
@@ -137,7 +141,7 @@ class Family:
             return torch.cat([maps, torch.ones_like(maps[:, :1])], 1) * per_sample(information.known.to(maps), maps)
         if self.description == "part":
             return information.combine((determined_share(level), x))
-        G = cast(Diagonalised, information)
+        G = cast(DiagonalInformation, information)
         share = determined_share(level)(G.gains)
         if self.description == "pixels":
             return torch.cat([share[:, :1].expand(len(x), 1, *x.shape[2:]), share * x], 1)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.progress import Progress
 from ..files.memory import working_bytes
 from ..linalg import Covariance, DenseCovariance, LowRank
@@ -33,11 +33,11 @@ from ..observations.lazy import as_lazy, counts_of
 from ..observations.scale import signal_scale
 from ..operators.coordinates import from_coordinates, to_coordinates
 from .fit_complete import fit_complete, is_complete
-from .fit_full import Full, Selected
+from .fit_full import FullModel, SelectionModel
 from .fit_low_rank import LowRankModel
-from .fit_sampled import Sampled
+from .fit_sampled import SampledModel
 from .gaussian import GaussianPrior
-from .rounds import FitHistory, FitState, HeldOut, Model, Rounds, run_rounds
+from .rounds import FitHistory, FitState, HeldOutScores, Model, Rounds, run_rounds
 
 MAX_DENSE = 4096
 MAX_EXTRAPOLATED = 1024  # above this size the eigenvectors of an extrapolation cost more than the rounds it saves
@@ -45,7 +45,7 @@ MAX_EXTRAPOLATED = 1024  # above this size the eigenvectors of an extrapolation 
 Moments = Literal["exact", "sampled"]
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def fit_gaussian(
     obs: Observations,
@@ -99,9 +99,7 @@ def fit_gaussian(
     history = FitHistory() if history is None else history
     informative = as_lazy(obs).informative()  # observations without measured values add nothing to the likelihood
     if informative is None:
-        raise InputError(
-            f"none of the {len(obs)} observations has a measured value: there is nothing to fit a Gaussian to"
-        )
+        raise InputError("no observation has a measured value: there is nothing to fit a Gaussian to")
     dtype, scale = informative[:1].y.dtype, signal_scale(informative)
     # scaled when used, without a copy; a density in the units of x is 1/scale of that in units of the scale
     obs, per_value = as_lazy(informative).scaled(1 / scale), math.log(scale)
@@ -162,11 +160,11 @@ def _iterate(
         model = LowRankModel(batches, rank, seed, amplified=coordinates is not None)
     else:
         full = (
-            Selected(batches, int(counts.max()), amplified=coordinates is not None)
+            SelectionModel(batches, int(counts.max()), amplified=coordinates is not None)
             if selected
-            else Full(batches, len(obs))
+            else FullModel(batches, len(obs))
         )
-        model = Sampled(full, len(obs), seed) if moments == "sampled" else full
+        model = SampledModel(full, len(obs), seed) if moments == "sampled" else full
     if start is not None:
         if isinstance(model, LowRankModel) or start.event_shape != event_shape:
             raise InputError(
@@ -196,12 +194,12 @@ def _iterate(
     return _out_of(coordinates, model.result(), event_shape)
 
 
-def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOut | None:
+def _unseen(obs: Observations, model: Model, batch_size: int, device: torch.device | None) -> HeldOutScores | None:
     """Make the stopping rule for held-out observations; None if the likelihood of the model is not computed."""
     if model.scorer() is None or (some := as_lazy(obs).informative()) is None:
         return None
     coordinates, total = diagonalised(some), int(some.counts().sum())
-    return HeldOut(Batches(some if coordinates is None else coordinates.obs, batch_size, device), total)
+    return HeldOutScores(Batches(some if coordinates is None else coordinates.obs, batch_size, device), total)
 
 
 def _into(coordinates: Coordinates | None, mean: Tensor, cov: Covariance) -> tuple[Tensor, Covariance]:

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..linalg import DenseCovariance, Diagonal
 from ..observations import Observations
@@ -89,7 +90,7 @@ def linearise(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Lineari
     return Linearisation(gain, mean_t - gain * mean_x, variance, known, prior.mean.double())
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def linearised(obs: Observations, prior: GaussianPrior, seed: int = 0) -> Observations:
     """Approximate observations of a channel by direct observations of x with independent Gaussian noise.
@@ -108,7 +109,7 @@ def _observed(obs: Observations, law: Linearisation) -> Observations:
     return Observations(y, Identity(), cov=Diagonal(law.variance.to(y.dtype)).bind(y.ndim - 1))
 
 
-@in_own_modes
+@in_default_modes
 @torch.no_grad()
 def fit_channel_gaussian(
     obs: Observations, rank: int | None = None, *, rounds: int = ROUNDS, seed: int = 0
@@ -134,7 +135,9 @@ def fit_channel_gaussian(
         )
     size, dtype = math.prod(obs.x_shape), first.y.dtype
     if rank is None and size > MAX_DENSE:
-        raise InputError(f"samples of {size} numbers need gaussian.rank: a full covariance takes at most {MAX_DENSE}")
+        raise InputError(
+            f"samples of {count_of(size, 'number')} need gaussian.rank: a full covariance takes at most {MAX_DENSE}"
+        )
     mean, cov = _moments(obs)
     if rank is not None:
         return _fit_low_rank(obs, rank, mean, cov.diagonal() if cov.ndim > 1 else cov, rounds, seed)

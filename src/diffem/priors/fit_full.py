@@ -28,7 +28,7 @@ from ..observations.matrices import measurement_matrices, noise_matrices
 ENOUGH_PAIRS = 30  # observations that must measure a pair of entries together, if its moments are to be used as a start
 
 
-class Full:
+class FullModel:
     """The model for any operator, by dense matrices.
 
     It starts from N(0, I), because the observations are divided by their scale.
@@ -55,7 +55,7 @@ class Full:
         self.cov = cov.to(self.mean).matvec(eye).flatten(1).contiguous()
         self._reset()
 
-    def scorer(self) -> Full:
+    def scorer(self) -> FullModel:
         """Copy the model with new sums, for the likelihood of other observations."""
         new = copy.copy(self)
         new._cache, new._keep = {}, False
@@ -131,7 +131,7 @@ class Full:
         return mean, DenseCovariance.from_eigen(values.clamp(min=0).to(mean), vectors.to(mean))
 
 
-class Selected(Full):
+class SelectionModel(FullModel):
     """The model for operators that measure single entries.
 
     It starts from pairwise moments if enough pairs are measured.

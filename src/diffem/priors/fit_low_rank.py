@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.randomness import Stream
 from ..files.memory import working_bytes
 from ..linalg import LowRank, System, cg
-from ..linalg.solvers import Unconverged
+from ..linalg.solvers import ConvergenceMonitor
 from ..observations import Observations
 from ..observations.batches import Batches, bytes_each
 from ..observations.matrices import measurement_matrices, noise_matrices
@@ -52,7 +52,7 @@ class LowRankModel:
         self.bytes_each = 3 * bytes_each(first) + 8 * (rank * (2 * m + self.size) + 10 * (m + self.size))
         self.mean, self.u, self.d = self._backprojected(batches, amplified)
         self.position = 0
-        self.unconverged = Unconverged("Gaussian fit of low rank, last round", ACCURATE)
+        self.monitor = ConvergenceMonitor("Gaussian fit of low rank, last round", ACCURATE)
         self._reset()
 
     def _backprojected(self, batches: Batches, amplified: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,9 +106,9 @@ class LowRankModel:
     def expect(self, obs: Observations) -> float:
         obs = obs.to(torch.float64)
         if self.position == 0:
-            self.unconverged.reset()
+            self.monitor.reset()
         n, shape, r, d = len(obs), obs.x_shape, self.rank, self.d
-        noise = _ObservationNoise(obs, d, Stream(self.seed, "gaussian fit traces"), self.position, self.unconverged)
+        noise = _ObservationNoise(obs, d, Stream(self.seed, "gaussian fit traces"), self.position, self.monitor)
         self.position += n
 
         def forward(x: Tensor) -> Tensor:  # (N,) or (n, N) -> (n, m)
@@ -167,7 +167,7 @@ class LowRankModel:
         self._reset()
 
     def result(self) -> tuple[Tensor, LowRank]:
-        self.unconverged.warn()
+        self.monitor.warn()
         factor = self.u.reshape(-1, *self.x_shape).to(self.dtype)
         return self.mean.reshape(self.x_shape).to(self.dtype), LowRank(factor, float(self.d))
 
@@ -175,8 +175,8 @@ class LowRankModel:
 class _ObservationNoise:
     """N = d AAᵀ + Σ_y for a batch: N⁻¹v, log|N| and tr(AᵀN⁻¹A), on the measured entries; tensors are `(n, m)`."""
 
-    def __init__(self, obs: Observations, d: Tensor, stream: Stream, first: int, unconverged: Unconverged) -> None:
-        self.obs, self.d, self.unconverged = obs, d, unconverged
+    def __init__(self, obs: Observations, d: Tensor, stream: Stream, first: int, monitor: ConvergenceMonitor) -> None:
+        self.obs, self.d, self.monitor = obs, d, monitor
         gram = obs.A.gram_diagonal(obs.y)
         self.gram = None if gram is None else gram.expand_as(obs.y).flatten(1).double()
         self.sigma_y = obs.noise
@@ -203,7 +203,7 @@ class _ObservationNoise:
             return self.d * A(back), back
 
         solution = cg(System(signal, self.sigma_y), v.reshape(shape), iterations=256, tolerance=1e-10)
-        self.unconverged.add(solution)
+        self.monitor.add(solution)
         return solution.u.flatten(1)
 
     def trace(self) -> Tensor:

@@ -22,15 +22,15 @@ from ..core.randomness import Stream
 from ..linalg import Covariance, DenseCovariance, System, cg
 from ..observations import Observations
 from ..operators.gain import mean_gain
-from .fit_full import Full, Selected
+from .fit_full import FullModel, SelectionModel
 
 ITERATIONS, TOLERANCE = 16, 1e-2  # iterations of conjugate gradients
 
 
-class Sampled:
+class SampledModel:
     """The model `exact` with mean and covariance updated from posterior draws. Every round uses new random numbers."""
 
-    def __init__(self, exact: Full, n: int, seed: int) -> None:
+    def __init__(self, exact: FullModel, n: int, seed: int) -> None:
         size = len(exact.mean)
         self.exact, self.seed = exact, seed
         # draws per observation: enough to span all directions for any number of observations
@@ -68,19 +68,19 @@ class Sampled:
         index = torch.arange(self.count, self.count + n, device=obs.y.device)
         stream = Stream(self.seed, "gaussian fit draws", self.rounds)
         mean = self.exact.mean.reshape(1, *shape).expand(n, *shape).contiguous()
-        x = self.exact.mean + self._pull(obs, obs.residual(mean))
+        x = self.exact.mean + self._weighted_adjoint(obs, obs.residual(mean))
         for draw in range(self.draws):
             number = torch.full_like(index, draw)
             w = stream.normal(index, (size,), draw=number).double() @ self._root.T
             e = obs.noise.sqrt(stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number).double())
-            deviation = w - self._pull(obs, obs.A(w.reshape(n, *shape)) + e)
+            deviation = w - self._weighted_adjoint(obs, obs.A(w.reshape(n, *shape)) + e)
             self.spread += deviation.T @ deviation / self.draws
         self.count += n
         self.x += x.sum(0)
         self.xx += x.T @ x
         return torch.nan
 
-    def _pull(self, obs: Observations, residual: Tensor) -> Tensor:
+    def _weighted_adjoint(self, obs: Observations, residual: Tensor) -> Tensor:
         """ΣAᵀK⁻¹ residual, `(n, N)`."""
         cov, shape = self.exact.cov, obs.x_shape
 
@@ -105,9 +105,9 @@ class Sampled:
         self.rounds += 1
         self._reset()
 
-    def scorer(self) -> Full | None:
+    def scorer(self) -> FullModel | None:
         """The exact model with these parameters; None if its likelihood is too expensive."""
-        return self.exact.scorer() if isinstance(self.exact, Selected) else None
+        return self.exact.scorer() if isinstance(self.exact, SelectionModel) else None
 
     def result(self) -> tuple[Tensor, DenseCovariance]:
         return self.exact.result()

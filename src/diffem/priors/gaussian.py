@@ -10,15 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.interruption import poll
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..core.shapes import require_batch, require_like, require_same_dtype
 from ..files.memory import working_bytes
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
-from ..linalg.solvers import Unconverged
+from ..linalg.solvers import ConvergenceMonitor
 from ..observations import Observations
 from ..operators import Identity
 from ..operators.gain import mean_gain
@@ -43,7 +44,7 @@ class GaussianPrior(Prior):
 
     is_exact: ClassVar[bool] = True
 
-    @in_own_modes
+    @in_default_modes
     def __init__(
         self,
         mean: Tensor,
@@ -56,7 +57,9 @@ class GaussianPrior(Prior):
         event_shape = tuple(mean.shape)
         cov = as_covariance(cov, event_shape, "GaussianPrior")
         if cov.batch is not None:
-            raise InputError(f"GaussianPrior: the covariance must be shared, got one for each of {cov.batch} samples")
+            raise InputError(
+                f"GaussianPrior: the covariance must be shared, got one for each of {count_of(cov.batch, 'sample')}"
+            )
         super().__init__(mean, sigma_min, sigma_max, scale=typical_size(cov.diagonal(event_shape), mean))
         self._cov: Covariance = cov
         for name, tensor in self._cov._tensors.items():
@@ -72,7 +75,7 @@ class GaussianPrior(Prior):
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
 
-    @in_own_modes
+    @in_default_modes
     @torch.no_grad()
     def sample(
         self,
@@ -108,7 +111,7 @@ class GaussianPrior(Prior):
         noise = (stream.normal(index, self.event_shape, dtype=self.mean.dtype) for index in parts)
         return torch.cat([self.exact_sample(z) for z in noise])
 
-    @in_own_modes
+    @in_default_modes
     def exact_sample(self, z: Tensor) -> Tensor:
         """Turn white noise z `(n, *event)` into samples μ + Σ^½ z."""
         return self.mean + self._cov.sqrt(z)
@@ -116,7 +119,7 @@ class GaussianPrior(Prior):
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         return "exact", "the posterior of a Gaussian prior has a closed form"
 
-    @in_own_modes
+    @in_default_modes
     def draw_posterior(
         self, obs: Observations, *, seed: int = 0, lap: int = 0, index: Tensor | None = None, draw: int = 0
     ) -> Tensor:
@@ -144,7 +147,7 @@ class GaussianPrior(Prior):
         e = obs.noise.sqrt(z)
         return (x + self._gain(obs, obs.residual(x) - e)).to(self.mean.dtype)
 
-    @in_own_modes
+    @in_default_modes
     def posterior_mean(self, obs: Observations) -> Tensor:
         """E[x | y] per observation, `(n, *event)`."""
         obs = obs.to(torch.float64).reduced()
@@ -177,9 +180,9 @@ class GaussianPrior(Prior):
         tolerance = required if scale is None else min(required, ACCURATE)
         system = System(signal, obs.noise, scale)
         solution = cg(system, system.scaled(residual), iterations=ITERATIONS, tolerance=tolerance)
-        unconverged = Unconverged("posterior of a Gaussian prior", max(required, ACCURATE))
-        unconverged.add(solution)
-        unconverged.warn()
+        monitor = ConvergenceMonitor("posterior of a Gaussian prior", max(required, ACCURATE))
+        monitor.add(solution)
+        monitor.warn()
         return solution.pullback
 
     def _equalising(self, obs: Observations) -> Tensor | None:
@@ -216,7 +219,7 @@ class GaussianPrior(Prior):
             gain.append(u @ matrix)
         return torch.cat(gain).reshape(residual.shape)
 
-    @in_own_modes
+    @in_default_modes
     def log_prob(self, x: Tensor) -> Tensor:
         """log N(x | μ, Σ), `(n,)`. Raises InputError if Σ is singular: there is no density then."""
         require_like(require_batch(x, "x"), "x", self.mean, "GaussianPrior")

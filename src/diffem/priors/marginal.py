@@ -23,7 +23,7 @@ TENSORS = 8  # tensors of that size that are held at a time
 
 
 @dataclass(frozen=True)
-class Chosen:
+class MeasuredSubset:
     """Up to p measured values of each observation.
 
     Attributes:
@@ -34,8 +34,8 @@ class Chosen:
     index: Tensor
     inside: Tensor
 
-    def __getitem__(self, rows: slice | Tensor) -> Chosen:
-        return Chosen(self.index[rows], self.inside[rows])
+    def __getitem__(self, rows: slice | Tensor) -> MeasuredSubset:
+        return MeasuredSubset(self.index[rows], self.inside[rows])
 
     def take(self, values: Tensor) -> Tensor:
         """The chosen entries of values `(n, *measurement)`, 0 on padding: `(n, p)`."""
@@ -49,7 +49,7 @@ def measured_values(obs: Observations) -> Tensor:
     return full.expand_as(obs.y).flatten(1)
 
 
-def choose(measured: Tensor, most: int) -> Chosen:
+def choose(measured: Tensor, most: int) -> MeasuredSubset:
     """Choose at most `most` entries of each row of `measured` `(n, m)`: adjacent ones in the middle."""
     counts = measured.sum(1)
     width = max(1, min(most, int(counts.max())))
@@ -57,7 +57,7 @@ def choose(measured: Tensor, most: int) -> Chosen:
     place = first + torch.arange(width, device=measured.device)
     # a stable sort puts the measured entries first, in order
     order = torch.argsort(~measured, dim=1, stable=True)
-    return Chosen(order.gather(1, place.clamp(max=measured.shape[1] - 1)), place < counts[:, None])
+    return MeasuredSubset(order.gather(1, place.clamp(max=measured.shape[1] - 1)), place < counts[:, None])
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class ObservationLaw:
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Compute log p(y_j | values that are not hidden) for every chosen value j, `(n, p)`; hidden: `(n, p)` bool."""
-        K, shown = self.covariance(), self.inside & ~hidden
-        both = shown[:, :, None] & shown[:, None, :]
-        chol = torch.linalg.cholesky(torch.where(both, K, torch.diag_embed((~shown).to(K))))
-        known = torch.cat([K, self.residual.unsqueeze(-1)], -1).where(shown[:, :, None], 0)
+        K, visible = self.covariance(), self.inside & ~hidden
+        both = visible[:, :, None] & visible[:, None, :]
+        chol = torch.linalg.cholesky(torch.where(both, K, torch.diag_embed((~visible).to(K))))
+        known = torch.cat([K, self.residual.unsqueeze(-1)], -1).where(visible[:, :, None], 0)
         white = torch.linalg.solve_triangular(chol, known, upper=False)
         gain, r = white[..., :-1], white[..., -1:]
         error = self.residual - (gain.mT @ r).squeeze(-1)
@@ -106,7 +106,9 @@ class ObservationLaw:
 
 
 @torch.no_grad()
-def observation_laws(prior: GaussianPrior, obs: Observations, chosen: Chosen) -> Iterator[tuple[slice, ObservationLaw]]:
+def observation_laws(
+    prior: GaussianPrior, obs: Observations, chosen: MeasuredSubset
+) -> Iterator[tuple[slice, ObservationLaw]]:
     """Iterate over parts of the observations: their indices, and the distributions of the chosen values in float64."""
     size, width = math.prod(prior.event_shape), chosen.index.shape[1]
     selects = isinstance(prior.covariance(), DenseCovariance) and obs[:1].selection() is not None
@@ -122,13 +124,13 @@ def observation_laws(prior: GaussianPrior, obs: Observations, chosen: Chosen) ->
         yield rows, ObservationLaw(residual, signal, _noise(part, here), here.inside)
 
 
-def _selected(matrix: Tensor, chosen: Chosen) -> Tensor:
+def _selected(matrix: Tensor, chosen: MeasuredSubset) -> Tensor:
     """AΣAᵀ of operators that measure single entries: blocks of Σ `(N, N)`."""
     blocks = matrix[chosen.index[:, :, None], chosen.index[:, None, :]]
     return torch.where(chosen.inside[:, :, None] & chosen.inside[:, None, :], blocks, 0)
 
 
-def _through(prior: GaussianPrior, obs: Observations, chosen: Chosen) -> Tensor:
+def _through(prior: GaussianPrior, obs: Observations, chosen: MeasuredSubset) -> Tensor:
     """AΣAᵀ from the chosen rows of A, which are adjoints of unit vectors."""
     n, width = chosen.index.shape
     rows = torch.stack([obs.A.adjoint(_unit(obs, chosen, a)) for a in range(width)], 1)  # (n, p, *event)
@@ -137,7 +139,7 @@ def _through(prior: GaussianPrior, obs: Observations, chosen: Chosen) -> Tensor:
     return (signal + signal.mT) / 2
 
 
-def _noise(obs: Observations, chosen: Chosen) -> Tensor:
+def _noise(obs: Observations, chosen: MeasuredSubset) -> Tensor:
     """The chosen block of Σ_y."""
     if obs.cov.is_diagonal:
         return torch.diag_embed(chosen.take(obs.cov.diagonal(tuple(obs.y.shape[1:])).expand(obs.y.shape)))
@@ -145,7 +147,7 @@ def _noise(obs: Observations, chosen: Chosen) -> Tensor:
     return torch.stack(columns, -1)
 
 
-def _unit(obs: Observations, chosen: Chosen, a: int) -> Tensor:
+def _unit(obs: Observations, chosen: MeasuredSubset, a: int) -> Tensor:
     """Unit vector of the a-th chosen value of each observation, `(n, *measurement)`; 0 if there is none."""
     unit = torch.zeros_like(obs.y).flatten(1)
     unit.scatter_(1, chosen.index[:, a : a + 1], chosen.inside[:, a : a + 1].to(unit))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..observations import Observations
 
 
-class Conditioned(Protocol):
+class ConditionedPrior(Protocol):
     """A prior conditioned on n observations: a denoiser whose sample i belongs to observation i.
 
     See `posterior.Posterior`.
@@ -60,4 +60,4 @@ class Conditioned(Protocol):
         ...
 
 
-METHODS: Registry[Callable[..., Conditioned]] = Registry()  # (prior, obs, **options), by name
+METHODS: Registry[Callable[..., ConditionedPrior]] = Registry()  # (prior, obs, **options), by name

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..core.modes import in_own_modes
+from ..core.modes import in_default_modes
 from ..core.shapes import require_batch, require_like, require_state
 from ..linalg import Covariance, DenseCovariance
 from ..linalg.inner import accumulate_dtype
@@ -37,7 +37,7 @@ class MixturePrior(Prior):
     means: Tensor
     stds: Tensor
 
-    @in_own_modes
+    @in_default_modes
     def __init__(
         self,
         weights: Tensor,
@@ -106,7 +106,7 @@ class MixturePrior(Prior):
         x = keep.sum(-1, keepdim=True) * x_t.flatten(1) + (r - keep) @ self.means.flatten(1).to(r.dtype)
         return x.to(x_t.dtype).reshape(x_t.shape)
 
-    @in_own_modes
+    @in_default_modes
     def covariance_at(self, x_t: Tensor, sigma: Tensor | float) -> Tensor:
         """V[x | x_t], `(n, N, N)` over the flattened event."""
         log_r, m, v = self.components(*require_state(x_t, sigma, self.mean, "MixturePrior"))
@@ -116,7 +116,7 @@ class MixturePrior(Prior):
         total = _mixture_covariance(self.weights[None], self.means.flatten(1)[None], self.stds[None] ** 2)
         return DenseCovariance(total[0])
 
-    @in_own_modes
+    @in_default_modes
     def log_prob(self, x: Tensor, sigma: float = 0.0) -> Tensor:
         """log p(x_t) at noise level sigma (0: of clean x), `(n,)`."""
         require_like(require_batch(x, "x"), "x", self.mean, "MixturePrior")

@@ -110,7 +110,7 @@ def score_parameters(obs: Observations, progress: bool | None = None) -> tuple[O
     scale = signal_scale(classes.obs)
     size = math.prod(obs.x_shape)
     theta = classes.value
-    state = _moved(
+    state = _state_after_em(
         classes,
         theta,
         torch.zeros(size, dtype=theta.dtype, device=theta.device),
@@ -146,14 +146,14 @@ def _step(classes: OperatorClasses, state: _State, found: ParameterScore, step: 
     step = step * min(1.0, math.sqrt(limit / max(float(step @ found.full @ step), 1e-300)))
     mean, root = (torch.tensordot(step, z, 1) for z in found.response)
     for _ in range(HALVINGS):
-        further = _moved(classes, state.theta + step, state.mean - mean, state.root - root, ROUNDS)
+        further = _state_after_em(classes, state.theta + step, state.mean - mean, state.root - root, ROUNDS)
         if further.log_likelihood >= state.log_likelihood:
             return further
         step, mean, root = step / 2, mean / 2, root / 2
     return None
 
 
-def _moved(classes: OperatorClasses, theta: Tensor, mean: Tensor, root: Tensor, rounds: int) -> _State:
+def _state_after_em(classes: OperatorClasses, theta: Tensor, mean: Tensor, root: Tensor, rounds: int) -> _State:
     """The state at θ after rounds of expectation–maximisation of the Gaussian.
 
     Its log-likelihood is −∞ if that is not finite.
@@ -165,14 +165,14 @@ def _moved(classes: OperatorClasses, theta: Tensor, mean: Tensor, root: Tensor, 
     try:
         for _ in range(rounds):
             state = _em_round(classes, state)
-        likelihood = _Whitened.of(classes, state).log_likelihood
+        likelihood = _WhitenedObservations.of(classes, state).log_likelihood
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return state
     return replace(state, log_likelihood=likelihood if math.isfinite(likelihood) else -math.inf)
 
 
 @dataclass(frozen=True)
-class _Whitened:
+class _WhitenedObservations:
     """Observations whitened by K = LLᵀ.
 
     Attributes:
@@ -192,7 +192,7 @@ class _Whitened:
     log_likelihood: float
 
     @classmethod
-    def of(cls, classes: OperatorClasses, state: _State) -> _Whitened:
+    def of(cls, classes: OperatorClasses, state: _State) -> _WhitenedObservations:
         B = state.A @ state.root
         chol = torch.linalg.cholesky(B @ B.mT + classes.noise)
         residual = (classes.mean - state.A @ state.mean).unsqueeze(-1)
@@ -209,7 +209,10 @@ def _solve(chol: Tensor, right: Tensor) -> Tensor:
 
 def _em_round(classes: OperatorClasses, state: _State) -> _State:
     """One round of expectation–maximisation of μ and Σ, see `fit_full.py`."""
-    white, weight = _Whitened.of(classes, state), (classes.count / classes.count.sum()).sqrt()[:, None, None]
+    white, weight = (
+        _WhitenedObservations.of(classes, state),
+        (classes.count / classes.count.sum()).sqrt()[:, None, None],
+    )
     g = (white.Q.mT @ white.factor) * weight  # (C, N, k + 1)
     Q, mean = (white.Q * weight).flatten(0, 1), (g[..., -1:] * weight).sum(0).flatten()
     g = g.transpose(0, 1).flatten(1)
@@ -222,7 +225,7 @@ def _em_round(classes: OperatorClasses, state: _State) -> _State:
 
 def efficient_score(classes: OperatorClasses, state: _State) -> ParameterScore:
     """The efficient score of θ at a state, its information, and its spread over the observations."""
-    white, n, P = _Whitened.of(classes, state), classes.count, len(state.theta)
+    white, n, P = _WhitenedObservations.of(classes, state), classes.count, len(state.theta)
     U = _solve(white.chol, state.slope)  # L⁻¹∂A, (q, C, m, N)
     u, half = U @ state.mean, U @ state.root @ white.W.mT
     E = half + half.mT  # (q, C, m, m)
@@ -251,7 +254,7 @@ def efficient_score(classes: OperatorClasses, state: _State) -> ParameterScore:
 
 
 def _response(
-    white: _Whitened, n: Tensor, root: Tensor, cross_mean: Tensor, cross_root: Tensor
+    white: _WhitenedObservations, n: Tensor, root: Tensor, cross_mean: Tensor, cross_root: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Z = I_ηη⁻¹ I_ηθ for all parameters, by conjugate gradients preconditioned by the mean of QᵀQ."""
     information = white.Q.mT @ white.Q  # (C, N, N)
@@ -288,7 +291,7 @@ def _conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor) -> Tens
 def _spread(
     classes: OperatorClasses,
     state: _State,
-    white: _Whitened,
+    white: _WhitenedObservations,
     direct: tuple[Tensor, Tensor],
     response: tuple[Tensor, Tensor],
 ) -> Tensor:

@@ -97,7 +97,7 @@ class Preconditioning:
 
 
 @dataclass(frozen=True)
-class Correcting:
+class KrylovPreconditioning:
     """The same by products with A. The input is x_t and its correction t, `(n, 2, *event)`, instead of m."""
 
     information: Krylov
@@ -136,8 +136,8 @@ class Correcting:
         return 1 + self.level**-2
 
 
-def preconditioning(information: Information, level: Tensor) -> Preconditioning | Correcting:
+def preconditioning(information: Information, level: Tensor) -> Preconditioning | KrylovPreconditioning:
     """Choose the preconditioning by the representation of G."""
     if isinstance(information, Krylov):
-        return Correcting(information, level)
+        return KrylovPreconditioning(information, level)
     return Preconditioning(information, level)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from ..observations import Observations
-from .fit_full import Full
+from .fit_full import FullModel
 from .fit_low_rank import LowRankModel
-from .fit_sampled import Sampled
+from .fit_sampled import SampledModel
 
 PATIENCE = 2  # successive steps without improvement on the held-out observations after which a fit stops
 HELD_OUT_TOLERANCE = 5e-4  # nats per held-out value that count as an improvement
 
-Model = Full | LowRankModel | Sampled
+Model = FullModel | LowRankModel | SampledModel
 
 
 @dataclass
@@ -46,7 +46,7 @@ class FitState:
 
 
 @dataclass
-class HeldOut:
+class HeldOutScores:
     """Held-out observations. A fit stops when their likelihood no longer improves, and returns the best parameters.
 
     Attributes:
@@ -95,7 +95,7 @@ class Rounds:
 
 
 def run_rounds(
-    model: Model, expect: Callable[[Model], float], extrapolates: bool, held_out: HeldOut | None, fit: Rounds
+    model: Model, expect: Callable[[Model], float], extrapolates: bool, held_out: HeldOutScores | None, fit: Rounds
 ) -> Model:
     """Run steps of expectation–maximisation from the model's parameters; returns the model with the final parameters.
 
@@ -142,7 +142,7 @@ def _step(
     model: Model, expect: Callable[[Model], float], current: float, extrapolates: bool, fit: Rounds
 ) -> tuple[Model, float]:
     """Run one step; returns the model and its log-likelihood."""
-    if isinstance(model, Sampled):
+    if isinstance(model, SampledModel):
         model.maximise()
         current = expect(model)
         fit.record(current)

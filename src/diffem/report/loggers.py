@@ -21,9 +21,9 @@ import numpy as np
 from ..core.errors import InputError
 from ..em.table import warn
 from ..files.writing import read_json, write_json
+from ..runs.lap_arrays import read_lap_array, read_losses
 from ..runs.lap_metrics import METRICS, with_parameters
 from ..runs.rundir import RunDir
-from ..runs.shown import read_losses, read_shown
 from . import pictures
 
 LOGGED = "logged.json"  # in the run folder: the last logged lap of each logger
@@ -131,7 +131,7 @@ def require_loggers(names: Iterable[str]) -> list[str]:
     return chosen
 
 
-class Logging:
+class RunLoggers:
     """Log the laps of a run.
 
     Args:
@@ -164,17 +164,17 @@ class Logging:
             done, losses = read_losses(self.run, [lap])
             before, _ = read_losses(self.run, range(1, lap))
             logger.losses([int(step + (before[-1] if before else 0)) for step in done], losses)
-            for what, png in _pictures(self.run, lap).items():
-                logger.picture(lap, what, _pixels(png))
+            for picture, png in _pictures(self.run, lap).items():
+                logger.picture(lap, picture, _pixels(png))
             write_json(self.run.path / LOGGED, {**self._logged(), name: lap})
 
     def _logged(self) -> dict[str, int]:
         file = self.run.inside(self.run.path / LOGGED)
         try:
-            kept = read_json(file) if file.is_file() else {}
+            logged = read_json(file) if file.is_file() else {}
         except InputError:  # corrupted: all laps are logged again
-            kept = {}
-        return {k: v for k, v in kept.items() if isinstance(v, int)} if isinstance(kept, dict) else {}
+            logged = {}
+        return {k: v for k, v in logged.items() if isinstance(v, int)} if isinstance(logged, dict) else {}
 
     def close(self) -> None:
         """Close all loggers."""
@@ -198,7 +198,7 @@ def _is_number(value: Any) -> bool:
 
 def _pictures(run: RunDir, lap: int) -> dict[str, bytes]:
     """Pictures of prior samples and posterior draws, as in the report; PNG files by name."""
-    samples, draws = (read_shown(run, lap, f"{name}.npy") for name in ("samples", "posterior"))
+    samples, draws = (read_lap_array(run, lap, f"{name}.npy") for name in ("samples", "posterior"))
     if pictures.is_image(samples[0]):
         return {"samples": pictures.grid(samples[:64], columns=8), "posterior": pictures.posterior(None, draws)}
     return {"samples": pictures.marginals({f"lap {lap}": samples}), "posterior": pictures.intervals(draws)}

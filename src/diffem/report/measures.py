@@ -21,9 +21,9 @@ def columns(metrics: list[dict[str, Any]], clean: bool = False) -> list[Metric]:
 
 def lap_curves(metrics: list[dict[str, Any]], clean: bool = False) -> dict[str, Curve]:
     """Return the curves of the plotted metrics, by heading. A metric needs the values of at least two laps."""
-    out, known = {}, [with_parameters(lap) for lap in metrics]
+    out, values = {}, [with_parameters(lap) for lap in metrics]
     for metric in columns(metrics, clean):
-        laps = [lap for lap in known if lap.get(metric.key) is not None]
+        laps = [lap for lap in values if lap.get(metric.key) is not None]
         if not metric.curve or len(laps) < 2:
             continue
         errors = [] if metric.error is None else [lap.get(metric.error) for lap in laps]

@@ -21,10 +21,10 @@ from ..observations import Observations
 from ..operators import Identity, Mask
 from ..priors import Prior
 from ..priors.base import known_observations
+from ..runs.lap_arrays import read_lap_array, read_losses
 from ..runs.lap_metrics import METRIC
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
-from ..runs.shown import read_losses, read_shown
 from . import pictures
 from .measures import columns, lap_curves
 from .words import encoding
@@ -67,7 +67,7 @@ def write_report(
     clean = recipe.e_step.clean
     last, laps = metrics[-1]["lap"], [m["lap"] for m in _spread(metrics)]
     prior = load(path, last)
-    shown = _shown(obs, index, reference, prior)
+    data = _picture_data(obs, index, reference, prior)
     _restore(run, recipe, laps, None if obs is None else obs[index], device)
     html = page.render(
         title=run.path.absolute().name if is_own(recipe) else recipe.name,
@@ -75,10 +75,10 @@ def write_report(
         info=info,
         metrics=metrics,
         last=last,
-        images=(images := pictures.is_image(read_shown(run, last, "samples.npy")[0])),
-        words=_words(recipe, metrics, obs is not None) | {"pictures": _pictured(shown) if images else ""},
-        hero=_posterior(run, last, last, shown),
-        first=_posterior(run, 0, last, shown, rows=4),
+        images=(images := pictures.is_image(read_lap_array(run, last, "samples.npy")[0])),
+        words=_words(recipe, metrics, obs is not None) | {"pictures": _about_pictures(data) if images else ""},
+        hero=_posterior(run, last, last, data),
+        first=_posterior(run, 0, last, data, rows=4),
         samples=_samples(run, laps, "starting prior" if metrics[0].get("start") == "given" else "Gaussian start"),
         curves=_curves(run, metrics, clean),
         columns=columns(metrics, clean),
@@ -122,8 +122,8 @@ def _spread(metrics: list[dict[str, Any]], most: int = 5) -> list[dict[str, Any]
 
 
 @dataclass
-class Shown:
-    """The observations of the run's pictures.
+class PictureData:
+    """The observations beside the posterior draws in the pictures of a run.
 
     Attributes:
         seen: `(n, *event)`. Aᵀy, NaN at unmeasured entries.
@@ -136,13 +136,15 @@ class Shown:
     truth: np.ndarray | None
 
 
-def _shown(obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None, prior: Prior) -> Shown | None:
+def _picture_data(
+    obs: Observations | None, index: torch.Tensor, reference: torch.Tensor | None, prior: Prior
+) -> PictureData | None:
     if obs is None:
         return None
     some = known_observations(prior, obs[index])
     truth = None if reference is None else reference[index].numpy()
     seen = some.backprojected().numpy()
-    return Shown(seen, seen if isinstance(some.A, Identity | Mask) else None, truth)
+    return PictureData(seen, seen if isinstance(some.A, Identity | Mask) else None, truth)
 
 
 def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict[str, str]:
@@ -168,42 +170,42 @@ def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict
     }
 
 
-def _pictured(shown: Shown | None) -> str:
+def _about_pictures(data: PictureData | None) -> str:
     """Sentences about the pictures of posterior draws, if samples are images."""
     text = "A standard deviation of 0 is black."
-    if shown is None:
+    if data is None:
         return text
-    if shown.entries is None:
+    if data.entries is None:
         text = f"The first column shows Aᵀy, the observation mapped back to the pixels of x. {text}"
-    return f"Unmeasured pixels are grey-blue. {text}" if np.isnan(shown.seen).any() else text
+    return f"Unmeasured pixels are grey-blue. {text}" if np.isnan(data.seen).any() else text
 
 
 def _restore(
-    run: RunDir, recipe: Recipe, laps: list[int], shown: Observations | None, device: torch.device | str
+    run: RunDir, recipe: Recipe, laps: list[int], pictured: Observations | None, device: torch.device | str
 ) -> None:
     def prior(lap: int) -> tuple[Prior, None]:
         return load(run.path, lap, device, "recipe"), None
 
     for lap in laps:
-        restore_pictures(run, lap, recipe, partial(prior, lap), shown)
+        restore_pictures(run, lap, recipe, partial(prior, lap), pictured)
 
 
-def _posterior(run: RunDir, lap: int, last: int, shown: Shown | None, rows: int = 8) -> str:
-    draws = read_shown(run, lap, "posterior.npy")
-    truth = None if shown is None else shown.truth
+def _posterior(run: RunDir, lap: int, last: int, data: PictureData | None, rows: int = 8) -> str:
+    draws = read_lap_array(run, lap, "posterior.npy")
+    truth = None if data is None else data.truth
     if pictures.is_image(draws[0, 0]):
-        levels = pictures.limits(read_shown(run, last, "posterior.npy"))
-        seen, title = (None, "") if shown is None else (shown.seen, "Aᵀy" if shown.entries is None else "observation")
+        levels = pictures.limits(read_lap_array(run, last, "posterior.npy"))
+        seen, title = (None, "") if data is None else (data.seen, "Aᵀy" if data.entries is None else "observation")
         png = pictures.posterior(seen, draws, truth, levels, rows, title)
     else:
-        png = pictures.intervals(draws, None if shown is None else shown.entries, truth, rows)
+        png = pictures.intervals(draws, None if data is None else data.entries, truth, rows)
     write_bytes(run.file(lap, "posterior.png"), png)
     return pictures.data_url(png)
 
 
 def _samples(run: RunDir, laps: list[int], start: str) -> list[tuple[str, str]]:
     """Captions and pictures of prior samples: one picture per lap for images, one of all laps for vectors."""
-    samples = {lap: read_shown(run, lap, "samples.npy") for lap in laps}
+    samples = {lap: read_lap_array(run, lap, "samples.npy") for lap in laps}
     last = samples[laps[-1]]
     if not pictures.is_image(last[0]):
         png = pictures.marginals({f"lap {lap}": x for lap, x in samples.items()})
@@ -211,12 +213,12 @@ def _samples(run: RunDir, laps: list[int], start: str) -> list[tuple[str, str]]:
         return [("Neighbouring coordinates", pictures.data_url(png))]
     # all laps use the grey levels of the last one, so that they can be compared
     levels = pictures.limits(last)
-    shown = []
+    figures = []
     for lap, x in samples.items():
         png = pictures.grid(x[:64], columns=8, levels=levels)
         write_bytes(run.file(lap, "samples.png"), png)
-        shown.append((f"Lap {lap}" + (f" ({start})" if lap == 0 else ""), pictures.data_url(png)))
-    return shown
+        figures.append((f"Lap {lap}" + (f" ({start})" if lap == 0 else ""), pictures.data_url(png)))
+    return figures
 
 
 def _curves(run: RunDir, metrics: list[dict[str, Any]], clean: bool) -> list[tuple[str, str]]:

@@ -103,8 +103,8 @@ def grid(x: np.ndarray, columns: int = 16, levels: tuple[float, float] | None = 
 def raster(canvas: np.ndarray, low: float, high: float, scale: float = 1.0) -> bytes:
     """Draw pixels without axes and without interpolation; NaN is white."""
     bright = between(canvas, low, high)
-    shown = np.where(np.isnan(bright), 1.0, bright)
-    return pixels_png((255 * shown).astype(np.uint8), max(1, round(scale)))
+    brightness = np.where(np.isnan(bright), 1.0, bright)
+    return pixels_png((255 * brightness).astype(np.uint8), max(1, round(scale)))
 
 
 def _box(values: np.ndarray) -> tuple[float, float]:
@@ -278,8 +278,8 @@ def curves(series: dict[str, Curve], xlabel: str = "lap", columns: int = 3) -> b
     for axis, (title, curve) in zip(axes.flat, series.items(), strict=False):
         x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
         if curve.level is not None:
-            shown = f"{curve.level:.0%}" if curve.percent else f"{curve.level:.2g}"
-            axis.axhline(curve.level, color=MUTED, linewidth=1.2, linestyle="--", label=f"should be {shown}")
+            ideal = f"{curve.level:.0%}" if curve.percent else f"{curve.level:.2g}"
+            axis.axhline(curve.level, color=MUTED, linewidth=1.2, linestyle="--", label=f"should be {ideal}")
         if curve.error is not None:
             error = np.asarray(curve.error, dtype=float)
             axis.fill_between(x, y - error, y + error, color=INK, alpha=0.15, linewidth=0, label="± standard error")

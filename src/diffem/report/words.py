@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..observations import Observations
 from ..observations.batches import scanned_together
@@ -27,7 +28,7 @@ def operator_in_words(A: Operator) -> str:
         return f"{A.factor} times lower resolution"
     if isinstance(A, Fourier):
         coils = A.tensors().get("coils")
-        return "k-space" if coils is None else f"k-space of {coils.shape[-4]} coils"
+        return "k-space" if coils is None else f"k-space of {count_of(coils.shape[-4], 'coil')}"
     if isinstance(A, Function):
         return "a function of x"
     kinds = {Identity: "x itself", Mask: "some entries of x", Dense: "linear combinations of the entries of x"}

@@ -1,4 +1,4 @@
-"""Differences between recipes, and the paths in a recipe that may change without changing the run."""
+"""Differences between recipes, and what may change without making another run: paths and the description."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from .schema import Recipe
 LOCATIONS = {"path", "folder", "coils", "cache"}  # keys of `data` that are paths
 
 
-def moved(old: Recipe, new: Recipe) -> Recipe:
+def with_paths_of(old: Recipe, new: Recipe) -> Recipe:
     """Return the old recipe with the paths of the new one."""
-    places = {name: value for name, value in new.data.options("source").items() if name in LOCATIONS}
-    return old.model_copy(update={"data": old.data.model_copy(update=places)})
+    paths = {name: value for name, value in new.data.options("source").items() if name in LOCATIONS}
+    return old.model_copy(update={"data": old.data.model_copy(update=paths)})
 
 
-def placed(recipe: Recipe, run: Path) -> Recipe:
+def with_description_of(old: Recipe, new: Recipe) -> Recipe:
+    """Return the old recipe with the description of the new one."""
+    return old.model_copy(update={"about": new.about})
+
+
+def with_stored_paths(recipe: Recipe, run: Path) -> Recipe:
     """Return the recipe as it is stored: paths inside the run folder are relative to it, others are absolute."""
     folder = run.absolute()
 
@@ -27,10 +32,10 @@ def placed(recipe: Recipe, run: Path) -> Recipe:
         path = Path(value).absolute()
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
-    return _with_places(recipe, place)
+    return _map_paths(recipe, place)
 
 
-def located(recipe: Recipe, run: Path) -> Recipe:
+def with_usable_paths(recipe: Recipe, run: Path) -> Recipe:
     """Return the stored recipe of a run with paths that are valid in the current working directory.
 
     Relative paths are relative to the run folder. In folders of earlier versions they are relative to the directory in
@@ -40,10 +45,10 @@ def located(recipe: Recipe, run: Path) -> Recipe:
     def place(value: Any) -> Any:
         return str(run / value) if isinstance(value, str) and value and (run / value).exists() else value
 
-    return _with_places(recipe, place)
+    return _map_paths(recipe, place)
 
 
-def _with_places(recipe: Recipe, place: Callable[[Any], Any]) -> Recipe:
+def _map_paths(recipe: Recipe, place: Callable[[Any], Any]) -> Recipe:
     options = recipe.data.options("source").items()
     places = {name: place(value) for name, value in options if name in LOCATIONS and not _is_word(name, value)}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=places)}) if places else recipe

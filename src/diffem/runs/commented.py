@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from ..nn.networks import NETWORKS
 from .schedule import Epochs, Schedule
 from .schema import Recipe
-from .section import Open
+from .section import OpenSection
 
 WIDTH = 118
 # The first key of each group of a long section, and the title of the group.
@@ -89,9 +89,9 @@ def _section(lines: list[str], section: BaseModel, prefix: str, depth: int) -> N
             lines.append(f"{'  ' * depth}{name}:")
             _section(lines, inner, f"{key}.", depth + 1)
         else:
-            shown = inner.model_dump(mode="json", exclude_none=True) if isinstance(inner, Schedule) else value
-            lines.append(f"{'  ' * depth}{name}: {_value(shown)}")
-    if isinstance(section, Open):
+            plain = inner.model_dump(mode="json", exclude_none=True) if isinstance(inner, Schedule) else value
+            lines.append(f"{'  ' * depth}{name}: {_value(plain)}")
+    if isinstance(section, OpenSection):
         _unset(lines, prefix, values, depth)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import ForeignFileError, InputError
 from ..files import memory
 from ..files.arrays import array_rows
@@ -22,7 +23,7 @@ from ..files.origin import Origin, require_origin, stamped
 from ..files.reading import require_inside
 from ..files.rows import RowsInFile
 from ..files.writing import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
-from .repair import set_aside
+from .repair import rename_unusable
 from .rundir import RunDir
 
 OTHERS = ("sha256", "origin")  # entries of a shard's report that are not numbers
@@ -71,7 +72,7 @@ class DrawStore:
             if self.report(k)["sha256"] != file_digest(array):
                 raise InputError(f"{array} is corrupted: checksum mismatch")
         except ForeignFileError as error:  # not corrupted, and perhaps the only copy of these draws
-            set_aside(error, array, report)
+            rename_unusable(error, array, report)
             return False
         except InputError as error:
             notice(f"{error}; the draws of observations {self.range(k)[0]} to {self.range(k)[1] - 1} are recomputed")
@@ -97,7 +98,7 @@ class DrawStore:
         array = read_array(file, self.report(k)["sha256"])
         if array.dtype.kind != "f" or array.ndim < 2 or array.shape[1] != end - first or len(array) == 0:
             raise InputError(
-                f"{file} must contain draws of {end - first} observations, got {array.dtype} {array.shape}"
+                f"{file} must contain draws of {count_of(end - first, 'observation')}, got {array.dtype} {array.shape}"
             )
         return torch.from_numpy(array)
 

@@ -25,7 +25,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.interruption import Preempted
 from ..observations import Observations, Problem
-from .recipe import Recipe, is_of_run
+from .recipe import Recipe, is_written_by_run
 
 NAME = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 
@@ -40,7 +40,7 @@ def python_problem(source: str, seed: int, options: dict[str, Any], folder: Path
         folder: Searched for the module before `sys.path`.
 
     Raises:
-        InputError: If the function cannot be imported, fails, or returns something else than observations.
+        InputError: If the function cannot be imported, fails, or returns something other than observations.
     """
     match = NAME.fullmatch(source)
     if match is None:
@@ -51,7 +51,7 @@ def python_problem(source: str, seed: int, options: dict[str, Any], folder: Path
         function = getattr(module, name, None)
         if not callable(function):
             raise InputError(f"data.source: {module.__file__} has no function {name!r}")
-        problem = _called(function, source, seed, options)
+        problem = _call(function, source, seed, options)
     if isinstance(problem, Observations):
         return Problem(problem)
     if not isinstance(problem, Problem):
@@ -81,19 +81,19 @@ def _module(name: str, folder: Path) -> Any:
         raise InputError(f"data.source: {name} imports the module {error.name}, which was not found") from error
 
 
-def _called(function: Any, source: str, seed: int, options: dict[str, Any]) -> Any:
+def _call(function: Any, source: str, seed: int, options: dict[str, Any]) -> Any:
     try:
         signature = inspect.signature(function)
-        given = dict(options)
+        arguments = dict(options)
         if "seed" in signature.parameters:
-            given["seed"] = seed
-        signature.bind(**given)
+            arguments["seed"] = seed
+        signature.bind(**arguments)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"data.source {source!r} does not accept these arguments: {str(options)[:400]} ({error})"
         ) from None
     try:
-        return function(**given)
+        return function(**arguments)
     except (InputError, Preempted):
         raise
     except Exception as error:
@@ -126,7 +126,7 @@ def recipe_folder(source: str, recipe: object, changes: dict[str, Any]) -> Path:
     """
     if "data" in changes or "data.source" in changes:
         return Path.cwd()
-    if isinstance(recipe, str | os.PathLike) and not is_of_run(Path(recipe)):
+    if isinstance(recipe, str | os.PathLike) and not is_written_by_run(Path(recipe)):
         return Path(recipe).absolute().parent
     if not isinstance(recipe, Recipe) and not isinstance(recipe, str | os.PathLike):
         return Path.cwd()

@@ -32,9 +32,9 @@ __all__ = [
     "Train",
     "Watch",
     "has_checksum",
-    "is_of_run",
+    "is_written_by_run",
     "load_recipe",
-    "named_run",
+    "name_of_run",
     "names",
     "parse_change",
 ]
@@ -104,9 +104,9 @@ def _read(recipe: str) -> dict[str, Any]:
     return translate(values) if mark else values  # only runs write checksums
 
 
-def is_of_run(path: Path) -> bool:
+def is_written_by_run(path: Path) -> bool:
     """Whether a recipe file was written by a run: it contains a run's name, or lies in a run folder."""
-    return _is_file(str(path)) and (named_run(path) is not None or (path.absolute().parent / "run.json").exists())
+    return _is_file(str(path)) and (name_of_run(path) is not None or (path.absolute().parent / "run.json").exists())
 
 
 def has_checksum(path: Path) -> bool:
@@ -114,7 +114,7 @@ def has_checksum(path: Path) -> bool:
     return CHECKSUM in read_text(path, YAML_BYTES)
 
 
-def named_run(path: Path) -> str | None:
+def name_of_run(path: Path) -> str | None:
     """Return the name of the run that wrote a recipe file; None if the file contains none."""
     lines = [line.removeprefix(RUN) for line in read_text(path, YAML_BYTES).splitlines() if line.startswith(RUN)]
     return lines[-1] if lines else None

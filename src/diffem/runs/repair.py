@@ -21,19 +21,19 @@ class LapFiles(Protocol):
     def origin(self, kind: str, lap: int) -> Origin | None: ...
 
 
-def set_damaged_aside(run: LapFiles) -> list[Path]:
+def rename_damaged(run: LapFiles) -> list[Path]:
     """Rename the damaged and foreign files of all laps, print a notice for each, and return their paths."""
     aside = []
     for lap in range(run.recipe().last_lap + 1):
         for name in ("metrics.json", "prior.safetensors", "training.safetensors", "start.safetensors"):
             file = run.file(lap, name)
-            if file.exists() and (error := _flaw(run, lap, file)) is not None:
-                set_aside(error, file)
+            if file.exists() and (error := _reason_unusable(run, lap, file)) is not None:
+                rename_unusable(error, file)
                 aside.append(file)
     return aside
 
 
-def set_aside(error: InputError, *files: Path) -> None:
+def rename_unusable(error: InputError, *files: Path) -> None:
     """Rename unusable files, and print the reason."""
     suffix = "foreign" if isinstance(error, ForeignFileError) else "damaged"
     for file in files:
@@ -42,7 +42,7 @@ def set_aside(error: InputError, *files: Path) -> None:
     notice(f"{error}; renamed to {renamed}, and recomputed")
 
 
-def _flaw(run: LapFiles, lap: int, file: Path) -> InputError | None:
+def _reason_unusable(run: LapFiles, lap: int, file: Path) -> InputError | None:
     """Return the reason why a file is unusable; None if it is usable."""
     try:
         if file.name == "metrics.json":

@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.version import __version__
 from ..files.origin import Origin, require_origin, stamped
@@ -24,11 +25,11 @@ from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, re
 from ..files.writing import clear_partials, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
-from .changes import differences, located, moved
+from .changes import differences, with_description_of, with_paths_of, with_usable_paths
 from .lap_metrics import wrong_number
 from .python_source import python_problem
-from .recipe import Recipe, has_checksum, load_recipe, named_run
-from .repair import set_damaged_aside
+from .recipe import Recipe, has_checksum, load_recipe, name_of_run
+from .repair import rename_damaged
 from .sources import SOURCES
 
 FORMAT = 3  # format of the folder: 2 added checksums to text files, 3 added the name of the run to every file
@@ -110,7 +111,7 @@ class RunDir:
         info = self.info()
         if info.get("format", 1) >= 2 and not has_checksum(file):
             raise InputError(f"{file} is damaged: its last line, a checksum, is missing")
-        if info.get("format", 1) >= 3 and (named := named_run(file)) != info["name"]:
+        if info.get("format", 1) >= 3 and (named := name_of_run(file)) != info["name"]:
             raise InputError(f"{file} does not belong here: it has run {str(named)[:32]}, run.json has {info['name']}")
         recipe = load_recipe(str(file))
         if recipe.seed != info["seed"]:
@@ -127,7 +128,7 @@ class RunDir:
         Raises:
             InputError: If the source is not that of the run, or now returns other observations.
         """
-        recipe = located(self.recipe(), self.path)
+        recipe = with_usable_paths(self.recipe(), self.path)
         if source is not None and source != recipe.data.source:
             raise InputError(f"{self.path}: its observations come from {recipe.data.source!r}, not from {source!r}")
         if recipe.data.source == "given" or (":" in recipe.data.source and source is None):
@@ -164,7 +165,7 @@ class RunDir:
     def open(self, recipe: Recipe, obs: Observations, start: str | None = None) -> None:
         """Create and lock the folder, or lock it for resuming if it contains the same run.
 
-        The recipe may have more laps than that of the folder, and other paths of the same data.
+        The recipe may have more laps than that of the folder, other paths of the same data, and another description.
 
         Args:
             obs: The observations of the run.
@@ -177,7 +178,7 @@ class RunDir:
             raise InputError(f"{self.path} is a file, not a folder")
         file = self.path / "recipe.yaml"
         if not file.exists():
-            if self.path.is_dir() and any(not _begun(entry.name) for entry in self.path.iterdir()):
+            if self.path.is_dir() and any(not _is_left_by_begin(entry.name) for entry in self.path.iterdir()):
                 raise InputError(f"{self.path} is not empty and contains no run; choose another folder")
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -201,8 +202,8 @@ class RunDir:
     def _continue(self, recipe: Recipe, obs: Observations, start: str | None) -> None:
         self._require_version()
         info, old = self.info(), self.recipe()
-        there = moved(old, recipe)
-        changed = differences(there.model_dump(mode="json"), recipe.model_dump(mode="json"))
+        same_run = with_description_of(with_paths_of(old, recipe), recipe)
+        changed = differences(same_run.model_dump(mode="json"), recipe.model_dump(mode="json"))
         longer = recipe.laps > old.laps and len(changed) == 1
         if changed and not longer:
             raise InputError(
@@ -211,8 +212,8 @@ class RunDir:
             )
         if longer and old.final is not None and self.lap(old.last_lap).exists():
             raise InputError(
-                f"{self.path} has already begun to train its final prior after {old.laps} laps, so no laps can be "
-                "added; start another run from it (start: this folder)"
+                f"{self.path} has already begun to train its final prior after {count_of(old.laps, 'lap')}, so no laps "
+                "can be added; start another run from it (start: this folder)"
             )
         if info["observations"] != _fingerprint(obs, info):
             again = ":" in recipe.data.source and old.data == recipe.data  # the user's function
@@ -231,7 +232,7 @@ class RunDir:
         clear_partials(self.path)
         if recipe != old:
             write_text(self.path / "recipe.yaml", recipe.to_file(info.get("name", "")))
-        set_damaged_aside(self)
+        rename_damaged(self)
 
     def _require_version(self) -> None:
         """Check the version before anything else: other versions may have other file formats."""
@@ -307,7 +308,7 @@ def _from_python(recipe: Recipe) -> Problem:
     return python_problem(recipe.data.source, recipe.seed, recipe.data.options("source"), Path.cwd())
 
 
-def _begun(name: str) -> bool:
+def _is_left_by_begin(name: str) -> bool:
     return name in BEGUN or name.endswith(".partial")
 
 

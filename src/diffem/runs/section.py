@@ -15,7 +15,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Open(BaseModel):
+class OpenSection(BaseModel):
     """A section with additional keys, which depend on `kind` or `source` and are validated by the network or source."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)

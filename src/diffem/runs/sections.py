@@ -10,12 +10,12 @@ from ..core.errors import InputError
 from ..linalg import SOLVERS
 from ..samplers import SAMPLERS
 from .schedule import Epochs, Scheduled, Steps, value_at
-from .section import MANY, Open, Section
+from .section import MANY, OpenSection, Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Data(Open):
+class Data(OpenSection):
     """Where the observations come from."""
 
     source: str = Field(
@@ -67,7 +67,7 @@ class Gaussian(Section):
         return self
 
 
-class Network(Open):
+class Network(OpenSection):
     """The denoiser's network."""
 
     kind: str = Field("mlp", description="mlp for vectors, tables and small images; unet for images")

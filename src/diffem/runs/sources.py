@@ -43,8 +43,8 @@ def source_function(name: str) -> Source:
     if not isinstance(source, str):
         return source
     module, _, function = source.partition(":")
-    made: Source = getattr(import_module(module), function)
-    return made
+    imported: Source = getattr(import_module(module), function)
+    return imported
 
 
 def expected_size(source: str, options: dict[str, Any]) -> tuple[tuple[int, ...], int | None] | None:

@@ -27,10 +27,13 @@ def resolve_steps(recipe: Recipe, observations: int) -> Recipe:
         watch = watch.model_copy(update={"held_out": min(watch.held_out, most)})
     trained = max(1, observations - watch.held_out)
     train = recipe.train
-    stages = [stage.model_copy(update={"train": _plain(stage.train, trained, train.batch)}) for stage in recipe.stages]
+    stages = [
+        stage.model_copy(update={"train": _without_epochs(stage.train, trained, train.batch)})
+        for stage in recipe.stages
+    ]
     final = recipe.final
     if final is not None:
-        final = final.model_copy(update={"train": _plain(final.train, trained, train.batch)})
+        final = final.model_copy(update={"train": _without_epochs(final.train, trained, train.batch)})
     updated = train.model_copy(
         update={name: count_steps(getattr(train, name), trained, train.batch) for name in ("steps", "first_steps")}
     )
@@ -45,7 +48,7 @@ def count_steps(steps: int | Epochs | None, observations: int, batch: int) -> in
     return min(max(math.ceil(steps.epochs * observations / batch), steps.least), steps.most)
 
 
-def _plain(changes: dict[str, Any], observations: int, batch: int) -> dict[str, Any]:
+def _without_epochs(changes: dict[str, Any], observations: int, batch: int) -> dict[str, Any]:
     """Replace every `Epochs` in the changes of a stage, which are mappings that have not been validated."""
     named = {name: changes[name] for name in ("steps", "first_steps") if isinstance(changes.get(name), dict)}
     whole = Train.model_validate({"steps": 1, **named})

@@ -40,7 +40,7 @@ class Guide(NamedTuple):
     log_twist: Tensor  # (n,) log q(y | x_t), up to a constant per observation
 
 
-class Ending(NamedTuple):
+class FinalDenoising(NamedTuple):
     """The last denoising by the prior, and the likelihood of its result."""
 
     x: Tensor  # (n, *event) D(x_t), which the draw returns
@@ -62,12 +62,12 @@ class Target:
     denoise: Denoise
     finish: Denoise
     guide: Callable[[Tensor, Tensor], Guide] | None = None
-    end: Callable[[Tensor, Tensor], Ending] | None = None
+    end: Callable[[Tensor, Tensor], FinalDenoising] | None = None
     snapshot: Snapshot = no_snapshot
 
 
 @dataclass
-class Drawn:
+class DrawBatch:
     """The draws of one batch, and the history of their particles."""
 
     x: Tensor  # (n, picks, *event)
@@ -139,7 +139,7 @@ class Sampler(ABC):
         draws: Tensor | None = None,
         progress: Progress | None = None,
         captured: bool = False,
-    ) -> Drawn:
+    ) -> DrawBatch:
         """Draw one batch.
 
         Args:
@@ -170,7 +170,7 @@ class Sampler(ABC):
             first += len(table) * phase.noises_per_step
         x = target.finish(state[0], sigmas[-1].to(mean))
         none = torch.zeros(len(index), device=mean.device)
-        return Drawn(x.unsqueeze(1), none, none.long())
+        return DrawBatch(x.unsqueeze(1), none, none.long())
 
 
 def require_levels(sigmas: Tensor) -> None:

@@ -43,12 +43,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.cuda_graphs import State
 from ..core.errors import InputError
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..linalg.inner import accumulate_dtype, dot
-from .base import Drawn, Guide, Target, require_levels, walk
+from .base import DrawBatch, Guide, Target, require_levels, walk
 from .ddim import DDIM
 
 
@@ -73,7 +74,9 @@ class TDS(DDIM):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a positive integer, got {value!r}")
         if picks > particles:
-            raise InputError(f"picks must not exceed particles, got {picks} picks from {particles} particles")
+            raise InputError(
+                f"picks must not exceed particles, got {count_of(picks, 'pick')} from {count_of(particles, 'particle')}"
+            )
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must lie in [0, 1], got {threshold}")
         self.particles, self.threshold, self.picks = particles, float(threshold), picks
@@ -89,7 +92,7 @@ class TDS(DDIM):
         draws: Tensor | None = None,
         progress: Progress | None = None,
         captured: bool = False,
-    ) -> Drawn:
+    ) -> DrawBatch:
         """Draw from n sets of P particles; the rows of a set are adjacent.
 
         Particle p of draw d has the random numbers of draw dP + p.
@@ -113,7 +116,7 @@ class TDS(DDIM):
         w = normalised(sets.reweight(state, end.log_likelihood))
         picked = systematic(w, sets.uniform(len(table)), self.picks)
         x = end.x[sets.first_row + picked]
-        return Drawn(x, torch.minimum(state[4], 1 / w.square().sum(-1)).float(), state[5])
+        return DrawBatch(x, torch.minimum(state[4], 1 / w.square().sum(-1)).float(), state[5])
 
 
 class ParticleSets:

@@ -80,39 +80,51 @@ def assess(
         draws: The number of draws per hidden value.
         seed: The seed of the cross-validation.
     """
-    shown = frame.mask(hidden)
+    visible = frame.mask(hidden)
     rows = np.flatnonzero(hidden.any(1))
-    predicted = imputer.predict_gaps(shown.iloc[rows], draws) if len(rows) else {}
-    found = []
+    predicted = imputer.predict_gaps(visible.iloc[rows], draws) if len(rows) else {}
+    assessments = []
     completed = imputer.encoding_.encode(imputer.sample_posterior(frame, 1)[0])
     for k, column in enumerate(imputer.encoding_.columns):
-        values, gone = column.numbers(frame[column.name]), frame[column.name].isna().to_numpy()
-        ours = hidden[rows[predicted[column.name].rows], k] if column.name in predicted else np.empty(0, bool)
-        errors = _errors(predicted[column.name], imputer.estimate, ours, values, hidden[:, k]) if ours.any() else {}
-        others = np.delete(completed, imputer.encoding_.places[k], 1)
-        auc, depend = gap_auc(others, gone, seed)
-        found.append(
-            ColumnAssessment(column.name, column.kind, float(gone.mean()), gap_auc=auc, gaps_depend=depend, **errors)
+        values, missing = column.numbers(frame[column.name]), frame[column.name].isna().to_numpy()
+        is_hidden = hidden[rows[predicted[column.name].rows], k] if column.name in predicted else np.empty(0, bool)
+        errors = (
+            _errors(predicted[column.name], imputer.estimate, is_hidden, values, hidden[:, k])
+            if is_hidden.any()
+            else {}
         )
-    return found
+        others = np.delete(completed, imputer.encoding_.places[k], 1)
+        auc, depends = gap_auc(others, missing, seed)
+        assessments.append(
+            ColumnAssessment(
+                column.name, column.kind, float(missing.mean()), gap_auc=auc, gaps_depend=depends, **errors
+            )
+        )
+    return assessments
 
 
-def _errors(found: Predictions, kind: str, ours: np.ndarray, values: np.ndarray, hidden: np.ndarray) -> dict[str, Any]:
+def _errors(
+    predictions: Predictions, kind: str, is_hidden: np.ndarray, values: np.ndarray, hidden: np.ndarray
+) -> dict[str, Any]:
     """Compute the errors of one column.
 
     Args:
-        found: Predictions of all its gaps: hidden values and missing ones.
+        predictions: Predictions of all its gaps: hidden values and missing ones.
         kind: The estimate, "mean" or "median".
-        ours: `(gaps,)`. Which of the gaps are hidden values.
+        is_hidden: `(gaps,)`. Which of the gaps are hidden values.
         values: `(n,)`. The column.
         hidden: `(n,)`. The mask of its hidden values.
     """
     truth, rest = values[hidden], values[~hidden & ~np.isnan(values)]
-    known = ~np.isnan(truth)  # a category that occurs only among the hidden values cannot be predicted
-    guess, draws, truth = found.estimate(kind)[ours][known], found.draws[:, ours][:, known], truth[known]
+    predictable = ~np.isnan(truth)  # a category that occurs only among the hidden values cannot be predicted
+    guess, draws, truth = (
+        predictions.estimate(kind)[is_hidden][predictable],
+        predictions.draws[:, is_hidden][:, predictable],
+        truth[predictable],
+    )
     if not len(truth):
         return {}
-    if found.probabilities is not None:
+    if predictions.probabilities is not None:
         common = np.bincount(rest.astype(np.int64)).argmax()
         error, plain = float((guess != truth).mean()), float((common != truth).mean())
         return {"hidden": len(truth), "error": error, "plain_error": plain}
@@ -121,16 +133,16 @@ def _errors(found: Predictions, kind: str, ours: np.ndarray, values: np.ndarray,
     return {"hidden": len(truth), "error": error, "plain_error": plain, "coverage90": coverage(draws, truth)}
 
 
-def gap_auc(others: np.ndarray, gone: np.ndarray, seed: int = 0) -> tuple[float | None, bool]:
+def gap_auc(others: np.ndarray, missing: np.ndarray, seed: int = 0) -> tuple[float | None, bool]:
     """The area under the ROC curve for gaps `(n,)` predicted from numbers `(n, m)`, and whether chance is excluded."""
-    if len(gone) > ROWS:
-        rows = np.random.default_rng(seed).permutation(len(gone))[:ROWS]
-        others, gone = others[rows], gone[rows]
-    fewer = min(int(gone.sum()), int((~gone).sum()))
+    if len(missing) > ROWS:
+        rows = np.random.default_rng(seed).permutation(len(missing))[:ROWS]
+        others, missing = others[rows], missing[rows]
+    fewer = min(int(missing.sum()), int((~missing).sum()))
     if fewer < FEW or not others.shape[1]:
         return None, False
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
-    score = cross_val_predict(model, others, gone, cv=3, method="decision_function")
-    auc = float(roc_auc_score(gone, score))
-    error = math.sqrt(1 / (12 * fewer) + 1 / (12 * (len(gone) - fewer)))  # of an area of 0.5
+    score = cross_val_predict(model, others, missing, cv=3, method="decision_function")
+    auc = float(roc_auc_score(missing, score))
+    error = math.sqrt(1 / (12 * fewer) + 1 / (12 * (len(missing) - fewer)))  # of an area of 0.5
     return auc, auc > max(SUSPICIOUS, 0.5 + 3 * error)

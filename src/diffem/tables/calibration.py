@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .held_out import HeldOut, Snap
+from .held_out import HiddenValues, Snap
 from .scores import covered
 
 TARGET = 0.9
@@ -21,7 +21,7 @@ EXPONENTS = np.linspace(0.4, 1.6, 25)
 FEW = 50  # smallest number of hidden values for a calibration
 
 
-def spread_factors(held: HeldOut, snap: Snap, numeric: np.ndarray) -> np.ndarray:
+def spread_factors(held: HiddenValues, snap: Snap, numeric: np.ndarray) -> np.ndarray:
     """Compute the factors of the distance of draws from their expectation, `(size, 1, ...)` for rows `(size, ...)`.
 
     The factor of a column is a weighted geometric mean of that for its own hidden values and that for all columns; its
@@ -48,7 +48,7 @@ def spread_factors(held: HeldOut, snap: Snap, numeric: np.ndarray) -> np.ndarray
     return factors.clip(FACTORS[0], FACTORS[-1]).reshape(shape)
 
 
-def _inside(held: HeldOut, snap: Snap, hidden: np.ndarray, factors: np.ndarray) -> np.ndarray:
+def _inside(held: HiddenValues, snap: Snap, hidden: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """The covered share of each hidden value for intervals scaled by each of `FACTORS`, `(FACTORS, values)`."""
     stretched = (snap(held.drawn.scaled(f * factors).x)[:, hidden] for f in FACTORS)
     return np.stack([covered(draws, held.z[hidden], TARGET) for draws in stretched])

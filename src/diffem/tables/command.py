@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.writing import write_text
 from .assessment import assess, hide
@@ -23,7 +24,7 @@ def impute(
     imputer: DiffusionImputer,
     imputations: int = 0,
     skip: Sequence[str] = (),
-    say: Callable[[str], object] = print,
+    print_line: Callable[[str], object] = print,
 ) -> None:
     """Complete the table in a file.
 
@@ -34,7 +35,7 @@ def impute(
         imputer: The imputer; it is fitted here, without a few observed values that the report predicts.
         imputations: The number of additional tables that are completed with random draws: NAME-1.csv, NAME-2.csv, …
         skip: Columns that are copied without being used or imputed.
-        say: Prints a line.
+        print_line: Called with every line of the output.
 
     Raises:
         InputError: If a file cannot be read or written, would replace the table itself, or a column to skip does not
@@ -59,19 +60,22 @@ def impute(
 
     def write(completed: pd.DataFrame, path: Path) -> None:
         write_table(pd.concat([completed, copied], axis=1)[whole.columns], path)
-        say(str(path))
+        print_line(str(path))
 
     seed = imputer.random_state if isinstance(imputer.random_state, int) else 0
     hidden = hide(frame, seed)
-    say(f"{table}: {len(frame)} rows, {len(frame.columns)} columns, {frame.isna().to_numpy().mean():.1%} missing")
+    print_line(
+        f"{table}: {count_of(len(frame), 'row')}, {count_of(len(frame.columns), 'column')}, "
+        f"{frame.isna().to_numpy().mean():.1%} missing"
+    )
     imputer.fit(frame.mask(hidden))
     write(imputer.transform(frame), out)
     for completed, path in zip(imputer.sample_posterior(frame, imputations) if drawn else [], drawn, strict=True):
         write(completed, path)
-    found = assess(imputer, frame, hidden, imputer.draws, seed)
+    assessments = assess(imputer, frame, hidden, imputer.draws, seed)
     example = imputer.sample_posterior(frame, 1)[0]
     calibrated = imputer.model_.held_out is not None
-    write_text(report, write_page(table.name, frame, example, imputer.encoding_.columns, found, calibrated))
-    for text in warnings_of(found):
-        say(f"warning: {text}")
-    say(str(report))
+    write_text(report, write_page(table.name, frame, example, imputer.encoding_.columns, assessments, calibrated))
+    for text in warnings_of(assessments):
+        print_line(f"warning: {text}")
+    print_line(str(report))

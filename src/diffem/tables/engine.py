@@ -18,13 +18,14 @@ import numpy as np
 import torch
 
 from ..api import fit
+from ..core.counting import count_of
 from ..core.errors import RunWarning
 from ..observations import Observations
 from ..priors import Prior
 from .calibration import spread_factors
 from .drawing import NOISE, Draws, draw
 from .gaps import Gaps
-from .held_out import HeldOut, Snap, choose
+from .held_out import HiddenValues, Snap, choose
 
 CANDIDATES = (0.0, 1 / 3, 2 / 3, 1.0)  # fractions of the laps after which priors are compared
 
@@ -43,7 +44,7 @@ class Model:
     priors: tuple[Prior, ...] = ()
     numeric: np.ndarray | None = None
     spread: np.ndarray | float = 1.0
-    held_out: HeldOut | None = None
+    held_out: HiddenValues | None = None
 
     def draw(self, z: np.ndarray, draws: int, *, steps: int, seed: int) -> Draws:
         """Draw from the posteriors of rows z `(n, ...)` with NaN for gaps, with calibrated spread."""
@@ -83,28 +84,28 @@ class Learner:
             parts: For each run the training rows, each with at least one value and scaled to about unit variance, and
                 the held-out rows; None uses the last lap without calibration.
         """
-        chosen: list[list[Prior]] = []
-        predicted: list[HeldOut] = []
+        chosen_priors: list[list[Prior]] = []
+        predicted: list[HiddenValues] = []
         for k, (rows, held_out) in enumerate(parts):
             folder = self.out if self.out is None or len(parts) == 1 else Path(self.out) / f"fold-{k}"
             priors = self._run(rows, folder, CANDIDATES if held_out is not None else (1.0,))
             if held_out is not None:
-                priors, found = choose(priors, held_out, self.gaps, self.snap, self.numeric, self.seed)
-                predicted += [found] if found is not None else []
-            chosen.append(priors)
-        members = tuple(prior for some in zip_longest(*chosen) for prior in some if prior is not None)
+                priors, hidden_values = choose(priors, held_out, self.gaps, self.snap, self.numeric, self.seed)
+                predicted += [hidden_values] if hidden_values is not None else []
+            chosen_priors.append(priors)
+        members = tuple(prior for some in zip_longest(*chosen_priors) for prior in some if prior is not None)
         if not predicted:
             return Model(members, self.numeric)
-        held = HeldOut.joined(predicted)
-        spread = spread_factors(held, self.snap, self.numeric)
+        all_hidden = HiddenValues.joined(predicted)
+        spread = spread_factors(all_hidden, self.snap, self.numeric)
         if self.progress:
             factors = spread[self.numeric] if self.numeric.any() else np.ones(1)
             print(
-                f"draws from {len(members)} priors in turn; calibration multiplies their spread by "
-                f"{factors.min():.2f} to {factors.max():.2f}",
+                f"draws from {count_of(len(members), 'prior')}{' in turn' if len(members) > 1 else ''}; calibration "
+                f"multiplies their spread by {factors.min():.2f} to {factors.max():.2f}",
                 flush=True,
             )
-        return Model(members, self.numeric, spread, held)
+        return Model(members, self.numeric, spread, all_hidden)
 
     def _run(self, rows: np.ndarray, out: str | Path | None, shares: Sequence[float]) -> list[Prior]:
         """Return the priors after some fractions of the laps of a run; 0 is the Gaussian start."""
@@ -119,7 +120,7 @@ class Learner:
                 device=self.device,
                 progress=False,
                 report=out is not None,
-                say=_print_lap if self.progress else None,
+                on_event=_print_lap if self.progress else None,
             )
             last, where = int(run.laps[-1]["lap"]), self.device or ("cuda" if torch.cuda.is_available() else "cpu")
             return [run.load(lap, device=where) for lap in sorted({round(share * last) for share in shares})]

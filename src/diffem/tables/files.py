@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.writing import write_bytes
 
@@ -49,7 +50,10 @@ def read_table(path: Path) -> pd.DataFrame:
     if duplicates:  # pandas renamed them
         raise InputError(f"{path}: the names of columns must differ, but these occur more than once: {duplicates[:10]}")
     if frame.empty:
-        raise InputError(f"{path} holds {len(frame)} rows and {len(frame.columns)} columns: there is nothing to impute")
+        raise InputError(
+            f"{path} holds {count_of(len(frame), 'row')} and {count_of(len(frame.columns), 'column')}: there is "
+            "nothing to impute"
+        )
     return frame.apply(_with_gaps)
 
 

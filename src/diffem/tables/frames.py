@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_array
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 
 LARGEST = 1e300  # sums of larger numbers may overflow
@@ -33,7 +34,7 @@ def as_frame(X: Any, least_rows: int = 1) -> pd.DataFrame:
     if duplicates:
         raise InputError(f"the names of columns must differ, but these occur more than once: {duplicates[:10]}")
     if X.shape[1] == 0:
-        raise InputError(f"found a table of {len(X)} rows and 0 features: at least one column is needed")
+        raise InputError(f"found a table of {count_of(len(X), 'row')} and 0 features: at least one column is needed")
     if len(X) < least_rows:
         raise InputError(f"found {len(X)} sample(s), that is rows, and a minimum of {least_rows} is needed")
     for name in X.columns:

@@ -27,7 +27,7 @@ Snap = Callable[[np.ndarray], np.ndarray]  # moves draws to the nearest possible
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HiddenValues:
     """Rows with hidden values, and draws of them.
 
     Attributes:
@@ -41,7 +41,7 @@ class HeldOut:
     drawn: Draws
 
     @classmethod
-    def joined(cls, several: Sequence[HeldOut]) -> HeldOut:
+    def joined(cls, several: Sequence[HiddenValues]) -> HiddenValues:
         """Concatenate the rows of several runs, with the smallest of their numbers of draws."""
         draws = min(len(one.drawn.x) for one in several)
         x = np.concatenate([one.drawn.x[:draws] for one in several], 1)
@@ -53,7 +53,7 @@ class HeldOut:
 
 def choose(
     priors: Sequence[Prior], z: np.ndarray, gaps: Gaps, snap: Snap, numeric: np.ndarray, seed: int
-) -> tuple[list[Prior], HeldOut | None]:
+) -> tuple[list[Prior], HiddenValues | None]:
     """Choose the priors whose draws, taken in turn, predict hidden values best; returns them and these draws.
 
     If there is nothing to hide, the last prior is chosen. A Gaussian prior is replaced by a wider one, whose intervals
@@ -68,25 +68,25 @@ def choose(
     """
     z = np.concatenate([z] * int(np.clip(ROWS // len(z), 1, PATTERNS)))
     hidden = ~np.isnan(z) & gaps(z.shape, np.random.RandomState(seed % (1 << 32)))
-    shown = np.where(hidden, np.nan, z).astype(np.float32)
+    visible = np.where(hidden, np.nan, z).astype(np.float32)
     rows = hidden.reshape(len(z), -1).any(1)
     if not rows.any():
         return [priors[-1]], None
-    z, hidden, shown = z[rows], hidden[rows], shown[rows]
-    candidates = [_fitting(prior, shown, z, hidden, seed) for prior in priors]
+    z, hidden, visible = z[rows], hidden[rows], visible[rows]
+    candidates = [_with_fitted_spread(prior, visible, z, hidden, seed) for prior in priors]
     drawn = [
-        draw([prior], shown, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
+        draw([prior], visible, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
     ]
     members = best_mixture([snap(one.x)[:, hidden] for one in drawn], z[hidden])
     x = np.stack([drawn[k].x for k in members], 1).reshape(-1, *z.shape)  # in turn
     mean = np.mean([drawn[k].mean for k in members], 0)
-    return [candidates[k] for k in members], HeldOut(z, hidden, Draws(x, mean))
+    return [candidates[k] for k in members], HiddenValues(z, hidden, Draws(x, mean))
 
 
-def _fitting(prior: Prior, shown: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:
+def _with_fitted_spread(prior: Prior, visible: np.ndarray, z: np.ndarray, hidden: np.ndarray, seed: int) -> Prior:
     if not isinstance(prior, GaussianPrior):
         return prior
-    return widened(prior, draw([prior], shown, DRAWS, steps=STEPS, seed=seed).x[:, hidden], z[hidden])
+    return widened(prior, draw([prior], visible, DRAWS, steps=STEPS, seed=seed).x[:, hidden], z[hidden])
 
 
 def best_mixture(draws: Sequence[np.ndarray], x: np.ndarray) -> list[int]:

@@ -17,7 +17,7 @@ from .encoding import Encoding
 from .engine import Model
 from .frames import as_frame, filled, like
 from .gaps import column_gaps, parts, with_more_gaps
-from .held_out import HeldOut
+from .held_out import HiddenValues
 from .predictions import Predictions, predict, probabilities
 from .recipe import default_folds, default_laps, default_recipe
 
@@ -102,7 +102,7 @@ class DiffusionImputer(Imputer):
         if self.model_.held_out is not None:
             self.exponent_ = self._fitted_exponent(self.model_.held_out)
 
-    def _fitted_exponent(self, held: HeldOut) -> float:
+    def _fitted_exponent(self, held: HiddenValues) -> float:
         """Return the exponent of probabilities of maximum likelihood for the hidden categories."""
         found, codes = [], []
         for k, (column, place) in enumerate(zip(self.encoding_.columns, self.encoding_.places, strict=True)):

@@ -63,9 +63,9 @@ def correction(draws: np.ndarray, z: np.ndarray, mean: np.ndarray) -> np.ndarray
 
     z is a control variate: the error of the mean of the draws is that of z times the slope of the draws in z.
     """
-    off, deviations = z.mean(0) - mean, z - z.mean(0)
+    mean_error, deviations = z.mean(0) - mean, z - z.mean(0)
     slope = ((draws - draws.mean(0)) * deviations).sum(0) / np.maximum((deviations**2).sum(0), 1e-12)
-    return -slope * off
+    return -slope * mean_error
 
 
 def probabilities(encoding: Encoding, k: int, drawn: Draws) -> np.ndarray:

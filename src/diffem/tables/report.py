@@ -13,7 +13,7 @@ from .assessment import ColumnAssessment
 from .columns import Column
 
 PICTURES = 24  # largest number of columns with a picture, those with most gaps
-SHOWN = 12  # largest number of categories or whole numbers that are drawn as bars
+MOST_BARS = 12  # largest number of categories or whole numbers that are drawn as bars
 LEAST_BINS, MOST_BINS = 8, 30  # limits for the bins of a histogram
 LETTERS = 36  # characters that fit below a picture in one line
 LOW, HIGH = 0.8, 0.97  # coverage of 90 % intervals outside which there is a warning
@@ -25,7 +25,7 @@ def write_page(
     frame: pd.DataFrame,
     drawn: pd.DataFrame,
     columns: list[Column],
-    found: list[ColumnAssessment],
+    assessments: list[ColumnAssessment],
     calibrated: bool = False,
 ) -> str:
     """Render the page.
@@ -33,15 +33,17 @@ def write_page(
     Args:
         frame: The table with gaps.
         drawn: The table completed with one draw.
-        found: The assessments of the columns.
+        assessments: The assessments of the columns.
         calibrated: Whether the spread of the imputations was calibrated.
     """
     from jinja2 import Environment
 
-    with_gaps = sorted((k for k, column in enumerate(found) if column.missing), key=lambda k: -found[k].missing)
+    with_gaps = sorted(
+        (k for k, column in enumerate(assessments) if column.missing), key=lambda k: -assessments[k].missing
+    )
     pictures = [(str(columns[k].name), _picture(frame, drawn, columns[k])) for k in with_gaps[:PICTURES]]
     page = Environment(autoescape=True).from_string((files("diffem.tables") / "report.html").read_text())
-    covered = [column for column in found if column.coverage90 is not None]
+    covered = [column for column in assessments if column.coverage90 is not None]
     weights = np.array([column.hidden for column in covered])
     return page.render(
         title=title,
@@ -50,8 +52,8 @@ def write_page(
         missing=float(frame.isna().to_numpy().mean()),
         complete=float(frame.notna().all(axis=1).mean()),
         coverage=float(weights @ [column.coverage90 for column in covered] / weights.sum()) if covered else None,
-        warnings=warnings_of(found),
-        found=found,
+        warnings=warnings_of(assessments),
+        found=assessments,
         pictures=pictures,
         colours=(MUTED, ACCENT),
         calibrated=calibrated,
@@ -59,10 +61,10 @@ def write_page(
     )
 
 
-def warnings_of(found: list[ColumnAssessment]) -> list[str]:
+def warnings_of(assessments: list[ColumnAssessment]) -> list[str]:
     """Return warnings for users of the imputations."""
     texts = []
-    depending = [column for column in found if column.gaps_depend]
+    depending = [column for column in assessments if column.gaps_depend]
     if depending:
         names = ", ".join(f"{column.name} (AUC {column.gap_auc:.2f})" for column in depending[:8])
         more = f" and {len(depending) - 8} more" if len(depending) > 8 else ""
@@ -71,7 +73,7 @@ def warnings_of(found: list[ColumnAssessment]) -> list[str]:
             "The imputations use the other columns and take this into account. They are biased if gaps also depend on "
             "the missing values themselves, which no data can show."
         )
-    for column in found:
+    for column in assessments:
         if column.coverage90 is not None and column.hidden >= MANY and not LOW <= column.coverage90 <= HIGH:
             width = "narrow" if column.coverage90 < LOW else "wide"
             texts.append(
@@ -85,18 +87,18 @@ def warnings_of(found: list[ColumnAssessment]) -> list[str]:
 
 def _picture(frame: pd.DataFrame, drawn: pd.DataFrame, column: Column) -> str:
     """Draw the observed and imputed values of a column; returns a data URL. The page explains the colours."""
-    gone = frame[column.name].isna().to_numpy()
+    missing = frame[column.name].isna().to_numpy()
     numbers = column.numbers(drawn[column.name])
-    observed, imputed = numbers[~gone], numbers[gone]
+    observed, imputed = numbers[~missing], numbers[missing]
     observed, imputed = observed[~np.isnan(observed)], imputed[~np.isnan(imputed)]
     figure, axes = new_figure(3.6, 2.1)
     axis = axes[0, 0]
     levels = np.unique(observed)
     if column.is_categorical:
         counts = np.bincount(observed.astype(int), minlength=len(column.categories))
-        order = np.argsort(-counts, kind="stable")[:SHOWN]
+        order = np.argsort(-counts, kind="stable")[:MOST_BARS]
         _bars(axis, observed, imputed, order, [str(column.categories[k])[:10] for k in order])
-    elif column.kind == "integer" and len(levels) <= SHOWN:
+    elif column.kind == "integer" and len(levels) <= MOST_BARS:
         _bars(axis, observed, imputed, levels, [f"{level:g}" for level in levels])
     else:
         low, high = np.percentile(observed, [0.5, 99.5])

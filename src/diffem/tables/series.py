@@ -58,8 +58,8 @@ class SeriesImputer(Imputer):
         """Learn from one or several series; y is not used."""
         random = self._check_parameters()
         require_count("window", self.window, least=4)
-        frames = [as_frame(series, least_rows=2) for series in _listed(X)]
-        validate_data(self, _listed(X)[0], reset=True, skip_check_array=True)
+        frames = [as_frame(series, least_rows=2) for series in _as_list(X)]
+        validate_data(self, _as_list(X)[0], reset=True, skip_check_array=True)
         if any(list(frame.columns) != list(frames[0].columns) for frame in frames):
             other = next(list(frame.columns) for frame in frames if list(frame.columns) != list(frames[0].columns))
             raise InputError(
@@ -90,7 +90,7 @@ class SeriesImputer(Imputer):
     def transform(self, X: Any) -> Any:
         """Fill the gaps of the series with estimates; the result has the form of X."""
         done = []
-        for series in _listed(X):
+        for series in _as_list(X):
             frame, found = self._predictions(series, int(self.draws))
             done.append(like(_completed(frame, [p.estimate(self.estimate) for p in found]), series))
         return done if _is_several(X) else done[0]
@@ -99,7 +99,7 @@ class SeriesImputer(Imputer):
         """Return several completed versions of X, whose gaps are filled with different draws."""
         count = self._imputations(n_imputations)
         done: list[list[Any]] = [[] for _ in range(count)]
-        for series in _listed(X):
+        for series in _as_list(X):
             frame, found = self._predictions(series, self._draws_for(count))
             for i, kept in enumerate(done):
                 kept.append(like(_completed(frame, [p.draws[i] for p in found]), series))
@@ -120,7 +120,7 @@ class SeriesImputer(Imputer):
         return frame, [predict(self.encoding_, k, drawn, rows) for k in range(len(frame.columns))]
 
 
-def _listed(X: Any) -> list[Any]:
+def _as_list(X: Any) -> list[Any]:
     if isinstance(X, list) and not X:
         raise InputError("X must contain at least one series, got an empty list")
     return X if _is_several(X) else [X]
@@ -150,13 +150,13 @@ def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | Non
         kept = [Grid(grid.values[:, :cut], grid.places) for grid, cut in parts] or grids
         held = [Grid(grid.values[:, cut:], grid.places) for grid, cut in parts]
     windows = [
-        _informed(np.concatenate([grid.windows(length, stride)[0] for grid in some])) for some in (kept, held) if some
+        _nonempty(np.concatenate([grid.windows(length, stride)[0] for grid in some])) for some in (kept, held) if some
     ]
     enough = len(windows) == 2 and len(windows[1]) > 0
     return windows[0], windows[1] if enough else None
 
 
-def _informed(windows: np.ndarray) -> np.ndarray:
+def _nonempty(windows: np.ndarray) -> np.ndarray:
     """Select the windows `(n, channels, length)` that contain a value."""
     return windows[~np.isnan(windows).all((1, 2))]
 
@@ -178,4 +178,4 @@ def with_more_blocks(windows: np.ndarray, random: np.random.RandomState) -> np.n
         return windows
     copies = windows[random.permutation(len(windows))[: max(1, len(windows) // 2)]]
     copies = np.where(block_gaps(copies.shape, random), np.float32(np.nan), copies)
-    return np.concatenate([windows, _informed(copies)])
+    return np.concatenate([windows, _nonempty(copies)])

@@ -61,12 +61,12 @@ def spacing(every: Any, times: list[np.ndarray], clock: str = "dates") -> float:
     if every is None:
         return float(np.median(np.concatenate([np.diff(t) for t in times])))
     try:
-        found = float(pd.Timedelta(every).as_unit("ns").value if isinstance(every, str | timedelta) else every)
+        step = float(pd.Timedelta(every).as_unit("ns").value if isinstance(every, str | timedelta) else every)
     except (TypeError, ValueError):
-        found = np.nan
-    if not 0 < found < np.inf:
+        step = np.nan
+    if not 0 < step < np.inf:
         raise InputError(f"every must be a positive number or a duration such as '1h', got {every!r}")
-    return found
+    return step
 
 
 @dataclass(frozen=True)

@@ -106,24 +106,24 @@ def _(folder):
     return rewritten(folder, tensors={"A.mask": torch.ones(7, *EVENT, dtype=torch.bool)})
 
 
-@hostile("observations", "a window in an image of 10^12 pixels", "come with an operator over")
+@hostile("observations", "a window in an image of 10^12 pixels", "an operator over")
 def _(folder):
     crop = node("Crop", size=[8, 8], image=[10**6, 10**6], tensors=("top", "left"))
     return rewritten(folder, crop, {**IMAGES, "A.top": torch.tensor(0), "A.left": torch.tensor(0)})
 
 
-@hostile("observations", "a resolution 100,000 times as high", "come with an operator over")
+@hostile("observations", "a resolution 100,000 times as high", "an operator over")
 def _(folder):
     return rewritten(folder, node("Downsample", factor=100_000, mode="bicubic"), IMAGES)
 
 
-@hostile("observations", "many resolutions, one after another", "come with an operator over")
+@hostile("observations", "many resolutions, one after another", "an operator over")
 def _(folder):
     parts = [node("Downsample", factor=2, mode="mean") for _ in range(200)]
     return rewritten(folder, node("Compose", *parts), IMAGES)
 
 
-@hostile("observations", "stacked measurements of a huge sample", "come with an operator over")
+@hostile("observations", "stacked measurements of a huge sample", "an operator over")
 def _(folder):
     stack = node("Stack", node("Identity"), node("Identity"), x_shape=[10**6, 10**6])
     return rewritten(folder, stack)

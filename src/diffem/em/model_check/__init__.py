@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ...core.counting import count_of
 from ...core.randomness import Stream
 from ...observations import Observations
 from ...observations.features import is_simulated
@@ -19,7 +20,7 @@ from ...priors import GaussianPrior, Prior
 from ...runs.recipe import Recipe
 from .masks import MaskEvidence, mask_evidence
 from .noise import NoiseEvidence, noise_evidence
-from .pairing import PairingEvidence, Unseen, pairing_evidence
+from .pairing import PairingEvidence, UnseenObservations, pairing_evidence
 from .scale import deviation, narrow_columns, rounding_step, smallest_std
 from .significance import CHECK_LEVEL, one_sided, two_sided
 
@@ -61,47 +62,47 @@ def check_model(
     if recipe.e_step.clean and not vectors:
         return check  # clean samples have no operators and no noise
     pick = Stream(recipe.seed, "model check").permutation(len(train))[:CHECKED].sort().values
-    looked_at = train[pick].to(device)
-    if is_simulated(looked_at):
+    subset = train[pick].to(device)
+    if is_simulated(subset):
         return check  # no noise level is stated
     if vectors:
-        _judge_columns(prior, looked_at, recipe.sigma_min, check)
+        _check_columns(prior, subset, recipe.sigma_min, check)
     if recipe.e_step.clean:
         return check
-    some = looked_at.informative()
+    some = subset.informative()
     if some is None:
         return check  # there are no measured values
-    _judge_scale(some if held_out is None else held_out, some, prior, check)
-    unseen = [] if held_out is None else [Unseen(prior, held_out, prior)]
+    _check_scale(some if held_out is None else held_out, some, prior, check)
+    unseen = [] if held_out is None else [UnseenObservations(prior, held_out, prior)]
     noise = noise_evidence(some, recipe.gaussian, recipe.seed)
     if isinstance(noise, NoiseEvidence):
         unseen = noise.unseen
     masks = mask_evidence(some)
-    _judge_masks(masks, check)
+    _check_masks(masks, check)
     if unseen:
-        _judge_pairing(pairing_evidence(unseen, recipe.seed), check, masks is not None)
+        _check_pairing(pairing_evidence(unseen, recipe.seed), check, masks is not None)
     else:
         check.notes.append(
             "whether operators and observations belong together was not checked: no observations are held out "
             "(watch.held_out is 0)"
         )
     if prior.noise is None:  # otherwise the level was estimated, and not stated
-        _judge_noise(noise, check)
+        _check_noise(noise, check)
     return check
 
 
-def _judge_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, check: ModelCheck) -> None:
+def _check_columns(prior: GaussianPrior, obs: Observations, sigma_min: float, check: ModelCheck) -> None:
     narrow = narrow_columns(prior, obs, sigma_min)
     if narrow:
         names = ", ".join(str(k) for k in narrow[:8]) + (", …" if len(narrow) > 8 else "")
         check.warnings.append(
-            f"{len(narrow)} of {prior.mean.numel()} columns (counted from 0: {names}) vary by less than {sigma_min:g} "
-            "times the scale of the data, the lowest noise level the network is trained at, and cannot be learned: "
-            "standardise the columns and their sigma, or lower sigma_min"
+            f"the values of {len(narrow)} of {count_of(prior.mean.numel(), 'column')} (counted from 0: {names}) vary "
+            f"by less than {sigma_min:g} times the scale of the data, the lowest noise level the network is trained "
+            "at, and cannot be learned: standardise the columns and their sigma, or lower sigma_min"
         )
 
 
-def _judge_scale(unseen: Observations, some: Observations, prior: GaussianPrior, check: ModelCheck) -> None:
+def _check_scale(unseen: Observations, some: Observations, prior: GaussianPrior, check: ModelCheck) -> None:
     found = deviation(unseen, prior)
     check.metrics["signal_chi2"] = float(found)
     if found < ALL_NOISE and 1 - found > one_sided(CHECK_LEVEL / TESTS) * found.standard_error:
@@ -118,7 +119,7 @@ def _judge_scale(unseen: Observations, some: Observations, prior: GaussianPrior,
         )
 
 
-def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
+def _check_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
     if isinstance(noise, str):
         check.notes.append(f"the noise level was not checked: {noise}")
         return
@@ -148,7 +149,7 @@ def _judge_noise(noise: NoiseEvidence | str, check: ModelCheck) -> None:
         )
 
 
-def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: bool) -> None:
+def _check_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: bool) -> None:
     if pairing is None:
         return
     limit = one_sided(CHECK_LEVEL / TESTS)
@@ -168,7 +169,7 @@ def _judge_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
         )
 
 
-def _judge_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
+def _check_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
     if masks is None:
         return
     check.metrics["mask_zeros"] = masks.zeros

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core.counting import count_of
 from ...linalg import Isotropic
 from ...metrics.estimate import Estimate, clustered_mean
 from ...observations import Observations
 from ...priors import GaussianPrior, fit_gaussian
 from ...priors.marginal import choose, measured_values, observation_laws
 from ...runs.recipe import Gaussian
-from .pairing import Unseen
+from .pairing import UnseenObservations
 
 FACTORS = (0.5, 1.0, 2.0)
 ROUNDS, TOLERANCE = 32, 1e-4  # rounds of the fits, and their tolerance in nats per measured value
@@ -48,19 +49,19 @@ class Gain:
     values: int
 
     @property
-    def settled(self) -> float:
+    def stopping_error(self) -> float:
         """The largest difference between fits, in nats, that may be due to their stopping rule."""
         return FITS_BETTER + 10 * TOLERANCE * self.values
 
     @property
     def fits_better(self) -> bool:
         """Whether this level fits significantly better."""
-        return self.fitted > self.settled
+        return self.fitted > self.stopping_error
 
     @property
     def fits_worse(self) -> bool:
         """Whether this level fits significantly worse."""
-        return self.fitted < -self.settled
+        return self.fitted < -self.stopping_error
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class NoiseEvidence:
     """
 
     gains: dict[float, Gain]
-    unseen: list[Unseen]
+    unseen: list[UnseenObservations]
     absorbed: bool
 
 
@@ -91,12 +92,14 @@ def noise_evidence(obs: Observations, options: Gaussian, seed: int = 0) -> Noise
     obs = obs[: _affordable(obs)]
     counts, size = obs.counts(), math.prod(obs.x_shape)
     if int(counts.sum()) < ENOUGH * size * (size + 3) or int(counts.max()) > VALUES:
-        return f"samples of {size} numbers would need more observations, or more time, than the check may take"
+        return (
+            f"samples of {count_of(size, 'number')} would need more observations, or more time, than the check may take"
+        )
     halves = _Halves(obs, seed)
     gains = halves.gains()
     # a fit of the stated level that stopped too early is continued from the Gaussians of the other levels
     for factor in [factor for factor, gain in gains.items() if gain.fits_better]:
-        halves.try_again(factor)
+        halves.refit(factor)
         gains = halves.gains()
     return NoiseEvidence(gains, halves.unseen(), _absorbs_noise(obs))
 
@@ -117,8 +120,8 @@ class _Halves:
         self.seed, self.values = seed, int(obs.counts().sum())
         self.obs = obs[0::2], obs[1::2]
         self.priors = [{factor: self._fit(half, factor) for factor in FACTORS} for half in self.obs]
-        self.fitted = [self._evidence(here, here) for here in (0, 1)]
-        self.other = [self._evidence(here, 1 - here) for here in (0, 1)]
+        self.fitted = [self._evidence(half, half) for half in (0, 1)]
+        self.other = [self._evidence(half, 1 - half) for half in (0, 1)]
 
     def _fit(self, obs: Observations, factor: float, start: GaussianPrior | None = None) -> GaussianPrior:
         return fit_gaussian(
@@ -129,14 +132,14 @@ class _Halves:
         """Return the log evidence of the observations of half `seen` under the Gaussians fitted to half `fitted_to`."""
         return {f: log_evidence(prior, _with_noise(self.obs[seen], f)) for f, prior in self.priors[fitted_to].items()}
 
-    def try_again(self, factor: float) -> None:
+    def refit(self, factor: float) -> None:
         """Fit with the stated level, starting from the Gaussian of another level; keep the result if it fits better."""
-        for here in (0, 1):
-            prior = self._fit(self.obs[here], 1.0, start=self.priors[here][factor])
-            evidence = log_evidence(prior, self.obs[here])
-            if evidence.sum() > self.fitted[here][1.0].sum():
-                self.priors[here][1.0], self.fitted[here][1.0] = prior, evidence
-                self.other[here][1.0] = log_evidence(prior, self.obs[1 - here])
+        for half in (0, 1):
+            prior = self._fit(self.obs[half], 1.0, start=self.priors[half][factor])
+            evidence = log_evidence(prior, self.obs[half])
+            if evidence.sum() > self.fitted[half][1.0].sum():
+                self.priors[half][1.0], self.fitted[half][1.0] = prior, evidence
+                self.other[half][1.0] = log_evidence(prior, self.obs[1 - half])
 
     def gains(self) -> dict[float, Gain]:
         """Return the gains over the stated level."""
@@ -148,10 +151,10 @@ class _Halves:
                 gains[factor] = Gain(fitted, clustered_mean(unseen[:, None]), self.values)
         return gains
 
-    def unseen(self) -> list[Unseen]:
+    def unseen(self) -> list[UnseenObservations]:
         """Return each half with the Gaussian fitted to the other half."""
         first, second = (priors[1.0] for priors in self.priors)
-        return [Unseen(first, self.obs[1], second), Unseen(second, self.obs[0], first)]
+        return [UnseenObservations(first, self.obs[1], second), UnseenObservations(second, self.obs[0], first)]
 
 
 def log_evidence(prior: GaussianPrior, obs: Observations) -> Tensor:

@@ -27,7 +27,7 @@ OBSERVATIONS = 256  # largest number of observations per Gaussian
 
 
 @dataclass(frozen=True)
-class Unseen:
+class UnseenObservations:
     """Observations that `prior` was not fitted to, and `fitted`, a Gaussian that was fitted to them."""
 
     prior: GaussianPrior
@@ -44,7 +44,7 @@ class PairingEvidence:
     difference: Estimate
 
 
-def pairing_evidence(unseen: list[Unseen], seed: int = 0) -> PairingEvidence | None:
+def pairing_evidence(unseen: list[UnseenObservations], seed: int = 0) -> PairingEvidence | None:
     """Return the ranks of the own operators; None if all observations share one operator."""
     if any(part.obs.A.batch is None or len(part.obs) < 2 for part in unseen):
         return None
@@ -53,7 +53,7 @@ def pairing_evidence(unseen: list[Unseen], seed: int = 0) -> PairingEvidence | N
     return PairingEvidence(clustered_mean(ranks), clustered_mean(expected), clustered_mean(expected - ranks))
 
 
-def _ranks(unseen: Unseen, seed: int, part: int) -> tuple[Tensor, Tensor]:
+def _ranks(unseen: UnseenObservations, seed: int, part: int) -> tuple[Tensor, Tensor]:
     """Return the rank of each observation's own operator, and that for simulated y, both `(n,)`."""
     obs = unseen.obs[: min(len(unseen.obs), OBSERVATIONS)]
     n, measured = len(obs), measured_values(obs)

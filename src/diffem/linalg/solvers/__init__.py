@@ -2,7 +2,7 @@
 
 from .bicgstab import bicgstab
 from .cg import cg
-from .convergence import ConvergenceWarning, Unconverged
+from .convergence import ConvergenceMonitor, ConvergenceWarning
 from .direct import direct
 from .gmres import gmres
 from .system import Solution, Solver, Status, System
@@ -11,12 +11,12 @@ SOLVERS: dict[str, Solver] = {"cg": cg, "gmres": gmres, "bicgstab": bicgstab, "d
 
 __all__ = [
     "SOLVERS",
+    "ConvergenceMonitor",
     "ConvergenceWarning",
     "Solution",
     "Solver",
     "Status",
     "System",
-    "Unconverged",
     "bicgstab",
     "cg",
     "direct",

@@ -4,7 +4,18 @@ import torch
 from torch import Tensor
 
 from ..inner import axpy, choose, dot
-from .system import Solution, Status, System, beyond_recovery, judged, merit, relative, rounding, stop_ratio, violates
+from .system import (
+    Solution,
+    Status,
+    System,
+    beyond_recovery,
+    final_status,
+    merit,
+    relative,
+    rounding,
+    stop_ratio,
+    violates,
+)
 
 
 def bicgstab(
@@ -120,5 +131,5 @@ class _Path:
         guards = ((self.status == Status.GUARDED) | (self.status == Status.DIVERGED)).to(self.count.dtype)
         # iterates may be much larger than the one returned, and the rounding errors of all remain in the residual
         error = rounding(self.norm, self.best_squares, self.bb.sqrt(), self.b.dtype)
-        residual, status = judged(relative(self.best_rr.sqrt(), self.bb.sqrt()), error, self.status, tolerance)
+        residual, status = final_status(relative(self.best_rr.sqrt(), self.bb.sqrt()), error, self.status, tolerance)
         return Solution(self.best_u, self.best_pullback, self.count, residual, status, guards, products)

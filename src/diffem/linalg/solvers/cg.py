@@ -7,7 +7,18 @@ from torch import Tensor
 
 from ...core.compile import fused
 from ..inner import axpy, choose, dot
-from .system import Solution, Status, System, beyond_recovery, judged, merit, relative, rounding, stop_ratio, violates
+from .system import (
+    Solution,
+    Status,
+    System,
+    beyond_recovery,
+    final_status,
+    merit,
+    relative,
+    rounding,
+    stop_ratio,
+    violates,
+)
 
 
 def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = None, guard: bool = True) -> Solution:
@@ -48,7 +59,7 @@ def cg(system: System, b: Tensor, *, iterations: int, tolerance: float | None = 
     status = torch.where(diverged, Status.DIVERGED, status)
     guards = ((status == Status.GUARDED) | (status == Status.DIVERGED)).to(state.iterations.dtype)
     error = rounding(state.norm, dot(state.kept_u, state.kept_u), bb.sqrt(), b.dtype)
-    residual, status = judged(relative(state.kept_rr.sqrt(), bb.sqrt()), error, status, tolerance)
+    residual, status = final_status(relative(state.kept_rr.sqrt(), bb.sqrt()), error, status, tolerance)
     return Solution(state.kept_u, state.kept_pullback, state.iterations, residual, status, guards, products)
 
 

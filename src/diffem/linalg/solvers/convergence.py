@@ -9,7 +9,7 @@ class ConvergenceWarning(RuntimeWarning):
     """An iterative solve ended before its residual reached the tolerance."""
 
 
-class Unconverged:
+class ConvergenceMonitor:
     """Counts the solves of one purpose that ended with a residual ‖b − Mu‖/‖b‖ above the tolerance, and warns of them.
 
     Args:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..inner import axpy, dot
-from .system import Solution, Status, System, judged, relative, rounding, violates
+from .system import Solution, Status, System, final_status, relative, rounding, violates
 
 
 def gmres(
@@ -74,7 +74,9 @@ def gmres(
         u = axpy(used, basis[j], u)
         pullback = axpy(used, pull, pullback)
     guards = (status == Status.GUARDED).to(count.dtype)
-    reported, status = judged(relative(residual, beta), rounding(largest, dot(u, u), beta, b.dtype), status, tolerance)
+    reported, status = final_status(
+        relative(residual, beta), rounding(largest, dot(u, u), beta, b.dtype), status, tolerance
+    )
     return Solution(u, pullback, count, reported, status, guards, len(pulls))
 
 

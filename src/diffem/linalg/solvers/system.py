@@ -138,7 +138,7 @@ def rounding(norm: Tensor, squares: Tensor, b_norm: Tensor, dtype: torch.dtype) 
     return relative(error.nan_to_num(nan=0.0), b_norm)
 
 
-def judged(residual: Tensor, error: Tensor, status: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor]:
+def final_status(residual: Tensor, error: Tensor, status: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor]:
     """The residual that is reported and the status, given the rounding error of the residual; all `(n,)`."""
     if tolerance is not None:
         status = torch.where((status == Status.CONVERGED) & (error > tolerance), Status.ROUNDED, status)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..observations import Observations
@@ -99,57 +100,59 @@ def require_learnable(obs: Observations) -> None:
 def _require_derivatives(obs: Observations) -> None:
     x = Stream(0, "learnable").normal(torch.arange(len(obs), device=obs.y.device), obs.x_shape, dtype=torch.float64)
     try:
-        y, found = derivatives(obs.A, x)
+        y, derivative = derivatives(obs.A, x)
     except RuntimeError as error:
         names = ", ".join(learned_parameters(obs.A))
         raise InputError(f"learn: A x cannot be differentiated with respect to {names}: {error}") from None
     theta = torch.cat([p.value.flatten() for p in learned_parameters(obs.A).values()])
-    if not bool(torch.isfinite(y).all() and torch.isfinite(found).all()):
+    if not bool(torch.isfinite(y).all() and torch.isfinite(derivative).all()):
         raise InputError(f"learn: A x or its derivatives are not finite at the initial values {theta.tolist()}")
     place, before = positions(obs.A, len(obs)), 0
     for name, parameter in learned_parameters(obs.A).items():
         for q in range(before, before + parameter.entries):
-            _require_derivative(name, obs, x, theta, place[:, q], found[q])
+            _require_derivative(name, obs, x, theta, place[:, q], derivative[q])
         before += parameter.entries
 
 
-def _require_derivative(name: str, obs: Observations, x: Tensor, theta: Tensor, place: Tensor, found: Tensor) -> None:
+def _require_derivative(
+    name: str, obs: Observations, x: Tensor, theta: Tensor, place: Tensor, derivative: Tensor
+) -> None:
     """Compare one derivative `(n, *measurement)` with a difference."""
     h = DIFFERENCE * max(1.0, float(theta[place].abs().max()))
     moved = torch.zeros_like(theta).index_fill(0, place, h)
     ends = [with_first_values(obs, theta + sign * moved).A(x) for sign in (1, -1)]
     expected = (ends[0] - ends[1]) / (2 * h)
     size = float(expected.norm())
-    if float(found.norm()) == 0 and size == 0:
+    if float(derivative.norm()) == 0 and size == 0:
         raise InputError(f"learn: A x does not depend on {name} at its initial value")
-    if not float((found - expected).norm()) <= DERIVATIVE * size:
+    if not float((derivative - expected).norm()) <= DERIVATIVE * size:
         raise InputError(
             f"learn: the derivative of A x with respect to {name} is wrong: automatic differentiation gives a norm of "
-            f"{float(found.norm()):.3g}, finite differences of A x give {size:.3g}. Parts of the function may be "
+            f"{float(derivative.norm()):.3g}, finite differences of A x give {size:.3g}. Parts of the function may be "
             "rounded, detached from the graph, or computed in numpy"
         )
 
 
-def suspicions(obs: Observations, images: bool) -> list[str]:
+def data_warnings(obs: Observations, images: bool) -> list[str]:
     """Return warnings about properties of the observations that are probably mistakes.
 
     Args:
         images: Whether the network treats samples as images, (channels, height, width).
     """
-    found = [] if (text := lossy(obs)) is None else [text]
+    warnings = [] if (text := lossy(obs)) is None else [text]
     if len(obs) < FEWEST:
-        found.append(
-            f"there {'is 1 observation' if len(obs) == 1 else f'are {len(obs)} observations'} of samples of shape "
-            f"{obs.x_shape}. A prior is learned from hundreds; the first axis of y counts them"
+        warnings.append(
+            f"y holds {count_of(len(obs), 'observation')} of samples of shape {obs.x_shape}. A prior is learned from "
+            "hundreds; the first axis of y counts them"
         )
-    if images and (text := channels_last(obs.x_shape)) is not None:
-        found.append(text)
+    if images and (text := channels_last_warning(obs.x_shape)) is not None:
+        warnings.append(text)
     if isinstance(obs[:1].A, Mask | Identity):
-        found += scales(obs)
-    return found
+        warnings += scale_warnings(obs)
+    return warnings
 
 
-def channels_last(shape: tuple[int, ...]) -> str | None:
+def channels_last_warning(shape: tuple[int, ...]) -> str | None:
     """Return a warning if the channels of images are probably the last axis; otherwise None."""
     if len(shape) != 3 or shape[-1] not in (3, 4) or shape[0] <= 4:
         return None
@@ -160,41 +163,41 @@ def channels_last(shape: tuple[int, ...]) -> str | None:
     )
 
 
-def scales(obs: Observations) -> list[str]:
+def scale_warnings(obs: Observations) -> list[str]:
     """Return warnings about values that are never measured, far from zero, or of very different size.
 
     The operators must measure entries of x.
     """
-    count, mean, std = moments(obs)
+    count, mean, std = entry_moments(obs)
     if not bool((count > 1).any()):
         return []
-    found = []
+    warnings = []
     if bool((count == 0).any()):
         places = [tuple(place) for place in (count == 0).nonzero().tolist()]
-        named = ", ".join(str(place[0]) if len(place) == 1 else str(place) for place in places[:4])
-        found.append(
-            f"{len(places)} of the {count.numel()} values of x are measured by no observation (index {named}"
-            f"{', …' if len(places) > 4 else ''}): nothing can be learned about them; leave them out if that is not "
-            "meant"
+        indices = ", ".join(str(place[0]) if len(place) == 1 else str(place) for place in places[:4])
+        indices += ", …" if len(places) > 4 else ""
+        warnings.append(
+            f"no observation measures {len(places)} of the {count_of(count.numel(), 'value')} of x (index {indices}): "
+            "nothing can be learned about them; leave them out if that is not meant"
         )
-    known = count > 1
-    offset, spread = mean[known].square().mean().sqrt(), std[known].square().mean().sqrt()
+    repeated = count > 1
+    offset, spread = mean[repeated].square().mean().sqrt(), std[repeated].square().mean().sqrt()
     if offset > FAR * spread:
-        found.append(
+        warnings.append(
             f"the values lie far from zero: their means are {float(offset):.3g}, their standard deviations "
             f"{float(spread):.3g} (root mean square). The prior is learned better if the mean is subtracted first"
         )
-    varied = std[known & (std > 0)]
+    varied = std[repeated & (std > 0)]
     if len(obs.x_shape) == 1 and len(varied) and varied.max() > UNEQUAL * varied.min():
-        found.append(
+        warnings.append(
             f"the columns differ in size: their standard deviations are {float(varied.min()):.3g} to "
             f"{float(varied.max()):.3g}, and columns with small ones are hardly learned. Standardise them: (y - mean) "
             "/ std of each column"
         )
-    return found
+    return warnings
 
 
-def moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def entry_moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return how often each entry of x is measured, and the mean and standard deviation of its values, `(*event)`."""
     sums = torch.zeros(3, *obs.x_shape, dtype=torch.float64)
     size = min(scanned_together(obs), max(1, NUMBERS // sums[0].numel()))

@@ -10,8 +10,8 @@ import diffem
 from diffem import InputError
 from diffem.app.viewer import Viewer
 from diffem.report.page import write_report
+from diffem.runs.lap_arrays import AXES, read_lap_array
 from diffem.runs.rundir import RunDir
-from diffem.runs.shown import AXES, read_shown
 
 from .small import RECIPE, observations
 
@@ -32,7 +32,7 @@ def fit(out):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return fit(tmp_path_factory.mktemp("shown") / "run").path
+    return fit(tmp_path_factory.mktemp("arrays") / "run").path
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_missing_samples_and_draws_are_recomputed_for_the_report(maker, damage, 
     for (lap, name), file in files.items():
         DAMAGE[damage](file)
         with pytest.raises(InputError, match=name):
-            read_shown(RunDir(out), lap, name)
+            read_lap_array(RunDir(out), lap, name)
         with pytest.raises(InputError, match=name):
             Viewer(out).read_saved(lap, name.removesuffix(".npy"))
     fit(out) if maker == "fit" else write_report(out, observations())
     for (lap, name), array in expected.items():
-        assert np.array_equal(read_shown(RunDir(out), lap, name), array)
+        assert np.array_equal(read_lap_array(RunDir(out), lap, name), array)
     assert RunDir(out).metrics() == metrics  # the measures, and the checksums among them
 
 
@@ -80,6 +80,6 @@ def test_laps_measured_before_there_were_checksums(finished, tmp_path):
     np.save(out / "laps/001/samples.npy", np.zeros((3, 4), np.float32))
     (out / "laps/002/samples.npy").unlink()
     fit(out)
-    assert not read_shown(run, 1, "samples.npy").any()
-    assert read_shown(run, 2, "samples.npy").any()
+    assert not read_lap_array(run, 1, "samples.npy").any()
+    assert read_lap_array(run, 2, "samples.npy").any()
     assert list(run.metrics()[2]["files"]) == ["samples.npy"]

@@ -1,4 +1,4 @@
-"""The files of a finished lap that the report shows.
+"""The arrays and losses of a finished lap, for its report.
 
 These are `samples.npy` and `posterior.npy`, whose checksums are in the lap's `metrics.json`, and the losses of its
 training, `losses.json`.
@@ -20,7 +20,7 @@ from .rundir import RunDir
 AXES = {"samples.npy": 2, "posterior.npy": 3}
 
 
-def write_shown(run: RunDir, lap: int, arrays: dict[str, np.ndarray]) -> dict[str, str]:
+def write_lap_arrays(run: RunDir, lap: int, arrays: dict[str, np.ndarray]) -> dict[str, str]:
     """Write arrays by file name, and return their checksums for `files` in the lap's metrics."""
     checksums = {}
     for name, array in arrays.items():
@@ -30,7 +30,7 @@ def write_shown(run: RunDir, lap: int, arrays: dict[str, np.ndarray]) -> dict[st
     return checksums
 
 
-def read_shown(run: RunDir, lap: int, name: str, metrics: dict[str, Any] | None = None) -> np.ndarray:
+def read_lap_array(run: RunDir, lap: int, name: str, metrics: dict[str, Any] | None = None) -> np.ndarray:
     """Read an array and compare it with its checksum. Laps of early versions have no checksums."""
     file = run.file(lap, name)
     files = (run.lap_metrics(lap) if metrics is None else metrics).get("files", {})

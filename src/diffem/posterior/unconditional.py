@@ -17,7 +17,7 @@ from .evaluation import Evaluation
 
 
 @dataclass
-class Unconditioned(Posterior):
+class Unconditional(Posterior):
     """E[x | x_t], independent of y."""
 
     method: ClassVar[str] = "prior"
