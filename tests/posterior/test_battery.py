@@ -245,7 +245,7 @@ def test_the_last_denoising_stays_within_the_noise_of_the_state(name, sigma_y):
     precision = 1 / prior.sigma_min**2 + 1 / spread**2
     exact = (x_t / prior.sigma_min**2 + mean / spread**2) / precision
     for steps in (16, 1000):
-        posterior = prior.posterior(obs, method=method, **options).for_draw(get_sampler("ddpm"), steps)
+        posterior = prior.posterior(obs, method=method, **options).for_draw(get_sampler("ddpm"), steps, prior.sigma_min)
         assert float((posterior.finish(x_t, sigma).x_hat - exact).abs().max()) < 5 * prior.sigma_min
 
 
@@ -288,8 +288,8 @@ def test_corrections_of_steps_have_the_published_strength_with_every_sampler(met
     steps = 32
 
     def move(sampler):
-        posterior = prior.posterior(obs, method=method).for_draw(sampler, steps)
-        row = sampler.table(posterior.sigmas(steps))[20]
+        posterior = prior.posterior(obs, method=method).for_draw(sampler, steps, prior.sigma_min)
+        row = sampler.table(prior.sigmas(steps))[20]
         noise = lambda slot: torch.zeros_like(x_t)  # noqa: E731
         guided, own = (sampler.step(d, sampler.start(x_t), row, noise)[0] for d in (posterior, prior))
         return guided - own

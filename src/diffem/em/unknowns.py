@@ -96,8 +96,8 @@ class NoiseLearner(Unknowns):
             shares = noise_shares(start, train, self.recipe.seed)
         else:  # every value counts the same, as in plain expectation–maximisation
             shares = torch.ones(level_count(train), *train[:1].y.shape[1:], dtype=torch.float64)
-        denoised_at = None if isinstance(before, GaussianPrior) else before.sigma_min
-        prior.noise = combined(start.noise, updated_levels(before.noise, train, draws, shares, denoised_at))
+        sigma_min = None if isinstance(before, GaussianPrior) else before.sigma_min
+        prior.noise = combined(start.noise, updated_levels(before.noise, train, draws, shares, sigma_min))
 
     def metrics(self, prior: Prior, lap: int) -> dict[str, Any]:
         """The levels, their 95 % intervals, their geometric mean, and notes in words."""
