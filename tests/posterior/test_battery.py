@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from diffem import Observations, operators, priors
+from diffem.linalg import ConvergenceWarning
 from diffem.posterior import METHODS
 from diffem.priors.family import Family
 from diffem.samplers import get_sampler
@@ -332,3 +333,19 @@ def test_bad_data():
     for bad in ({"draws": 0}, {"steps": 0}, {"sampler": "euler"}, {"index": torch.arange(3)}, {"eta": 3.0}):
         with pytest.raises(ValueError, match=r"must be|unknown sampler|must name|does not take"):
             posterior.sample(**bad)
+
+
+@pytest.mark.parametrize("method", ["sigma_x", None])
+def test_draws_of_systems_that_are_not_solved_cause_a_warning(method):
+    """Frequencies k and −k of a real image are one number: with very different noise, the system is ill-conditioned."""
+    generator = torch.Generator().manual_seed(0)
+    A = operators.Fourier()
+    y = A(torch.randn(4, 6, 8, generator=generator, dtype=torch.float64))
+    sigma = 10 ** (-5 * torch.rand(y.shape, generator=generator, dtype=torch.float64))
+    cov = random_covariance(48)
+    given = priors.GaussianPrior(torch.zeros(6, 8, dtype=torch.float64), cov)
+    posterior = given.posterior(Observations(y, A, sigma=sigma), method)
+    with pytest.warns(ConvergenceWarning, match=r"'\w+': systems of 4 of 4 draws did not converge within 64 iter"):
+        posterior.sample(steps=4, sampler="ddim")
+    for options in ({"iterations": 3}, {"solver": "direct"}):  # chosen, and solved
+        given.posterior(Observations(y, A, sigma=sigma), "sigma_x", **options).sample(steps=4)

@@ -101,6 +101,9 @@ class Posterior:
         """
         return self
 
+    def warn_of(self, statistics: Statistics) -> None:
+        """Warn if the statistics of draws show that systems which the method solves as exact were not solved."""
+
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler can be captured: it must not synchronise with the device."""
         # particles are weighted by N(0, Σ_y); factoring a Σ_y that is not diagonal synchronises to check for failure
@@ -211,6 +214,7 @@ class Posterior:
         # (sets·n, picks, *event) → (draws, n, *event)
         x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:k]
         counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks)
+        self.warn_of(counts)
         if draws is None:
             x, counts = x[0], counts.map(lambda t: t[0])
         return (x, counts) if return_stats else x
