@@ -46,8 +46,9 @@ class ExplicitCovariance(SolvingPosterior):
             largest = float(statistics.residuals[above].max())
             warnings.warn(
                 f"method {self.method!r}: systems of {count} of {above.numel()} draws did not converge within "
-                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these draws depend on "
-                "rounding errors: use solver='direct' or more iterations",
+                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these draws only "
+                "approximate those of the method, and rounding errors can change them: use solver='direct' or more "
+                "iterations",
                 ConvergenceWarning,
                 stacklevel=4,
             )
