@@ -10,7 +10,7 @@ from diffem import Observations, operators, priors
 from diffem.em.held_out import expected_chi2
 from diffem.linalg import DenseCovariance, LowRank
 from diffem.metrics.evidence import exact_predictive_log_likelihood, hide, predictive_log_likelihood, simulate
-from diffem.observations.scale import smallest_noise
+from diffem.observations.last_levels import smallest_noise
 
 from ..exact import matrix_of, random_covariance
 from .small import RECIPE
@@ -131,7 +131,7 @@ def test_the_chi2_to_expect_of_draws_that_end_at_sigma_min():
     noisy = x + sigma_min * torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
     posterior = wide.posterior(obs, solver="direct")
     chi2 = torch.stack([obs.chi2(posterior(x_t, sigma_min)) for x_t in noisy])
-    expected, plain = float(expected_chi2(obs, sigma_min).mean()), float(chi2.mean())
+    expected, plain = float(expected_chi2(obs, torch.full((len(obs),), sigma_min)).mean()), float(chi2.mean())
     # four standard errors of the mean of the draws, and of a trace that 64 vectors of signs estimate
     assert abs(plain - expected) < 4 * float(chi2.std()) / math.sqrt(chi2.numel()) + 4 * 0.3 / math.sqrt(64)
     assert expected < 0.8
@@ -140,7 +140,6 @@ def test_the_chi2_to_expect_of_draws_that_end_at_sigma_min():
 @pytest.mark.parametrize("each", [False, True])
 def test_the_smallest_noise_is_that_of_the_most_precise_combination(each):
     obs = observations(40, each)
-    smallest = min(float(torch.linalg.eigvalsh(m)[0]) for m in obs.cov.matrix())
-    assert smallest_noise(obs) == pytest.approx(
-        math.sqrt(smallest), rel=1e-4
-    )  # float32 and eigenvalues that differ by 30
+    smallest = torch.linalg.eigvalsh(obs.cov.matrix())[:, 0].sqrt().double().expand(40)
+    # float32 and eigenvalues that differ by 30
+    torch.testing.assert_close(smallest_noise(obs), smallest, rtol=1e-4, atol=0)

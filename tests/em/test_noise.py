@@ -94,6 +94,20 @@ def test_the_draws_of_a_lap_do_not_lower_the_bound_of_a_level_that_is_not_determ
     assert both.interval()[1] == pytest.approx(start.interval()[1], rel=1e-9)
 
 
+@pytest.mark.parametrize(("n", "warns"), [(12, True), (200, False)])
+def test_a_level_that_few_observations_leave_far_below_its_bound_causes_a_warning(n, warns, tmp_path):
+    """The smallest eigenvalue of the covariance of few observations is far below the noise."""
+    y = torch.randn(n, 16, generator=torch.Generator().manual_seed(0))
+    recipe = {**LEARNS, "laps": 1, "train": {**LEARNS["train"], "steps": 16}, "watch": {"held_out": 4, "draws": 2}}
+    first = diffem.fit(Observations(y, sigma="learn"), recipe, tmp_path / "run", progress=False, report=False).laps[0]
+    texts = [text for text in first["warnings"] if "the observations allow up to" in text]
+    assert len(texts) == warns
+    if warns:
+        assert first["noise_high"][0] > 2 * first["noise_levels"][0]
+        assert f"uses {first['noise_levels'][0]:.2g} as the noise level" in texts[0]
+    assert any(f"; the run uses {first['noise_levels'][0]:.3g}" in text for text in first["notes"])
+
+
 def test_damaged_noise_levels_are_rejected():
     for note in (
         {"sigma": [0.1], "error": []},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import diffem
-from diffem import priors
+from diffem import Observations, priors
 from diffem.em.start import gaussian_start
 from diffem.em.start_plan import plan_start
 from diffem.priors.files import load_prior, save_prior
@@ -29,6 +29,18 @@ def test_start_from_a_prior(tmp_path):
     # trained on from the given weights: close to them, and not the same
     a, b = (torch.cat([w.flatten() for w in p.network.parameters()]) for p in (learned, again.prior))
     assert 0 < float((a - b).norm() / a.norm()) < 0.5
+
+
+def test_precise_observations_do_not_change_the_range_of_the_prior():
+    """Their draws extend below sigma_min, those of other observations and samples of the prior do not."""
+    recipe, obs = load_recipe({**RECIPE, "gaussian": {"rounds": 4}}), observations()
+    noise = torch.full((len(obs),), 0.1)
+    noise[3] = 1e-5
+    prior, _ = gaussian_start(recipe, Observations(obs.y, obs.A, sigma=noise), torch.device("cpu"))
+    assert prior.sigma_min == recipe.sigma_min * prior.scale
+    levels = prior.posterior(Observations(obs.y, obs.A, sigma=noise), "mmps").last_levels
+    assert levels[3] < 1e-5 / 3
+    assert (levels[4:] == prior.sigma_min).all()
 
 
 def test_start_from_a_run_on_disk(tmp_path):

@@ -118,32 +118,30 @@ def test_mixtures_and_samplers_have_no_units_of_their_own(sampler: str, factor: 
 
 
 def test_noise_far_below_the_range_extends_it() -> None:
-    """The smallest noise of a set extends the schedule of all; every draw has the spread of its own posterior."""
+    """Each observation has its own last noise level; every draw has the spread of its own posterior."""
     prior = priors.GaussianPrior(torch.zeros(4).double(), torch.eye(4).double())
     noise = torch.tensor([1.0, 1e-1, 1e-2, 1e-3, 1e-5], dtype=torch.float64)
     mask = torch.tensor([True, True, False, False]).expand(5, 4)
     obs = Observations(torch.zeros(5, 4).double(), operators.Mask(mask), sigma=noise)
     posterior = prior.posterior(obs, "mmps")
-    assert posterior.sigma_min == pytest.approx(1e-5 / 4)
-    assert prior.posterior(obs[:4]).sigma_min == prior.sigma_min == pytest.approx(1e-3)
+    assert posterior.last_levels.tolist() == [prior.sigma_min] * 4 + [prior.sigma_min / 512]  # below 1e-5 / 4
     spread = posterior.sample(1024, steps=64).std(0)
     # 2048 values give the standard deviation to 1.6 %, and 64 steps to 1 %
     exact = 1 / (1 + 1 / noise**2).sqrt()
-    narrower = 1 / (1 + (posterior.sigma_min / exact) ** 2).sqrt()  # by the last denoising, which returns a mean
+    narrower = 1 / (1 + (posterior.last_levels / exact) ** 2).sqrt()  # by the last denoising, which returns a mean
     torch.testing.assert_close(spread[:, :2].square().mean(1).sqrt(), exact * narrower, rtol=0.06, atol=0)
     torch.testing.assert_close(spread[:, 2:].square().mean(1).sqrt(), torch.ones(5).double(), rtol=0.06, atol=0)
 
 
-def test_noise_is_compared_in_the_units_of_x() -> None:
-    """With A and the noise both multiplied by a thousand, the observations give the same information about x."""
-    prior = priors.GaussianPrior(torch.zeros(4).double(), torch.eye(4).double())
-    rows = torch.eye(4).double()[:2]
-    levels = [
-        prior.posterior(Observations(torch.zeros(1, 2).double(), operators.Dense(c * rows), sigma=1e-5 * c)).sigma_min
-        for c in (1.0, 1e3, 1e-3)
-    ]
-    assert levels == pytest.approx([levels[0]] * 3)
-    assert levels[0] == pytest.approx(1e-5 / 4)
+def test_draws_for_precise_and_noisy_observations_are_scaled_bit_for_bit() -> None:
+    prior = priors.MixturePrior(
+        torch.tensor([0.4, 0.6]), torch.tensor([[0.0, 1.0], [-1.0, 2.0]]), torch.tensor([0.3, 0.5])
+    )
+    obs = Observations(torch.linspace(-1, 2, 24).reshape(12, 2), sigma=torch.logspace(-6, 0, 12))
+    x = prior.posterior(obs, "mmps").sample(2, steps=8)
+    for factor in (2.0**-20, 2.0**20):
+        scaled = priors.MixturePrior(prior.weights, factor * prior.means, factor * prior.stds)
+        assert torch.equal(scaled.posterior(obs.scaled(factor), "mmps").sample(2, steps=8), factor * x)
 
 
 def test_a_prior_of_the_first_format_has_unit_scale(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ def test_the_last_denoising_reduces_the_residual(ratio):
     obs = Observations(y, operators.Mask(mask), sigma=sigma)
     posterior = prior.posterior(obs, iterations=1)
     measured = torch.stack([obs.chi2(d) for d in posterior.sample(8, steps=64)]).mean()
-    expected = expected_chi2(obs, posterior.sigma_min)
+    expected = expected_chi2(obs, posterior.last_levels)
     assert float(measured) == pytest.approx(float(expected.mean()), rel=0.1)
-    assert torch.allclose(expected, torch.full_like(expected, 1 / (1 + (posterior.sigma_min / sigma) ** 2)), rtol=1e-5)
+    torch.testing.assert_close(expected, 1 / (1 + (posterior.last_levels / sigma) ** 2), rtol=1e-5, atol=0)
 
 
 def test_the_median_of_chi2():
@@ -59,11 +59,11 @@ def exact_problem(values, n=400, seed=0):
 def test_draws_of_the_right_posterior_have_the_expected_chi2(values):
     """With one value per observation the median of χ² itself is 0.45, and a limit of ½ flagged the right model."""
     _, obs, draw = exact_problem(values)
-    measures = explained(draw(obs), obs, 0.0)
+    measures = explained(draw(obs), obs, torch.zeros(len(obs)))
     # the median of 400 draws of a χ² law has a standard deviation of about 8 % for one value, and less for more
     assert measures["heldout_chi2"] == pytest.approx(1, abs=0.25)
     assert abs(measures["heldout_chi2_z"]) < 4
-    twice = explained(3 * draw(obs), obs, 0.0)
+    twice = explained(3 * draw(obs), obs, torch.zeros(len(obs)))
     assert twice["heldout_chi2_z"] > 4
 
 

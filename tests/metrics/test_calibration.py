@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffem.metrics.calibration import coverage, covered, crps, predictive_coverage, student_quantile
+from diffem.metrics.calibration import coverage, covered, crps, predictive_coverage, ranks, student_quantile
 
 
 def test_students_quantiles():
@@ -56,6 +56,16 @@ def test_a_truth_equal_to_draws_has_the_mean_of_their_ranks():
     # ranks 0 and 1, of which 0.55 and 1 are covered
     draws = torch.arange(8.0).reshape(8, 1, 1)
     assert float(covered(draws, torch.zeros(1, 1))) == pytest.approx((0.55 + 1) / 2)
+
+
+def test_ranks_are_uniform_with_ties():
+    """Counts and clipped values: truth and draws of one distribution have equal values."""
+    k, n = 4, 50_000
+    x = torch.randn(k + 1, n, 1, generator=torch.Generator().manual_seed(0))
+    for values in (x, x.round(), x.clamp(min=0), torch.zeros_like(x)):
+        share = torch.bincount(ranks(values[1:], values[0]).flatten(), minlength=k + 1) / n
+        # five standard errors of a share
+        torch.testing.assert_close(share, torch.full((k + 1,), 1 / (k + 1)), rtol=0, atol=5 * math.sqrt(0.2 * 0.8 / n))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, float("nan")])

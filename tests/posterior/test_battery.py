@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from diffem import Observations, operators, priors
+from diffem.linalg import ConvergenceWarning
 from diffem.posterior import METHODS
 from diffem.priors.family import Family
 from diffem.samplers import get_sampler
@@ -245,7 +246,7 @@ def test_the_last_denoising_stays_within_the_noise_of_the_state(name, sigma_y):
     precision = 1 / prior.sigma_min**2 + 1 / spread**2
     exact = (x_t / prior.sigma_min**2 + mean / spread**2) / precision
     for steps in (16, 1000):
-        posterior = prior.posterior(obs, method=method, **options).for_draw(get_sampler("ddpm"), steps)
+        posterior = prior.posterior(obs, method=method, **options).for_draw(get_sampler("ddpm"), steps, prior.sigma_min)
         assert float((posterior.finish(x_t, sigma).x_hat - exact).abs().max()) < 5 * prior.sigma_min
 
 
@@ -288,8 +289,8 @@ def test_corrections_of_steps_have_the_published_strength_with_every_sampler(met
     steps = 32
 
     def move(sampler):
-        posterior = prior.posterior(obs, method=method).for_draw(sampler, steps)
-        row = sampler.table(posterior.sigmas(steps))[20]
+        posterior = prior.posterior(obs, method=method).for_draw(sampler, steps, prior.sigma_min)
+        row = sampler.table(prior.sigmas(steps))[20]
         noise = lambda slot: torch.zeros_like(x_t)  # noqa: E731
         guided, own = (sampler.step(d, sampler.start(x_t), row, noise)[0] for d in (posterior, prior))
         return guided - own
@@ -332,3 +333,19 @@ def test_bad_data():
     for bad in ({"draws": 0}, {"steps": 0}, {"sampler": "euler"}, {"index": torch.arange(3)}, {"eta": 3.0}):
         with pytest.raises(ValueError, match=r"must be|unknown sampler|must name|does not take"):
             posterior.sample(**bad)
+
+
+@pytest.mark.parametrize("method", ["sigma_x", None])
+def test_draws_of_systems_that_are_not_solved_cause_a_warning(method):
+    """Frequencies k and −k of a real image are one number: with very different noise, the system is ill-conditioned."""
+    generator = torch.Generator().manual_seed(0)
+    A = operators.Fourier()
+    y = A(torch.randn(4, 6, 8, generator=generator, dtype=torch.float64))
+    sigma = 10 ** (-5 * torch.rand(y.shape, generator=generator, dtype=torch.float64))
+    cov = random_covariance(48)
+    given = priors.GaussianPrior(torch.zeros(6, 8, dtype=torch.float64), cov)
+    posterior = given.posterior(Observations(y, A, sigma=sigma), method)
+    with pytest.warns(ConvergenceWarning, match=r"'\w+': systems of 4 of 4 draws did not converge within 64 iter"):
+        posterior.sample(steps=4, sampler="ddim")
+    for options in ({"iterations": 3}, {"solver": "direct"}):  # chosen, and solved
+        given.posterior(Observations(y, A, sigma=sigma), "sigma_x", **options).sample(steps=4)

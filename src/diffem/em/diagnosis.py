@@ -21,6 +21,7 @@ OTHER_SIMULATIONS = 2.0  # warn beyond this ratio of their distance from real ob
 OVERFITTED = 0.35  # warn above this relative excess of the loss on unseen draws
 WORSE_THAN_START = 0.2  # warn above this relative excess of the network's loss over that of the Gaussian start
 FLAT = 0.02  # smallest relative decrease of the loss of a training that has not converged
+TOO_LOW = 2.0  # warn beyond this ratio of the end of the interval of a noise level to the level that the run uses
 STUCK = 0.01  # warn above this fraction of draws beyond the bound in every attempt
 
 Lap = dict[str, Any]
@@ -32,7 +33,7 @@ def warnings(history: History, recipe: Recipe) -> list[str]:
     level = LAPS_LEVEL / (TESTS * recipe.last_lap)
     out = scale_mismatch(lap, level)
     if lap["lap"] == 0:  # `model_check` checks lap 0
-        return out
+        return out + low_noise(lap)
     causes = weak_network(history) + overfitting(history, level)
     out += causes + beyond_bound(history, recipe)
     if not trained_without_operators(lap, recipe):  # the network was trained for posterior draws
@@ -58,6 +59,22 @@ def trained_without_operators(lap: Lap, recipe: Recipe) -> bool:
     if not recipe.conditional or number == 0 or recipe.at(number).train.conditioned_share > 0:
         return False
     return recipe.at(number + 1).e_step.method == "conditional"
+
+
+def low_noise(lap: Lap) -> list[str]:
+    """The noise level that the run estimated and uses is far below others that the observations allow."""
+    pairs = list(zip(lap.get("noise_levels", []), lap.get("noise_high", []), strict=True))
+    if not pairs:
+        return []
+    level, high = max(pairs, key=lambda pair: pair[1] / pair[0])
+    if high <= TOO_LOW * level:
+        return []
+    which = "the noise level" if len(pairs) == 1 else "one noise level"
+    return [
+        f"the run uses {level:.2g} as {which}, but the observations allow up to {high:.2g}: they are too few to "
+        "estimate it, and draws would reproduce noise as detail of x; use at least ten observations per number of x, "
+        "or measure the noise and pass sigma as a number"
+    ]
 
 
 def drift(history: History, worse: float, level: float, advise: bool = True) -> list[str]:

@@ -127,15 +127,17 @@ class _ShardDraws:
 
     def draw(self, rows: Tensor, first: int, progress: Progress | None = None) -> Tensor:
         """Make the draws number `first` to `first + together − 1`, `(together, rows, *event)`, batch by batch."""
-        draws, done = torch.empty(0), 0
-        for part in rows.split(self.batch_size or len(rows)):
-            x = self._draw_batch(part, first)
+        draws = torch.empty(0)
+        # sorted, so that most batches have one last noise level and are not split
+        order = self.posterior.last_levels[rows].argsort(stable=True)
+        for k, part in enumerate(order.split(self.batch_size or len(rows))):
+            part = part.sort().values
+            x = self._draw_batch(rows[part], first)
             if len(part) == len(rows):
                 draws = x
             else:  # allocated with the first batch, so that the batches need not be concatenated
-                draws = draws if done else x.new_empty(len(x), len(rows), *x.shape[2:])
-                draws[:, done : done + len(part)] = x
-            done += len(part)
+                draws = draws if k else x.new_empty(len(x), len(rows), *x.shape[2:])
+                draws[:, part.to(x.device)] = x
             if progress is not None:
                 progress.advance(self.together * len(part))
         return draws

@@ -24,7 +24,7 @@ from ..metrics.evidence import (
 )
 from ..metrics.simulated import simulated_distance, simulated_fit, simulation_scores
 from ..observations import Observations
-from ..observations.scale import last_level
+from ..observations.last_levels import last_levels
 from ..operators import Channel
 from ..priors import GaussianPrior, Prior
 from .channel_posterior import draws_conditionally
@@ -45,8 +45,8 @@ def measure_held_out(
         seed: The seed of the choice of hidden values.
     """
     # exact draws have no diffusion noise; other draws end with a denoising
-    sigma_min = 0.0 if prior.is_exact else last_level(obs, prior.sigma_min)
-    metrics: dict[str, Any] = explained(draw(obs), obs, sigma_min)
+    levels = torch.zeros(len(obs)) if prior.is_exact else last_levels(obs, prior.sigma_min)
+    metrics: dict[str, Any] = explained(draw(obs), obs, levels)
     visible, hidden = hide(obs, hidden_share, seed)
     if not bool(hidden.any()):
         return metrics
@@ -98,7 +98,7 @@ def measure_held_out_channel(
     return metrics
 
 
-def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, float]:
+def explained(x: Tensor, obs: Observations, levels: Tensor) -> dict[str, float]:
     """Return χ² of posterior draws x `(k, n, *event)` relative to its median, and the significance of its deviation.
 
     The residual of a draw from the true posterior is distributed like the noise, so χ² of m values has the χ²_m
@@ -106,7 +106,7 @@ def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, floa
     observations has a variance of at most 1/(12 n), and `heldout_chi2_z` is its distance from ½ in these standard
     deviations.
     """
-    counts, expected = obs.counts().double(), expected_chi2(obs, last_level)
+    counts, expected = obs.counts().double(), expected_chi2(obs, levels)
     chi2 = torch.stack([obs.chi2(draw) for draw in x]).double().nan_to_num(torch.inf)
     below = torch.special.gammainc(counts / 2, (counts * chi2 / (2 * expected)).clamp(max=1e300))
     return {
@@ -116,8 +116,11 @@ def explained(x: Tensor, obs: Observations, last_level: float) -> dict[str, floa
     }
 
 
-def expected_chi2(obs: Observations, last_level: float) -> Tensor:
+def expected_chi2(obs: Observations, levels: Tensor) -> Tensor:
     """Return the expected χ² per measured value of correct draws, `(n,)`: 1, reduced by the last denoising at level σ.
+
+    Args:
+        levels: `(n,)`. σ of each observation, 0 for exact draws.
 
     The last denoising returns a mean instead of a draw, which halves the residual of a value whose noise is as small as
     σ. The expected value is tr Σ_y(Σ_y + σ² I)⁻¹ divided by the number of values. The trace is estimated with one
@@ -127,8 +130,10 @@ def expected_chi2(obs: Observations, last_level: float) -> Tensor:
     signs = Stream(0, "expected chi2").uniform(index, tuple(obs.y.shape[1:])) < 0.5
     z = torch.where(signs, -1, 1).to(obs.y)
     z = z if obs.measured is None else torch.where(obs.measured, z, 0)
-    noise = obs.noise
-    return dot(z, noise.matvec(noise.plus(last_level**2).solve(z))).double() / obs.counts()
+    noise, variance = obs.noise, levels.square().to(obs.y)
+    shared = bool((variance == variance[0]).all())  # one number keeps one factorisation for all observations
+    total = noise.plus(float(variance[0]) if shared else variance)
+    return dot(z, noise.matvec(total.solve(z))).double() / obs.counts()
 
 
 def chi2_median(counts: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
         context.laps_before = cost.laps
         context.unknowns.complete(prior, context.device, context.progress)
         context.use_estimates(prior)
-        set_noise_range(prior, recipe, context.obs.train)
+        set_noise_range(prior, recipe)
         metrics |= {"start": "given", **cost.before()}
     else:
         state = (start_file(context), context.run.origin("start", 0))

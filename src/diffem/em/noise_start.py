@@ -98,7 +98,7 @@ def _split(
     fitted = known if chosen is None else known[chosen]
     some = fitted[: min(len(fitted), SPREAD_OBSERVATIONS)].to(device)
     signal, levels = split_noise(prior, some, groups.to(device), len(fitted))
-    set_noise_range(signal, recipe, with_levels(obs, levels.tensor()))
+    set_noise_range(signal, recipe)
     signal.noise = levels
     return signal, notes
 

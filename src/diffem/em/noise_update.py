@@ -9,8 +9,8 @@ value, near 0 for a free one),
 
 is a Newton step that weights every value by its information. Any weights that depend only on the position j have the
 correct fixed point. They are computed from pairs of exact posterior draws of the Gaussian start. The last denoising of
-a sampler, at s = σ_min, reduces the variance of values that vary freely. The correction c_j restores it, with
-g_j = ‖A_j‖²:
+a draw, at the level s (`observations/last_levels.py`), reduces the variance of values that vary freely. The correction
+c_j restores it, with g_j = ‖A_j‖²:
 
     c_j = (1 − w_j)(1/(g_j s²) + 1/σ²)⁻¹.
 
@@ -25,8 +25,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core.shapes import per_sample
 from ..linalg import UnknownNoise
 from ..observations import Observations
+from ..observations.last_levels import last_levels
 from ..observations.levels import with_levels
 from ..operators.gain import mean_gain
 from ..priors import GaussianPrior
@@ -77,7 +79,7 @@ def observation_groups(obs: Observations) -> tuple[Tensor, int]:
 
 @torch.no_grad()
 def updated_levels(
-    levels: NoiseLevels, obs: Observations, draws: DrawStore, shares: Tensor, denoised_at: float | None
+    levels: NoiseLevels, obs: Observations, draws: DrawStore, shares: Tensor, sigma_min: float | None
 ) -> NoiseLevels:
     """The levels after the draws of a lap, with standard errors over observations.
 
@@ -85,7 +87,7 @@ def updated_levels(
         levels: The levels that the draws were made with.
         obs: The training observations, with unknown levels.
         shares: w of `noise_shares`.
-        denoised_at: σ_min of the sampler, whose last step returns a mean; None for exact draws.
+        sigma_min: That of the prior of the draws, whose last step returns a mean; None for exact draws.
     """
     variance = levels.tensor().square()
     totals, squares, weights, information = (torch.zeros_like(variance) for _ in range(4))
@@ -97,8 +99,9 @@ def updated_levels(
         known, w = with_levels(part, levels.tensor()), shares.cpu()[observation_groups(part)[0]]
         level = variance[groups]
         square = torch.stack([known.residual(draw.to(part.y)).double().square() for draw in x]).mean(0)
-        if denoised_at is not None:
-            free = mean_gain(part.A, part.y).double() * denoised_at**2
+        if sigma_min is not None:
+            gain = mean_gain(part.A, part.y).double()
+            free = gain * per_sample(last_levels(known, sigma_min), gain).square()
             square = square + (1 - w) / (1 / free.clamp(min=1e-300) + 1 / level)
         u = torch.where(inside, w.square(), 0)
         for total, values in ((weights, u), (information, u * w.square())):

@@ -18,7 +18,6 @@ from ..files.origin import Origin
 from ..nn.networks import make_network
 from ..observations import Observations
 from ..observations.features import is_simulated
-from ..observations.scale import last_level
 from ..priors import DiffusionPrior, FitHistory, GaussianPrior, Prior, fit_channel_gaussian, fit_gaussian
 from ..priors.family import Family
 from ..priors.files import load_with_description
@@ -56,7 +55,7 @@ def gaussian_start(
     options, history = with_possible_rank(recipe.gaussian, obs), FitHistory()
     if is_simulated(obs):
         channel = fit_channel_gaussian(obs, options.rank, seed=recipe.seed)
-        set_noise_range(channel, recipe, obs)
+        set_noise_range(channel, recipe)
         return channel, {}
     plan = plan_start(options, obs, device, recipe.seed)
     first = obs if plan.observations is None else obs[plan.observations]
@@ -84,7 +83,7 @@ def gaussian_start(
                 device=device,
             )
     assert prior is not None
-    set_noise_range(prior, recipe, obs)
+    set_noise_range(prior, recipe)
     if device.type == "cuda":
         torch.cuda.empty_cache()  # releases the memory of the fit
     notes: dict[str, Any] = {"rounds": len(history.log_likelihood)}
@@ -95,10 +94,9 @@ def gaussian_start(
     return prior, notes
 
 
-def set_noise_range(prior: Prior, recipe: Recipe, obs: Observations) -> None:
-    """Set the diffusion noise levels of the recipe in data units. Small measurement noise lowers sigma_min."""
-    low, high = recipe.sigma_min * prior.scale, recipe.sigma_max * prior.scale
-    prior.sigma_min, prior.sigma_max = last_level(obs, low), high
+def set_noise_range(prior: Prior, recipe: Recipe) -> None:
+    """Set the diffusion noise levels of the recipe in data units."""
+    prior.sigma_min, prior.sigma_max = recipe.sigma_min * prior.scale, recipe.sigma_max * prior.scale
 
 
 def load_start(start: Prior | str) -> tuple[Prior, Totals]:

@@ -96,8 +96,8 @@ class NoiseLearner(Unknowns):
             shares = noise_shares(start, train, self.recipe.seed)
         else:  # every value counts the same, as in plain expectation–maximisation
             shares = torch.ones(level_count(train), *train[:1].y.shape[1:], dtype=torch.float64)
-        denoised_at = None if isinstance(before, GaussianPrior) else before.sigma_min
-        prior.noise = combined(start.noise, updated_levels(before.noise, train, draws, shares, denoised_at))
+        sigma_min = None if isinstance(before, GaussianPrior) else before.sigma_min
+        prior.noise = combined(start.noise, updated_levels(before.noise, train, draws, shares, sigma_min))
 
     def metrics(self, prior: Prior, lap: int) -> dict[str, Any]:
         """The levels, their 95 % intervals, their geometric mean, and notes in words."""
@@ -107,7 +107,8 @@ class NoiseLearner(Unknowns):
         low, high = levels.interval()
         mean = math.exp(sum(map(math.log, levels.sigma)) / len(levels.sigma))
         name = "the noise level is" if len(levels.sigma) == 1 else "the noise levels are"
-        notes = [f"{name} {levels}, with 95 % confidence"]
+        used = "" if levels.is_determined else f"; the run uses {', '.join(f'{s:.3g}' for s in levels.sigma)}"
+        notes = [f"{name} {levels}, with 95 % confidence{used}"]
         if not levels.is_determined and lap == 0:
             notes.append(UNDETERMINED_NOISE)
         lists = {"noise_levels": list(levels.sigma), "noise_low": list(low), "noise_high": list(high)}
@@ -116,9 +117,9 @@ class NoiseLearner(Unknowns):
 
 UNDETERMINED_NOISE = (
     "the observations do not determine the noise level: every smaller level explains them equally well, with the rest "
-    "of the variation as detail of x. The run uses the largest level that the observations allow. Repeated "
-    "measurements, constant values, or operators whose rows overlap would determine the level; otherwise measure the "
-    "noise without a signal and pass sigma as a number"
+    "of the variation as detail of x. The run uses an estimate of the largest level that the observations allow. "
+    "Repeated measurements, constant values, or operators whose rows overlap would determine the level; otherwise "
+    "measure the noise without a signal and pass sigma as a number"
 )
 
 

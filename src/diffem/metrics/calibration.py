@@ -10,6 +10,7 @@ from torch import Tensor
 from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
+from ..core.randomness import Stream
 from .estimate import Estimate, clustered_mean
 from .inputs import require_draws
 
@@ -94,7 +95,19 @@ def crps(draws: Tensor, truth: Tensor) -> Tensor:
     return (near - apart / 2).flatten(1).mean(1)
 
 
-def ranks(draws: Tensor, truth: Tensor) -> Tensor:
-    """Rank of every entry of the truth among its draws, 0 … k, `(n, *event)`; uniform for calibrated draws."""
+def ranks(draws: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
+    """Rank of every entry of the truth among its draws, 0 … k, `(n, *event)`; uniform for calibrated draws.
+
+    A truth that equals some draws, as for counts or clipped values, gets one of their ranks at random, so that the
+    ranks of calibrated draws are uniform with ties, too.
+
+    Args:
+        draws: Shape `(k, n, *event)`.
+        truth: Shape `(n, *event)`.
+        seed: The seed of that choice.
+    """
     require_draws(draws, truth)
-    return (draws < truth).sum(0)
+    first, equal = (draws < truth).sum(0), (draws == truth).sum(0)
+    index = torch.arange(len(truth), device=truth.device)
+    u = Stream(seed, "ranks").uniform(index, tuple(truth.shape[1:]))
+    return first + (u * (equal + 1)).long().minimum(equal)

@@ -15,11 +15,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..linalg import Isotropic
 from ..linalg.inner import accumulate_dtype
 from ..operators.gain import mean_gain
 from .batches import scanned_together
-from .features import is_simulated
 from .observations import Observations
 
 PROBED = 1024  # number of observations for the estimate, spread evenly over the set
@@ -35,40 +33,6 @@ def signal_scale(obs: Observations) -> float:
     if gain == 0 or energy == 0:
         return 1.0
     return math.sqrt(max(energy - noise, NOISE_ONLY * energy) / gain)
-
-
-def smallest_noise(obs: Observations) -> float:
-    """Smallest standard deviation of the noise in the units of x: σ_y divided by the norm of a row of A.
-
-    For correlated noise: that of the most precise combination of values. Infinite if nothing is measured, and for a
-    channel, which gives no linear information about x.
-    """
-    if is_simulated(obs):
-        return math.inf
-    lowest, gain, count = math.inf, 0.0, 0
-    for part in _spread(obs):
-        variances = torch.where(part.empty(), torch.inf, part.noise.eigenvalue_floor())
-        lowest = min(lowest, float(variances.min()))
-        gain, count = gain + _total(part, mean_gain(part.A, part.y)), count + int(part.counts().sum())
-    noise = vars(obs).get("cov")  # None for observations on disk, which this must not read
-    if isinstance(noise, Isotropic):
-        # a few precise observations may not be among those above
-        levels = noise.eigenvalue_floor().reshape(-1).expand(len(obs))
-        rows = (levels < lowest).nonzero().flatten()
-        for first in range(0, len(rows), 256):
-            some = rows[first : first + 256]
-            lowest = min(lowest, float(torch.where(obs[some].empty(), torch.inf, levels[some]).min()))
-    return math.sqrt(lowest * count / gain) if gain > 0 else math.inf
-
-
-def last_level(obs: Observations, sigma_min: float) -> float:
-    """The last noise level of a posterior draw: sigma_min, or a quarter of the measurement noise if that is lower.
-
-    The last denoising returns a mean, which reduces the spread of a measured value by the share σ²/(σ² + noise²): 6 %
-    at a quarter of the noise.
-    """
-    noise = smallest_noise(obs)
-    return noise / 4 if noise < sigma_min / 2 else sigma_min
 
 
 def _spread(obs: Observations) -> Iterator[Observations]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor
 
+from ..core.batched import as_index, take
 from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import differentiable, in_default_modes
@@ -23,8 +25,8 @@ from ..core.randomness import Stream
 from ..core.shapes import require_like, require_state
 from ..observations import Observations
 from ..observations.features import require_linear_gaussian
+from ..observations.last_levels import last_levels
 from ..observations.precision import in_precision_of
-from ..observations.scale import last_level
 from ..priors.base import Prior, evaluation_mode, require_count
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from .evaluation import Evaluation, Statistics
@@ -63,19 +65,15 @@ class Posterior:
     prior: Prior
     obs: Observations
     noise: Any = field(init=False, repr=False)  # Σ_y on the measured entries
-    sigma_min: float = field(init=False, repr=False)  # the last noise level of a draw
+    last_levels: Tensor = field(init=False, repr=False)  # (n,), of the draws for each observation
 
     def __post_init__(self) -> None:
         if self.needs_linear:
             require_linear_gaussian(self.obs, f"method {self.method!r}", CHANNEL_ADVICE)
         obs = in_precision_of(self.prior.mean, self.obs)
         require_prior(self.prior, obs)
-        self.sigma_min = last_level(obs, self.prior.sigma_min)
+        self.last_levels = last_levels(obs, self.prior.sigma_min)
         self.observe(obs.reduced() if self.reduces else obs)
-
-    def sigmas(self, steps: int) -> Tensor:
-        """The noise levels of a draw, `(steps + 1,)`. The last one is below the measurement noise (`last_level`)."""
-        return self.prior.sigmas(steps, self.sigma_min)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         """Estimate E[x | x_t, y] for x_t `(n, *event)`, one sample per observation, and record the cost."""
@@ -92,19 +90,22 @@ class Posterior:
         return self.evaluate(differentiable(x_t), differentiable(sigma)).x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
-        """Make the last denoising of a draw, at σ_min. The draw returns its `x_hat` for the state x_t `(n, *event)`.
+        """Make the last denoising of a draw, at its last level σ. The draw returns its `x_hat` for x_t `(n, *event)`.
 
-        Default: E[x | x_t, y], which is within about σ_min of x_t. Methods whose estimate moves x_t further override
+        Default: E[x | x_t, y], which is within about σ of x_t. Methods whose estimate moves x_t further override
         this function.
         """
         return self.evaluate(x_t, sigma)
 
-    def for_draw(self, sampler: Sampler, steps: int) -> Self:
-        """Adapt the method to a sampler and its number of steps.
+    def for_draw(self, sampler: Sampler, steps: int, last_level: float) -> Self:
+        """Adapt the method to a sampler, its number of steps and the last noise level.
 
         Raises InputError if the method does not support the sampler.
         """
         return self
+
+    def warn_of(self, statistics: Statistics) -> None:
+        """Warn if the statistics of draws show that systems which the method solves as exact were not solved."""
 
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler can be captured: it must not synchronise with the device."""
@@ -121,7 +122,8 @@ class Posterior:
 
     def __getitem__(self, index: Any) -> Self:
         """Select observations; the method stays the same."""
-        new = copy.copy(self)
+        new, index = copy.copy(self), as_index(index)
+        new.last_levels = take(self.last_levels, index)
         new.observe(self.obs[index])
         return new
 
@@ -188,7 +190,6 @@ class Posterior:
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
         n, k, index = self._addresses(draws, index, batch_size)
-        sigmas = self.sigmas(steps)
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
@@ -197,24 +198,36 @@ class Posterior:
         total = sets * n * particles * steps
         with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
             stream, probes = Stream(seed, "posterior", lap), Stream(seed, "posterior probe", lap)
-            parts, statistics = [], []
-            for row in torch.arange(sets * n).split(at_once):
+            x = self.prior.mean.new_empty(sets * n, method.picks, *self.prior.event_shape)
+            rows, statistics = [], []
+            for row, last_level in self._batches(sets, at_once):
                 whole = sets == 1 and particles == 1 and len(row) == n
-                some = (self if whole else self[(row % n).repeat_interleave(particles)]).for_draw(method, steps)
+                some = self if whole else self[(row % n).repeat_interleave(particles)]
+                some = some.for_draw(method, steps, last_level)
                 address, number = index[row % n], first_set + row // n
                 counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
                 target = some.target(method, counted, address, number, probes)
+                sigmas = self.prior.sigmas(steps, last_level)
                 drawn = method.draw(
                     target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
                 )
-                parts.append(drawn.x)
+                x[row.to(x.device)] = drawn.x
+                rows.append(row)
                 statistics.append(counted.per_set(particles, drawn))
         # (sets·n, picks, *event) → (draws, n, *event)
-        x = torch.cat(parts).unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:k]
-        counts = Statistics.concatenate(statistics).per_draw(k, n, method.picks)
+        x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:k]
+        counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks)
+        self.warn_of(counts)
         if draws is None:
             x, counts = x[0], counts.map(lambda t: t[0])
         return (x, counts) if return_stats else x
+
+    def _batches(self, sets: int, at_once: int) -> Iterator[tuple[Tensor, float]]:
+        """Split the rows 0 … sets · n − 1 into batches; yields the rows of each batch and their last noise level."""
+        levels = self.last_levels.repeat(sets)
+        for level in levels.unique().tolist():
+            for rows in (levels == level).nonzero().flatten().split(at_once):
+                yield rows, level
 
     def _addresses(self, draws: int | None, index: Tensor | None, batch_size: int | None) -> tuple[int, int, Tensor]:
         """Check arguments of `sample`; returns the numbers of observations and draws, and the index `(n,)`."""

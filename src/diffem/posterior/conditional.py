@@ -97,7 +97,7 @@ class Conditional(Posterior):
                 self._pivot = Pivot(self.obs, cast(DiagonalInformation, information))
         return self._pivot, self._information
 
-    def for_draw(self, sampler: Sampler, steps: int) -> Self:
+    def for_draw(self, sampler: Sampler, steps: int, last_level: float) -> Self:
         if sampler.needs_likelihood:
             raise InputError(
                 f"sampler {sampler.name!r} needs a likelihood, which method 'conditional' does not have; use "

@@ -136,9 +136,15 @@ class Statistics:
         return out
 
     @classmethod
-    def concatenate(cls, parts: list[Statistics]) -> Statistics:
-        """Join the statistics of several batches."""
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__})
+    def concatenate(cls, parts: list[Statistics], rows: Tensor) -> Statistics:
+        """Join the statistics of several batches.
+
+        Args:
+            rows: The rows of all batches, in their order: the place of each of their samples in the result.
+        """
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__}
+        order = rows.argsort().to(joined["evaluations"].device)
+        return cls(**joined).map(lambda t: t[order])
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Statistics:
         """Apply a function to every tensor."""

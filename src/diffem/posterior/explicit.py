@@ -6,6 +6,7 @@ factor of the likelihood's score, Jᵀ Aᵀ u, costs a vector–Jacobian product
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,10 +14,14 @@ import torch
 from torch import Tensor
 
 from ..core.shapes import per_sample
+from ..linalg import ConvergenceWarning
 from .base import LinearisedDenoiser
-from .evaluation import Evaluation
+from .evaluation import Evaluation, Statistics
 from .likelihood import SolvedEvaluation
 from .solving import SolvingPosterior
+
+ITERATIONS = 64
+ACCURATE = 1e-3  # largest relative residual that causes no warning; draws of unsolved systems have 0.1 to 10
 
 
 @dataclass
@@ -24,14 +29,29 @@ class ExplicitCovariance(SolvingPosterior):
     """Base of these methods. The system is solved to the precision of the dtype by default.
 
     Stopping earlier would save little compared to the network, and unconverged conjugate gradients amplify rounding.
+    Draws with unconverged systems cause a warning, unless fewer iterations were chosen.
     """
 
-    iterations: int = 64
+    iterations: int = ITERATIONS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tolerance is None:
             self.tolerance = torch.finfo(self.obs.y.dtype).eps ** 0.75  # 2e-12 in float64, 6e-6 in float32
+
+    def warn_of(self, statistics: Statistics) -> None:
+        # solves that the guard stopped are counted as such
+        above = (statistics.residuals > ACCURATE) & (statistics.guards == 0)
+        if self.iterations >= ITERATIONS and (count := int(above.sum())):
+            largest = float(statistics.residuals[above].max())
+            warnings.warn(
+                f"method {self.method!r}: systems of {count} of {above.numel()} draws did not converge within "
+                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these draws only "
+                "approximate those of the method, and rounding errors can change them: use solver='direct' or more "
+                "iterations",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
 
     def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the function w ↦ Vw for batches `(n, *event)`."""

@@ -72,6 +72,9 @@ class GaussianPosterior(Posterior):
     def capturable(self, sampler: Sampler) -> bool:
         return self.denoiser().capturable(sampler)
 
+    def warn_of(self, statistics: Statistics) -> None:
+        self.denoiser().warn_of(statistics)
+
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         return self.denoiser().evaluate(x_t, sigma)
 

@@ -44,11 +44,9 @@ class IsotropicInformation(Posterior):
         self._pivot, self._gamma = Pivot(self.obs, spectrum), gamma
 
     def __getitem__(self, index: Any) -> Self:
-        new = type(self)(self.prior, self.obs[index])
-        new.sigma_min = self.sigma_min
-        return new
+        return type(self)(self.prior, self.obs[index])
 
-    def for_draw(self, sampler: Sampler, steps: int) -> Self:
+    def for_draw(self, sampler: Sampler, steps: int, last_level: float) -> Self:
         if sampler.needs_likelihood:
             raise InputError(
                 f"method 'exact' needs no correction by particles; use another sampler than {sampler.name!r}"
