@@ -11,7 +11,7 @@ from diffem.em import diagnosis, verdict
 from diffem.runs.lap_metrics import METRIC
 
 # entries of a lap that are not numbers
-OTHERS = {"start", "predictive_each"}
+OTHERS = {"start", "predictive_each", "noise_levels", "noise_high"}
 
 
 def keys_read(source: str) -> set[str]:
