@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from . import vector_math  # noqa: F401  # initialises it
 from .counting import count_of
 from .errors import InputError, RangeError
 

@@ -10,6 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from . import vector_math  # noqa: F401  # initialises it
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import vector_math  # noqa: F401  # initialises it
 from .counting import count_of
 from .errors import InputError
 

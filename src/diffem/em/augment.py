@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..core import vector_math  # noqa: F401  # initialises it
 from ..core.errors import InputError
 
 Augmentation = Callable[[Tensor, Tensor], Tensor]

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..core import vector_math  # noqa: F401  # initialises it
+
 
 class NoiseEmbedding(nn.Module):
     """log σ `(n,)` → `(n, features)`: sines and cosines at frequencies spread log-linearly between two ends.
