@@ -67,7 +67,7 @@ def _(folder):
     return with_header(folder / "p.safetensors", {}, length=1 << 63)
 
 
-@hostile("prior", "a header of 4 GiB in a file of holes", "claims 1099511627776 bytes and holds")
+@hostile("prior", "a header of 4 GiB in a file of holes", "real data do not compress this well")
 def _(folder):
     return hole(folder / "p.safetensors", TIB, struct.pack("<Q", 4 << 30) + b'{"a":')
 
@@ -161,7 +161,7 @@ def _(folder):
     return changed(folder, {"mean": torch.zeros(EVENT).to(torch.float8_e4m3fn)})
 
 
-@hostile("prior", "weights of another shape", r"network.layers.0.bias is torch.float32 of shape \(9,\)")
+@hostile("prior", "weights of another shape", r"network.layers.0.bias must be .* of shape \(8,\), got torch.float32 of shape \(9,\)")
 def _(folder):
     return changed(folder, {"network.layers.0.bias": torch.ones(9)})
 
@@ -224,7 +224,7 @@ def _(folder):
     return changed(folder, {"cov.vectors": torch.eye(9), "cov.values": torch.ones(9)}, cov=cov)
 
 
-@hostile("prior", "a number of laps that is a word", "lap = 'many'")
+@hostile("prior", "a number of laps that is a word", "lap in the description must be a whole number from 0 to 1048575, got 'many'")
 def _(folder):
     return changed(folder, lap="many")
 
