@@ -4,12 +4,17 @@ and export, in a separate process. One shard is held at a time, and a batch of d
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
 
+import diffem
 from diffem import Observations, operators
+from diffem.em import e_step, screening
 from diffem.files.memory import WORKING_BYTES
+
+from .small import RECIPE, observations
 
 SCRIPT = """
 import sys
@@ -100,3 +105,30 @@ def test_memory_does_not_grow_with_the_number_of_observations(tmp_path):
 def test_a_batch_of_exact_draws_needs_half_of_its_budget():
     """Conjugate gradients on the whole batch would take all of it. In parts, a draw takes about a third."""
     assert number_from(started(DRAWS)) << 10 < WORKING_BYTES // 2
+
+
+def test_a_shard_is_freed_before_the_next_one_is_drawn(tmp_path, monkeypatch):
+    """Otherwise two shards are held, but only in runs with more than one."""
+    draw, shards = e_step.draw, []
+
+    def spied(*arguments):
+        assert [shard() for shard in shards] == [None] * len(shards)
+        shard = draw(*arguments)
+        shards.append(weakref.ref(shard))
+        return shard
+
+    monkeypatch.setattr(e_step, "draw", spied)
+    diffem.fit(observations(), RECIPE | {"laps": 1}, tmp_path / "run", progress=False, device="cpu", report=False)
+    assert len(shards) == 3  # 120 training observations in shards of 40
+
+
+def test_draws_are_screened_alike_in_parts_of_any_size(monkeypatch):
+    obs = observations()
+    x = torch.randn(len(obs), 4, generator=torch.Generator().manual_seed(1))
+    found = []
+    for size in (1 << 20, 16 * 7):  # all together, and in parts of 7
+        monkeypatch.setattr(screening, "PART_BYTES", size)
+        found.append((screening.screen(x, obs, threshold=30.0, bound=2.0), screening.total_chi2(x, obs)))
+    (together, chi2), (parts, chi2_of_parts) = found
+    assert all(map(torch.equal, together, parts))
+    assert chi2 == chi2_of_parts  # bit for bit, because the sums are the same

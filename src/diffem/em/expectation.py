@@ -135,6 +135,7 @@ class _ShardDraws:
             else:  # allocated with the first batch, so that the batches need not be concatenated
                 draws = draws if done else x.new_empty(len(x), len(rows), *x.shape[2:])
                 draws[:, done : done + len(part)] = x
+            del x  # the next batch needs this memory
             done += len(part)
             if progress is not None:
                 progress.advance(self.together * len(part))
@@ -194,6 +195,7 @@ class _ShardDraws:
                 x[d, bad[which]] = new[which]
                 good[d, bad[which]] = True
             self.report.redrawn += int(mended.sum())
+            del other, new  # the next attempt needs this memory
         self.report.stuck += int((tests.only_outside & ~good).sum())
         return good
 
