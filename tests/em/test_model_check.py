@@ -92,6 +92,8 @@ def test_parts_change_nothing(monkeypatch):
     whole = log_evidence(prior, obs)
     monkeypatch.setattr(marginal, "NUMBERS", 150)  # three observations at a time
     assert torch.allclose(log_evidence(prior, obs), whole, rtol=1e-12)
+    monkeypatch.setattr(marginal, "CPU_NUMBERS", 1)  # AΣAᵀ of one observation at a time
+    assert torch.allclose(log_evidence(prior, obs), whole, rtol=1e-12)
 
 
 # the right model ------------------------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ def expect(context: RunContext, lap: int, prior: Prior, metrics: dict[str, Any])
                 continue
             shard = draw(context, lap, prior, k, rows, bar)
             store.write(k, shard.x, shard.report)
+            del shard  # the next one needs this memory
     metrics["e_seconds"] = time.monotonic() - began
     processes.barrier()  # all shards are written
     metrics["e_batch"] = context.batches.last_batch

@@ -138,6 +138,7 @@ class _ShardDraws:
             else:  # allocated with the first batch, so that the batches need not be concatenated
                 draws = draws if k else x.new_empty(len(x), len(rows), *x.shape[2:])
                 draws[:, part.to(x.device)] = x
+            del x  # the next batch needs this memory
             if progress is not None:
                 progress.advance(self.together * len(part))
         return draws
@@ -196,6 +197,7 @@ class _ShardDraws:
                 x[d, bad[which]] = new[which]
                 good[d, bad[which]] = True
             self.report.redrawn += int(mended.sum())
+            del other, new  # the next attempt needs this memory
         self.report.stuck += int((tests.only_outside & ~good).sum())
         return good
 

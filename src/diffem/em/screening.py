@@ -20,7 +20,8 @@ from ..observations import Observations
 from ..operators import Channel
 from ..priors import Prior
 
-PART_BYTES = 1 << 23  # bytes of draws that are screened at a time on a CPU
+PART_BYTES = 1 << 20  # bytes of draws that are screened at a time on a CPU
+SUMMED_BYTES = 1 << 23  # bytes of draws whose χ² are summed in one tensor on a CPU; the rounding of sums depends on it
 
 
 def chi2_limit(counts: Tensor, threshold: float) -> Tensor:
@@ -104,9 +105,9 @@ def total_chi2(x: Tensor, obs: Observations) -> float:
     if isinstance(obs.A, Channel):
         return len(x) * simulated_fit(x.unsqueeze(0), obs).ratio if has_chi2(obs) else 0.0
     total = 0.0
-    for rows in parts_of(x):
-        part = obs[rows]
-        total += float(torch.where(part.empty(), 0, part.chi2(x[rows])).double().sum())
+    for rows in parts_of(x, SUMMED_BYTES):
+        chi2 = [_chi2_or_zero(x[rows][part], obs[rows][part]) for part in parts_of(x[rows])]
+        total += float(torch.cat(chi2).double().sum())
     return total
 
 
@@ -115,10 +116,18 @@ def has_chi2(obs: Observations) -> bool:
     return not isinstance(obs.A, Channel) or obs.A.random
 
 
-def parts_of(x: Tensor) -> Iterator[slice]:
-    """Split the rows of x `(n, *event)` into parts of `PART_BYTES`, to limit the memory of temporary tensors."""
-    rows = max(1, PART_BYTES // max(1, x[0].numel() * x.element_size())) if x.device.type == "cpu" else len(x)
+def parts_of(x: Tensor, size: int | None = None) -> Iterator[slice]:
+    """Split the rows of x `(n, *event)` into parts of `size` bytes, to limit the memory of temporary tensors.
+
+    Default: `PART_BYTES`. On a GPU there is one part.
+    """
+    rows = max(1, (size or PART_BYTES) // max(1, x[0].numel() * x.element_size())) if x.device.type == "cpu" else len(x)
     return (slice(start, start + rows) for start in range(0, len(x), rows))
+
+
+def _chi2_or_zero(x: Tensor, obs: Observations) -> Tensor:
+    """χ² of each draw, `(n,)`; 0 if its observation has no measured values."""
+    return torch.where(obs.empty(), 0, obs.chi2(x))
 
 
 def _screen(x: Tensor, obs: Observations, threshold: float, bound: float) -> Screening:

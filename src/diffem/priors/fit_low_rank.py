@@ -125,6 +125,7 @@ class LowRankModel:
             NW[:, k] = noise.solve(W[:, k])
             GU[:, k] = u - d * adjoint(NW[:, k])
         precision = torch.eye(r, dtype=torch.float64, device=W.device) + W @ NW.mT
+        del W  # what follows needs this memory
         chol = torch.linalg.cholesky(precision)
         S = torch.cholesky_inverse(chol)
         residual = obs.residual(self.mean.reshape(1, *shape).expand(n, *shape).contiguous()).flatten(1)

@@ -5,6 +5,7 @@ E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +29,8 @@ from .base import Prior, require_count, require_mean, typical_size
 
 ITERATIONS = 1000  # largest number of iterations of a solve, for operators that mix entries
 ACCURATE = 1e-8  # largest relative residual that causes no warning
+VECTORS = 24  # vectors in float64 per sample that an exact posterior draw needs, most of them in conjugate gradients
+CPU_SOLVED_BYTES = 32 << 20  # vectors of the systems that are solved at a time on a CPU
 
 
 class GaussianPrior(Prior):
@@ -69,8 +72,8 @@ class GaussianPrior(Prior):
         return self._cov
 
     def batch_for(self, most: int) -> int:
-        """Default batch size, at most `most`: an exact posterior draw needs about 24 vectors in float64 per sample."""
-        return min(most, max(1, working_bytes(self.mean.device) // (24 * 8 * self.mean.numel())))
+        """Default batch size, at most `most`: `working_bytes` for the vectors of an exact posterior draw."""
+        return min(most, max(1, working_bytes(self.mean.device) // (VECTORS * 8 * self.mean.numel())))
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
@@ -139,13 +142,15 @@ class GaussianPrior(Prior):
         index = index.to(self.mean.device)
         # in float64: for precise measurements the fit of a draw depends on the directions with the least variance
         obs = obs.to(torch.float64).reduced()
-        stream = Stream(seed, "gaussian posterior", lap)
-        number = torch.full_like(index, draw)
-        z = stream.normal(index, self.event_shape, draw=number, dtype=self.mean.dtype).double()
-        x = self.mean + self._cov.to(torch.float64).sqrt(z)
-        z = stream.normal(index, tuple(obs.y.shape[1:]), step=1, draw=number, dtype=self.mean.dtype).double()
-        e = obs.noise.sqrt(z)
-        return (x + self._gain(obs, obs.residual(x) - e)).to(self.mean.dtype)
+        stream, number = Stream(seed, "gaussian posterior", lap), torch.full_like(index, draw)
+
+        def white(shape: tuple[int, ...], step: int) -> Tensor:
+            return stream.normal(index, shape, step=step, draw=number, dtype=self.mean.dtype).double()
+
+        # no name keeps the white noise and e in memory during the solve
+        x = self.mean + self._cov.to(torch.float64).sqrt(white(self.event_shape, 0))
+        residual = obs.residual(x) - obs.noise.sqrt(white(tuple(obs.y.shape[1:]), 1))
+        return (x + self._gain(obs, residual)).to(self.mean.dtype)
 
     @in_default_modes
     def posterior_mean(self, obs: Observations) -> Tensor:
@@ -170,20 +175,29 @@ class GaussianPrior(Prior):
         if shared and isinstance(cov, DenseCovariance):  # one matrix Σ + Σ_y for all observations
             return _shared_gain(cov.matrix()[0], obs.cov.diagonal(self.event_shape), residual)
 
-        def signal(p: Tensor) -> tuple[Tensor, Tensor]:
-            pullback = cov.matvec(obs.A.adjoint(p))
-            return obs.A(pullback), pullback
-
         required = torch.finfo(self.mean.dtype).eps ** 0.75
         scale = self._equalising(obs)
         # with unequal noise, the most precise values may be a small part of the residual
         tolerance = required if scale is None else min(required, ACCURATE)
-        system = System(signal, obs.noise, scale)
-        solution = cg(system, system.scaled(residual), iterations=ITERATIONS, tolerance=tolerance)
         monitor = ConvergenceMonitor("posterior of a Gaussian prior", max(required, ACCURATE))
-        monitor.add(solution)
+        gain = residual.new_empty(len(obs), *self.event_shape)
+        for rows in self._solved_together(residual):
+            system = _system(cov, obs[rows], scale if scale is None or len(scale) == 1 else scale[rows])
+            solution = cg(system, system.scaled(residual[rows]), iterations=ITERATIONS, tolerance=tolerance)
+            monitor.add(solution)
+            gain[rows] = solution.pullback
         monitor.warn()
-        return solution.pullback
+        return gain
+
+    def _solved_together(self, residual: Tensor) -> Iterator[slice]:
+        """Split the systems of residuals `(n, *measurement)` into parts: on a CPU, of `CPU_SOLVED_BYTES`.
+
+        Conjugate gradients need several times the memory of everything else in a draw. Small parts reduce the peak, and
+        each ends when its own systems have converged.
+        """
+        each = VECTORS * 8 * max(self.mean.numel(), residual[0].numel())
+        together = len(residual) if residual.device.type != "cpu" else max(1, CPU_SOLVED_BYTES // each)
+        return (slice(first, first + together) for first in range(0, len(residual), together))
 
     def _equalising(self, obs: Observations) -> Tensor | None:
         """The scale of a system whose noise variances differ, see `posterior/solving.py`; None if they are equal.
@@ -229,6 +243,16 @@ class GaussianPrior(Prior):
 
     def extra_repr(self) -> str:
         return f"event_shape={self.event_shape}, cov={self._cov}"
+
+
+def _system(cov: Covariance, obs: Observations, scale: Tensor | None) -> System:
+    """AΣAᵀ + Σ_y, with the pullback ΣAᵀp, or S(AΣAᵀ + Σ_y)S for a scale S."""
+
+    def signal(p: Tensor) -> tuple[Tensor, Tensor]:
+        pullback = cov.matvec(obs.A.adjoint(p))
+        return obs.A(pullback), pullback
+
+    return System(signal, obs.noise, scale)
 
 
 def _shared_gain(cov: Tensor, variances: Tensor, residual: Tensor) -> Tensor:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from ..files.memory import working_bytes
-from ..linalg import DenseCovariance
+from ..linalg import Covariance, DenseCovariance
 from ..observations import Observations
 from .gaussian import GaussianPrior
 
 NUMBERS = 1 << 24  # largest number of entries in a tensor of rows of A or of covariances
+CPU_NUMBERS = 1 << 20  # entries in a tensor of rows of A that are used at a time on a CPU
 TENSORS = 8  # tensors of that size that are held at a time
 
 
@@ -133,8 +134,18 @@ def _selected(matrix: Tensor, chosen: MeasuredSubset) -> Tensor:
 def _through(prior: GaussianPrior, obs: Observations, chosen: MeasuredSubset) -> Tensor:
     """AΣAᵀ from the chosen rows of A, which are adjoints of unit vectors."""
     n, width = chosen.index.shape
+    cov, signal = prior.covariance().to(torch.float64), obs.y.new_empty(n, width, width)
+    # the rows of A are larger than AΣAᵀ: on a CPU a few observations at a time
+    together = n if obs.y.device.type != "cpu" else max(1, CPU_NUMBERS // (width * math.prod(prior.event_shape)))
+    for here in (slice(first, first + together) for first in range(0, n, together)):
+        signal[here] = _product(cov, obs[here], chosen[here])
+    return signal
+
+
+def _product(cov: Covariance, obs: Observations, chosen: MeasuredSubset) -> Tensor:
+    n, width = chosen.index.shape
     rows = torch.stack([obs.A.adjoint(_unit(obs, chosen, a)) for a in range(width)], 1)  # (n, p, *event)
-    spread = prior.covariance().to(torch.float64).matvec(rows.flatten(0, 1)).reshape(n, width, -1)
+    spread = cov.matvec(rows.flatten(0, 1)).reshape(n, width, -1)
     signal = rows.flatten(2) @ spread.mT
     return (signal + signal.mT) / 2
 

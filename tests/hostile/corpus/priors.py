@@ -161,7 +161,7 @@ def _(folder):
     return changed(folder, {"mean": torch.zeros(EVENT).to(torch.float8_e4m3fn)})
 
 
-@hostile("prior", "weights of another shape", r"network.layers.0.bias must be .* of shape \(8,\), got torch.float32 of shape \(9,\)")
+@hostile("prior", "weights of another shape", r"bias must be .* of shape \(8,\), got torch.float32 of shape \(9,\)")
 def _(folder):
     return changed(folder, {"network.layers.0.bias": torch.ones(9)})
 
@@ -224,7 +224,7 @@ def _(folder):
     return changed(folder, {"cov.vectors": torch.eye(9), "cov.values": torch.ones(9)}, cov=cov)
 
 
-@hostile("prior", "a number of laps that is a word", "lap in the description must be a whole number from 0 to 1048575, got 'many'")
+@hostile("prior", "a number of laps that is a word", "lap in the description must be a whole number .* got 'many'")
 def _(folder):
     return changed(folder, lap="many")
 
