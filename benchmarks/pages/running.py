@@ -144,7 +144,7 @@ def memory(result: dict[str, Any]) -> str:
         ]
         for row in result["rows"]
     ]
-    lead = "Peak memory of each stage in MiB, for images of 32×32. The libraries alone take about 290 MiB:"
+    lead = "Peak memory of each stage in MiB, including the libraries, for images of 32×32:"
     return "\n\n".join([lead, table(["observations", "data", "whole fit", *stages.values()], rows), source(result)])
 
 
