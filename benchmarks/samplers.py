@@ -7,6 +7,8 @@ sampler without Monte-Carlo error.
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 from torch import Tensor
 
@@ -73,4 +75,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it has no options
     main()

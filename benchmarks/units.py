@@ -7,6 +7,7 @@ Three problems with exact answers, at scales from 1e-6 to 1e6:
 
 from __future__ import annotations
 
+import argparse
 import math
 
 import torch
@@ -79,4 +80,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it has no options
     main()

@@ -1,5 +1,9 @@
+import argparse
 import sys
 
+from . import __doc__ as description
 from . import main
 
-sys.exit(main("--check" in sys.argv[1:]))
+parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=description)
+parser.add_argument("--check", action="store_true", help="only compare the pages with the results")
+sys.exit(main(parser.parse_args().check))
