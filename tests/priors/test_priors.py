@@ -180,6 +180,12 @@ def test_bad_input(make, words):
         make()
 
 
+def test_a_covariance_from_a_number_takes_the_dtype_of_the_mean():
+    for dtype in (torch.float32, torch.float64):
+        prior = priors.GaussianPrior(torch.zeros(3, dtype=dtype), Isotropic(2.0))
+        assert prior.covariance().diagonal((3,)).dtype == prior.sample(1).dtype == dtype
+
+
 def test_exact_draws_of_a_mask_with_little_noise_in_float32():
     """Eigenvalues over eight decades and noise of 1e-3: draws still explain the measured values at χ² = 1 per value."""
     generator = torch.Generator().manual_seed(0)

@@ -63,6 +63,8 @@ class GaussianPrior(Prior):
             raise InputError(
                 f"GaussianPrior: the covariance must be shared, got one for each of {count_of(cov.batch, 'sample')}"
             )
+        if all(tensor.dim() == 0 for tensor in cov._tensors.values()):
+            cov = cov.to(mean)  # like numbers in PyTorch, they take the dtype of the tensor
         super().__init__(mean, sigma_min, sigma_max, scale=typical_size(cov.diagonal(event_shape), mean))
         self._cov: Covariance = cov
         for name, tensor in self._cov._tensors.items():
