@@ -96,7 +96,7 @@ def main() -> None:
         if arguments.samples and k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
             began = time.monotonic()
             prior = diffem.load(arguments.out, k, device)
-            x = _samples(prior, arguments)
+            x = prior_samples(prior, arguments)
             sampled = time.monotonic()
             row |= {key: float(v) for key, v in image_quality(cifar10.to_uint8(x), reference, extractor).items()}
             row |= {"sampling_seconds": sampled - began, "measuring_seconds": time.monotonic() - sampled}
@@ -158,7 +158,7 @@ def _name(arguments: argparse.Namespace, recipe: Any) -> str:
     return str(arguments.name or recipe.name)
 
 
-def _samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
+def prior_samples(prior: Any, arguments: argparse.Namespace) -> torch.Tensor:
     if prior.is_exact:
         return prior.sample(arguments.samples)
     assert isinstance(prior, DiffusionPrior)

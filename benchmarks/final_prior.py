@@ -1,0 +1,137 @@
+"""The final prior of CIFAR-10 on a machine that may be taken away: `python -m benchmarks.final_prior --exports DIR`.
+
+Starts `diffem fit cifar10-table1` with the given changes as a process of its own. As soon as this training of the final
+prior has a checkpoint, its averaged weights are exported every `--every` seconds to `DIR/newest`, which is replaced as
+a whole: whenever the machine is lost, the newest complete export can be copied from there and continued
+(`final.start`). When the training ends, is stopped by `--minutes` or fails, FID and KID of samples of the newest export
+are measured, so that the measurement depends on nobody. The result has the figures of `benchmarks.cifar10`, and its
+pieces are joined with those of the laps (`benchmarks.cifar10 --join`).
+
+    python -m benchmarks.final_prior --exports /somewhere/safe --minutes 20 --set start=weights/cifar10-rho75 \\
+        final.start=weights/cifar10-rho75-final …
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import diffem
+from diffem import InputError
+from diffem.datasets import cifar10
+from diffem.em.exports import export_run, read_card
+from diffem.em.unfinished import export_unfinished
+from diffem.metrics import image_quality, load_extractor, make_reference
+from diffem.report.pictures import grid
+from diffem.runs.recipe import load_recipe, parse_change
+from diffem.runs.rundir import RunDir
+
+from .cifar10 import prior_samples
+from .record import RESULTS, record
+
+PIECE_BYTES = 15_000_000
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--exports", type=Path, required=True, help="folder of the exports")
+    parser.add_argument("--out", type=Path, default=Path("runs/final"), help="the run")
+    parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe; it has no laps of its own")
+    parser.add_argument("--minutes", type=float, help="stop the training after this time, as `diffem fit --minutes`")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two exports")
+    parser.add_argument("--assets", type=Path, default=Path(os.environ.get("DIFFEM_ASSETS", "assets")))
+    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--sampler", default="ddpm2")
+    parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--name", default="cifar10-final")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    arguments = parser.parse_args(words)
+    changes = [f"data.folder={arguments.assets / 'cifar10'}", "laps=0", *arguments.set]
+    recipe = load_recipe("cifar10-table1", dict(parse_change(text) for text in changes))
+    if recipe.final is None or recipe.start is None:
+        raise SystemExit("the final prior needs start=FOLDER, the weights that make the draws")
+    options = [word for change in changes for word in ("--set", change)]
+    if arguments.minutes is not None:
+        options += ["--minutes", str(arguments.minutes)]
+    newest = arguments.exports / "newest"
+    command = [sys.executable, "-m", "diffem", "fit", "cifar10-table1", "-o", str(arguments.out), *options]
+    code = train(command, arguments.out, newest, arguments.every)
+    print(f"the training ended with exit code {code}", flush=True)
+    if newest.is_dir():
+        print(measure(newest, arguments))
+    else:
+        raise SystemExit("the training has no checkpoint: there is nothing to measure")
+
+
+def train(command: list[str], run: Path, newest: Path, every: float) -> int:
+    """Run the training, export its weights every so many seconds and at its end; returns its exit code."""
+    process = subprocess.Popen(command)
+    code = None
+    try:
+        while code is None:
+            try:
+                code = process.wait(every)
+            except subprocess.TimeoutExpired:
+                _export(run, newest)
+    finally:
+        process.terminate()  # it saves its state; without effect if it has ended
+        process.wait()
+        _export(run, newest)
+    return code
+
+
+def _export(run: Path, newest: Path) -> None:
+    """Export the final prior, or the last checkpoint of its training if there is one. `newest` is always complete."""
+    fresh, old = newest.with_name("next"), newest.with_name("old")
+    for folder in (fresh, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        directory = RunDir(run)
+        write = export_run if directory.done(directory.recipe().last_lap) else export_unfinished
+        write(run, fresh, dtype="float16", piece=PIECE_BYTES)
+    except InputError as error:
+        print(f"no export yet: {error}", flush=True)
+        return
+    if newest.exists():
+        newest.rename(old)
+    fresh.rename(newest)
+
+
+def measure(folder: Path, arguments: argparse.Namespace) -> Path:
+    """Measure FID and KID of samples of an exported prior against the complete training images; writes the result."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)
+    reference = make_reference(cifar10.images(arguments.assets / "cifar10"), extractor)
+    training: dict[str, Any] = read_card(folder)["training"]
+    began = time.monotonic()
+    x = prior_samples(diffem.load(folder, device=device), arguments)
+    sampling_seconds = time.monotonic() - began
+    quality = {key: float(v) for key, v in image_quality(cifar10.to_uint8(x), reference, extractor).items()}
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    (arguments.results / f"{arguments.name}.png").write_bytes(grid(x[:64].cpu().numpy(), 16))
+    unfinished = training.get("unfinished")
+    done = {} if unfinished is None else {"steps_done": unfinished["steps"]}
+    figures = {
+        f"fid_{arguments.samples // 1000}k": quality["fid"],
+        "kid": quality["kid"],
+        "samples": arguments.samples,
+        "gpu_minutes": training["minutes"],
+        "images_seen": training["images"],
+        "final": int(unfinished is None),
+        **done,
+    }
+    rows = [{"lap": 1, "sampling_seconds": sampling_seconds, **figures, **quality}]
+    return record(arguments.name, figures, rows, arguments.results)
+
+
+if __name__ == "__main__":
+    main()
