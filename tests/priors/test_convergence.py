@@ -7,7 +7,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.linalg import ConvergenceWarning, Diagonal
-from diffem.priors import gaussian
+from diffem.priors import fit, gaussian
 
 
 def problem(sigma=1e-3):
@@ -46,3 +46,35 @@ def test_the_low_rank_fit_reports_its_last_round():
     obs = Observations(y, operators.Dense(matrix), cov=Diagonal(torch.logspace(-10, 0, 300).double()))
     with pytest.warns(ConvergenceWarning, match=r"low rank, last round: \d+ of 18 systems did not converge within 256"):
         priors.fit_gaussian(obs, rank=2, rounds=1)
+
+
+def in_a_plane(sigma=1e-4):
+    """Masked observations of x that varies in 4 of 8 directions, with tiny noise: EM needs many rounds."""
+    generator = torch.Generator().manual_seed(0)
+    plane = torch.randn(8, 4, generator=generator, dtype=torch.float64)
+    x = torch.randn(100, 4, generator=generator, dtype=torch.float64) @ plane.T / 2
+    mask = torch.rand(100, 8, generator=generator) < 0.5
+    y = x + sigma * torch.randn(100, 8, generator=generator, dtype=torch.float64)
+    return Observations(torch.where(mask, y, 0), operators.Mask(mask), sigma=sigma)
+
+
+def test_a_gaussian_fit_that_needs_more_rounds_is_reported(monkeypatch):
+    monkeypatch.setattr(fit, "ROUNDS", 128)
+    with pytest.warns(ConvergenceWarning, match="likelihood still increases, by .* pass more rounds") as caught:
+        priors.fit_gaussian(in_a_plane())
+    assert caught[0].filename == __file__
+
+
+def test_a_number_of_rounds_that_the_caller_chose_causes_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        priors.fit_gaussian(in_a_plane(), rounds=16)
+
+
+def test_a_gaussian_fit_that_ends_because_of_rounding_errors_is_reported():
+    with pytest.warns(ConvergenceWarning, match="decreased the likelihood by 1.0e-05 nats .* rounding errors"):
+        fit._warn_if_not_converged([0.0, 0.1, 0.2, 0.2, 0.19999])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit._warn_if_not_converged([0.0])
+        fit._warn_if_not_converged([0.0, 0.1, 0.2, 0.2, 0.2 - 1e-9])

@@ -14,6 +14,7 @@ observations the fit stops when their likelihood no longer improves.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Literal
 
@@ -24,7 +25,7 @@ from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.progress import Progress
 from ..files.memory import working_bytes
-from ..linalg import Covariance, DenseCovariance, LowRank
+from ..linalg import ConvergenceWarning, Covariance, DenseCovariance, LowRank
 from ..observations import Observations
 from ..observations.batches import Batches
 from ..observations.diagonal import Coordinates, diagonalised, likelihood_factor
@@ -40,6 +41,10 @@ from .gaussian import GaussianPrior
 from .rounds import FitHistory, FitState, HeldOutScores, Model, Rounds, run_rounds
 
 MAX_DENSE = 4096
+ROUNDS = 512  # largest number of rounds by default
+WINDOW = 13  # likelihoods that show whether a fit has converged
+STILL_INCREASING = 3e-5  # nats per measured value between the first and the last of them: more rounds are needed
+ROUNDING = 1e-6  # larger decreases, in nats per measured value, are due to rounding errors
 MAX_EXTRAPOLATED = 1024  # above this size the eigenvectors of an extrapolation cost more than the rounds it saves
 
 Moments = Literal["exact", "sampled"]
@@ -51,7 +56,7 @@ def fit_gaussian(
     obs: Observations,
     rank: int | None = None,
     *,
-    rounds: int = 512,
+    rounds: int | None = None,
     tolerance: float = 1e-9,
     moments: Moments = "exact",
     held_out: Observations | None = None,
@@ -71,7 +76,7 @@ def fit_gaussian(
     Args:
         obs: The observations.
         rank: The rank r of Σ = UUᵀ + dI, or None for a full covariance.
-        rounds: Largest number of rounds.
+        rounds: Largest number of rounds. Default: 512, with a warning if they do not suffice.
         tolerance: Stop when a round adds less than this many nats per measured value. Without effect if the likelihood
             is not computed: for large images under an operator whose AAᵀ is not diagonal.
         moments: Posterior moments of x, "exact" or "sampled". Those of a low-rank covariance are always exact.
@@ -110,7 +115,7 @@ def fit_gaussian(
         history.log_likelihood.append(log_likelihood - per_value)
     else:
         unseen = None if held_out is None else held_out.scaled(1 / scale)
-        fit = Rounds(rounds, tolerance, per_value, history, progress, checkpoint, resume)
+        fit = Rounds(ROUNDS if rounds is None else rounds, tolerance, per_value, history, progress, checkpoint, resume)
         try:
             mean, cov = _iterate(obs, batches, rank, moments, seed, start, scale, unseen, batch_size, device, fit)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -119,7 +124,28 @@ def fit_gaussian(
                 f"values is singular in float64; give a sigma of {1e-5 * scale:.1e} or more, or a rank"
             ) from None
         mean, cov = mean.to(dtype), cov.to(dtype)
+        if rounds is None and moments == "exact" and unseen is None:
+            _warn_if_not_converged(history.log_likelihood)
     return GaussianPrior(mean * scale, cov.scaled(scale), sigma_min=sigma_min, sigma_max=sigma_max)
+
+
+def _warn_if_not_converged(log_likelihood: list[float]) -> None:
+    """Warn if the fit ended for another reason than a maximum: the number of rounds, or rounding errors."""
+    gain, last = log_likelihood[-1] - log_likelihood[-WINDOW:][0], log_likelihood[-1] - log_likelihood[-3:][0]
+    if len(log_likelihood) >= ROUNDS and gain > STILL_INCREASING:
+        reason = (
+            f"after {len(log_likelihood)} rounds the likelihood still increases, by {gain:.1e} nats per measured value "
+            f"in the last {WINDOW - 1}; pass more rounds"
+        )
+    elif last < -ROUNDING:
+        reason = (
+            f"the last two rounds decreased the likelihood by {-last:.1e} nats per measured value, because the noise "
+            "is so far below the signal that rounding errors matter in float64"
+        )
+    else:
+        return
+    message = f"the covariance of the Gaussian is not quite that of maximum likelihood: {reason}"
+    warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
 
 def _check_rank(rank: int | None, size: int) -> None:
