@@ -204,9 +204,9 @@ def test_posteriors_of_a_singular_covariance_with_little_noise_fit_their_observa
 
 def test_noise_that_float64_cannot_resolve_beside_the_signal_is_refused():
     obs, cov = precise(1e-7)
-    with pytest.raises(InputError, match="too small beside the signal"):
+    with pytest.raises(InputError, match="too small compared with the signal"):
         priors.GaussianPrior(torch.zeros(80, dtype=torch.float64), cov).posterior(obs).sample(seed=0)
-    with pytest.raises(InputError, match="too small beside the signal"):
+    with pytest.raises(InputError, match="too small compared with the signal"):
         priors.fit_gaussian(obs, rounds=40)
 
 

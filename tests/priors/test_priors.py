@@ -162,7 +162,7 @@ class TestDiffusion:
         (lambda: priors.GaussianPrior(torch.zeros(3), torch.eye(4)), r"\(3, 3\).*\(4, 4\)"),
         (lambda: priors.GaussianPrior(torch.zeros(3), torch.eye(3, dtype=torch.float64)), "float64.*float32"),
         (lambda: priors.GaussianPrior(torch.zeros(3), Isotropic(torch.ones(2))), "shared"),
-        (lambda: priors.GaussianPrior(torch.full((3,), torch.nan), torch.eye(3)), "finite"),
+        (lambda: priors.GaussianPrior(torch.full((3,), torch.nan), torch.eye(3)), "the mean must be finite, got 3 NaN"),
         (lambda: priors.MixturePrior(torch.ones(2), torch.zeros(3, 2), torch.ones(2)), r"\(3, 2\)"),
         (lambda: priors.MixturePrior(torch.ones(2), torch.zeros(2, 2), torch.tensor([1.0, 0.0])), "positive"),
         (lambda: priors.DiffusionPrior(lambda x, s: x, (2,)), "torch.nn.Module"),

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.progress import Progress
@@ -228,7 +229,8 @@ def require_mean(mean: Tensor, owner: str) -> None:
     """Raise InputError unless the mean is finite, floating point, and has at least one axis."""
     require_tensors(owner, mean=mean)
     if not torch.isfinite(mean).all():
-        raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
+        count = int((~torch.isfinite(mean)).sum())
+        raise InputError(f"{owner}: the mean must be finite, got {count_of(count, 'NaN or infinite value')}")
     require_precision(mean.dtype, f"the mean of a {owner}")
     if mean.ndim == 0:
         raise InputError(f"{owner}: samples need at least one axis; give single numbers the shape (1,)")
