@@ -32,7 +32,7 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_samp
 from .evaluation import Evaluation, Statistics
 from .target import BatchTarget, GuidedBatchTarget
 
-ADDRESSES = 1 << 32  # of observations in a stream of random numbers
+ADDRESSES = 1 << 32  # number of addresses of observations in a stream of random numbers
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
@@ -105,7 +105,7 @@ class Posterior:
         return self
 
     def warn_of(self, statistics: Statistics) -> None:
-        """Warn if the statistics of draws show that systems which the method solves as exact were not solved."""
+        """Warn if the statistics of draws show that solves which the method treats as exact did not converge."""
 
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler can be captured: it must not synchronise with the device."""
@@ -240,8 +240,8 @@ class Posterior:
         index = torch.as_tensor(index).cpu()
         if index.shape != (n,) or index.dtype != torch.int64 or not ((index >= 0) & (index < ADDRESSES)).all():
             raise InputError(
-                f"index must be {n} addresses from 0 to {ADDRESSES - 1} (int64), one per observation, got "
-                f"{index.dtype} of shape {tuple(index.shape)}"
+                f"index must be {count_of(n, 'address', 'addresses')} from 0 to {ADDRESSES - 1} (int64), one per "
+                f"observation, got {index.dtype} of shape {tuple(index.shape)}"
             )
         return n, draws or 1, index
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.shapes import per_sample
 from ..linalg import ConvergenceWarning
 from .base import LinearisedDenoiser
@@ -26,9 +27,9 @@ ACCURATE = 1e-3  # largest relative residual that causes no warning; draws of un
 
 @dataclass
 class ExplicitCovariance(SolvingPosterior):
-    """Base of these methods. The system is solved to the precision of the dtype by default.
+    """Base of methods with an explicit covariance. By default, the system is solved to the precision of the dtype.
 
-    Stopping earlier would save little compared to the network, and unconverged conjugate gradients amplify rounding.
+    Stopping earlier would save little compared with the network, and unconverged conjugate gradients amplify rounding.
     Draws with unconverged systems cause a warning, unless fewer iterations were chosen.
     """
 
@@ -45,8 +46,8 @@ class ExplicitCovariance(SolvingPosterior):
         if self.iterations >= ITERATIONS and (count := int(above.sum())):
             largest = float(statistics.residuals[above].max())
             warnings.warn(
-                f"method {self.method!r}: systems of {count} of {above.numel()} draws did not converge within "
-                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these draws only "
+                f"method {self.method!r}: systems of {count} of {count_of(above.numel(), 'draw')} did not converge "
+                f"within {self.iterations} iterations (relative residual up to {largest:.1e}), so these draws only "
                 "approximate those of the method, and rounding errors can change them: use solver='direct' or more "
                 "iterations",
                 ConvergenceWarning,

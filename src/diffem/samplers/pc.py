@@ -23,7 +23,7 @@ from .ddim import DDIM
 
 
 class PredictorCorrector(Sampler):
-    """A DDIM step, then Langevin corrections.
+    """Predictor–corrector (Song et al. 2021): a DDIM step, then Langevin corrections.
 
     Args:
         corrections: Corrections per step; each is one evaluation.
