@@ -90,7 +90,7 @@ def _parsed(path: Path, **options: Any) -> pd.DataFrame:
 def _exact(column: pd.Series, strings: pd.Series) -> pd.Series:
     """Correct a column of which pandas has changed values, from its fields as they are written."""
     if not pd.api.types.is_numeric_dtype(column.dtype):
-        return column.mask(strings == "")  # pandas keeps an empty field beside integers beyond 64 bits
+        return column.mask(strings == "")  # pandas keeps empty fields of columns with integers beyond 64 bits
     stripped = strings.str.strip()
     if stripped.str.fullmatch(r"[+-]?0\d+").any():
         return stripped.where(column.notna())
