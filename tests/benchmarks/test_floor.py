@@ -48,7 +48,7 @@ def whole(assets, tmp_path_factory):
         yield folder
 
 
-def test_a_tiny_race(whole):
+def test_a_tiny_race_measures_every_setting(whole):
     rows = result(whole)["rows"]
     assert all(len({tuple(row[name] for name in floor.KEY)}) == 1 for row in rows)
     points = {(row["setting"], row["images"]) for row in rows}

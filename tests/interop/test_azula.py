@@ -152,7 +152,7 @@ def test_a_conditional_network_as_an_azula_denoiser(name, conditioned):
 
 
 @EACH
-def test_there_and_back(name):
+def test_a_prior_survives_the_way_there_and_back(name):
     prior, _ = gaussian(EVENT)
     change = Range.between((0, 1), (-2, 2))
     back = interop.prior(interop.denoiser(prior, SCHEDULES[name], range=change), mean=prior.mean, range=change)

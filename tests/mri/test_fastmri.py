@@ -54,13 +54,13 @@ class TestSimulated:
         # maximum
         assert np.abs(u - 2 * np.abs(made["u"][1:5]) / made["max"]).max() < 0.1
 
-    def test_windows_and_ranges(self, tmp_path):
+    def test_windows_and_ranges_select_slices_of_volumes(self, tmp_path):
         made = [write_volume(tmp_path / f"{i}.h5", seed=i) for i in range(3)]
         problem = source(tmp_path, size=[8, 12], files=[1, 2], slices=[2, None])
         expected = 4 * np.abs(made[1]["u"][2:, 4:12, 2:14]) / made[1]["max"] - 2
         assert np.allclose(problem.reference[:, 0], expected, atol=1e-5)
 
-    def test_with_coils(self, tmp_path):
+    def test_images_are_measured_with_coil_maps(self, tmp_path):
         write_volume(tmp_path / "v.h5")
         np.save(tmp_path / "maps.npy", coil_maps(3, 16, 16))
         problem = source(tmp_path, coils=str(tmp_path / "maps.npy"))
