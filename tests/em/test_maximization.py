@@ -45,11 +45,11 @@ def test_every_draw_is_used_once_per_epoch():
     assert not torch.equal(rows[:53], rows[53:106])
 
 
-def test_the_examples_of_a_step_do_not_depend_on_blocks():
-    draws = torch.randn(53, 4)
-    examples = Examples(draws, 8, LAW, Augment([], (4,)), Stream(0, "training", 1))
-    whole = examples.block(3, 6)
-    parts = [examples.block(3, 2), examples.block(5, 4)]
+@pytest.mark.parametrize("law", [Noise(), Noise(law="lognormal")])
+def test_the_examples_of_a_step_do_not_depend_on_blocks(law):
+    law = noise_law(law, 0.02, 20.0)
+    examples = Examples(torch.randn(53, 4), 8, law, Augment([], (4,)), Stream(0, "training", 1))
+    whole, parts = examples.block(3, 6), [examples.block(3, 2), examples.block(5, 4)]
     for k in range(4):
         assert torch.equal(whole[k], torch.cat([part[k] for part in parts]))
 
