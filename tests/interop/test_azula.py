@@ -236,6 +236,6 @@ class Clipping(Denoiser):
         (lambda: interop.denoiser(gaussian(EVENT)[0])(torch.zeros(1, *EVENT), torch.tensor(0.5), label=1), "label"),
     ],
 )  # fmt: skip
-def test_bad_input(call, words):
+def test_bad_input_is_rejected(call, words):
     with pytest.raises(InputError, match=words):
         call()

@@ -229,6 +229,6 @@ class ConditionFreeScheduler:
         ),
     ],
 )
-def test_bad_input(call, words):
+def test_bad_input_is_rejected(call, words):
     with pytest.raises(InputError, match=words):
         call()

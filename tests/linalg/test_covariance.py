@@ -190,7 +190,7 @@ def test_a_slice_solves_as_the_whole(name):
         (lambda: DenseCovariance(-torch.eye(2)), "eigenvalue"),
     ],
 )
-def test_bad_input(make, words):
+def test_bad_input_is_rejected(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 

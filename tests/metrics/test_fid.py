@@ -236,7 +236,7 @@ class TestCache:
         assert len(list((tmp_path / "here").iterdir())) == 1
 
 
-def test_bad_input():
+def test_bad_input_is_rejected():
     reference = Reference.of_features(torch.randn(10, 4))
     for features in (torch.randn(5, 3), torch.randn(1, 4), torch.randn(4)):
         with pytest.raises(ValueError, match=r"features \(n, 4\) of at least two"):

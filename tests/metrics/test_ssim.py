@@ -24,6 +24,6 @@ def test_it_agrees_with_values_computed_by_hand():
     assert torch.allclose(ssim(4 * truth, 4 * truth.flip(0), 4.0), ssim(truth, truth.flip(0)))
 
 
-def test_bad_input():
+def test_bad_input_is_rejected():
     with pytest.raises(ValueError, match=r"at least 11×11, got \(1, 1, 8, 8\)"):
         ssim(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 8, 8))

@@ -97,7 +97,7 @@ def test_progress_does_not_change_a_draw(capsys):
         ({"n": 2, "sampler": "pc", "corrections": -1}, "corrections must be a non-negative integer, got -1"),
     ],
 )
-def test_bad_arguments(arguments, words):
+def test_bad_arguments_are_rejected(arguments, words):
     prior, _, _ = problem()
     with pytest.raises(ValueError, match=words):
         prior.sample(**arguments)
