@@ -1,4 +1,4 @@
-"""Imputers for tables and time series with the interface of scikit-learn (`pip install diffem[tables]`).
+"""Imputers for tables and time series with the interface of scikit-learn (`pip install 'diffem[tables]'`).
 
 The modules, in the order in which a table passes through them:
 

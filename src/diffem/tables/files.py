@@ -23,7 +23,7 @@ def require_format(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: a table is a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(f"{path}: Parquet files need the package pyarrow: pip install diffem[parquet]")
+        raise InputError(f"{path}: Parquet files need the package pyarrow: pip install 'diffem[parquet]'")
 
 
 def read_table(path: Path) -> pd.DataFrame:
