@@ -105,7 +105,7 @@ class Posterior:
         return self
 
     def warn_of(self, statistics: Statistics) -> None:
-        """Warn if the statistics of draws show that solves which the method treats as exact did not converge."""
+        """Warn if the statistics of draws show that systems which the method solves as exact were not solved."""
 
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler can be captured: it must not synchronise with the device."""

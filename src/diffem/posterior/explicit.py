@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.counting import count_of
 from ..core.shapes import per_sample
 from ..linalg import ConvergenceWarning
 from .base import LinearisedDenoiser
@@ -46,8 +45,8 @@ class ExplicitCovariance(SolvingPosterior):
         if self.iterations >= ITERATIONS and (count := int(above.sum())):
             largest = float(statistics.residuals[above].max())
             warnings.warn(
-                f"method {self.method!r}: systems of {count} of {count_of(above.numel(), 'draw')} did not converge "
-                f"within {self.iterations} iterations (relative residual up to {largest:.1e}), so these draws only "
+                f"method {self.method!r}: systems of {count} of {above.numel()} draws did not converge within "
+                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these draws only "
                 "approximate those of the method, and rounding errors can change them: use solver='direct' or more "
                 "iterations",
                 ConvergenceWarning,
