@@ -1,38 +1,8 @@
-"""Hooks of the site: complete the navigation, and generate the tables of recipe keys and of commands.
-
-Pages that mkdocs.yml does not list are added at the end of a section, with their first heading as title.
-"""
+"""Hooks of the site: generate the tables of recipe keys and of commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-SECTION = "Results"
-ELSEWHERE = {"interop.md": "How to"}
-
-
-def pages(nav: list[Any]) -> Iterator[str]:
-    for entry in nav:
-        for value in entry.values() if isinstance(entry, dict) else [entry]:
-            if isinstance(value, str):
-                yield value
-            else:
-                yield from pages(value)
-
-
-def on_config(config: Any) -> Any:
-    named, folder = set(pages(config.nav)), Path(config.docs_dir)
-    sections = {
-        title: entries for section in config.nav if isinstance(section, dict) for title, entries in section.items()
-    }
-    for path in sorted(folder.rglob("*.md")):
-        page = path.relative_to(folder).as_posix()
-        if page not in named:
-            title = path.read_text().splitlines()[0].lstrip("# ").strip()
-            sections[ELSEWHERE.get(page, SECTION)].append({title: page})
-    return config
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
