@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 
@@ -14,10 +16,9 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-        for row in [header, ["---"] * len(header), *rows]
-    )
+    # Python-Markdown keeps the bars of code spans as they are, and a backslash before them too
+    escaped = ([re.sub(r"(`[^`]*`)|\|", lambda m: m[1] or r"\|", cell) for cell in row] for row in rows)
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *escaped])
 
 
 def recipe_keys() -> str:
@@ -30,11 +31,16 @@ def recipe_keys() -> str:
             if inner is not None:
                 out += rows(inner, f"{prefix}{name}.")
             else:
-                default = "needed" if field.is_required() else f"`{field.default}`"
+                default = "needed" if field.is_required() else f"`{plain(field.default)}`"
                 out.append([f"`{prefix}{name}`", default, field.description or ""])
         return out
 
     return table(["key", "default", ""], rows(Recipe))
+
+
+def plain(value: Any) -> str:
+    """A value as it is written in a recipe."""
+    return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def commands() -> str:
@@ -48,9 +54,9 @@ def commands() -> str:
         usage = " ".join(p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument")
         options = [
             [
-                "`" + ", ".join(p.opts) + "`",
+                f"`{', '.join(p.opts)}{f' {p.metavar}' if p.metavar else ''}`",
                 p.help or "",
-                f"`{p.default}`" if p.default not in (None, False, ()) else "",
+                "needed" if p.required else "" if p.is_flag or p.default in (None, "") else f"`{p.default}`",
             ]
             for p in command.params
             if p.param_type_name == "option"
