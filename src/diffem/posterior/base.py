@@ -32,7 +32,7 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_samp
 from .evaluation import Evaluation, Statistics
 from .target import BatchTarget, GuidedBatchTarget
 
-ADDRESSES = 1 << 32  # number of addresses of observations in a stream of random numbers
+ADDRESSES = 1 << 32  # of observations in a stream of random numbers
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 

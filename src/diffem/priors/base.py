@@ -40,8 +40,8 @@ class Prior(nn.Module):
         scale: The typical size of a sample's deviation from the mean, in the units of the data. Everything that would
             otherwise be an absolute number (the default noise levels, preconditioning, screening) is relative to it,
             so that data multiplied by c give results multiplied by c.
-        sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
-            by default.
+        sigma_min: The lowest noise level of a draw, in the units of the data; 1e-3 times `scale` by default.
+        sigma_max: The highest noise level of a draw; 1e2 times `scale` by default.
         noise: The noise levels of the observations, if they were estimated together with the prior.
         operator_parameters: The parameters of the operators, if they were estimated together with the prior.
     """
