@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
-# Tests run in two worker processes; with more than one thread each they would fight over the cores.
+# Tests run in two worker processes, which would compete for the cores with more than one thread each.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: test demo docs lint types slow chaos flicker peers setup clean
@@ -37,7 +37,7 @@ types: setup
 slow: setup
 	$(BIN)/pytest -m slow
 
-# Three hundred faults at random instants: kills, full disks, damaged files, no memory.
+# Three hundred faults at random times: kills, full disks, damaged files, no memory.
 chaos: setup
 	$(BIN)/python -m benchmarks.chaos --faults 300
 
@@ -45,8 +45,8 @@ chaos: setup
 flicker: setup
 	$(BIN)/python -m benchmarks.flicker --runs 10
 
-# deepinv, azula and diffusers bring torchvision, which the rest of the work is kept apart from: an environment of their own, torch
-# first, everything else as pinned and without resolving dependencies, which would bring another torch.
+# deepinv, azula and diffusers need torchvision, which everything else does without, so they get their own environment:
+# torch first, then the rest as pinned, without resolving dependencies, because that would install another torch.
 peers: $(PEERS)/.done
 	PYTHONPATH=src $(PEERS)/bin/python -m pytest tests/interop
 

@@ -73,7 +73,7 @@ def main(words: list[str] | None = None) -> None:
 
 
 def train(command: list[str], run: Path, newest: Path, every: float) -> int:
-    """Run the training, export its weights every so many seconds and at its end; returns its exit code."""
+    """Run the training, export its weights at intervals and at its end; returns its exit code."""
     process = subprocess.Popen(command)
     code = None
     try:

@@ -1,38 +1,10 @@
-"""Hooks of the site: complete the navigation, and generate the tables of recipe keys and of commands.
-
-Pages that mkdocs.yml does not list are added at the end of a section, with their first heading as title.
-"""
+"""Hooks of the site: generate the tables of recipe keys and of commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+import json
+import re
 from typing import Any
-
-SECTION = "Results"
-ELSEWHERE = {"interop.md": "How to"}
-
-
-def pages(nav: list[Any]) -> Iterator[str]:
-    for entry in nav:
-        for value in entry.values() if isinstance(entry, dict) else [entry]:
-            if isinstance(value, str):
-                yield value
-            else:
-                yield from pages(value)
-
-
-def on_config(config: Any) -> Any:
-    named, folder = set(pages(config.nav)), Path(config.docs_dir)
-    sections = {
-        title: entries for section in config.nav if isinstance(section, dict) for title, entries in section.items()
-    }
-    for path in sorted(folder.rglob("*.md")):
-        page = path.relative_to(folder).as_posix()
-        if page not in named:
-            title = path.read_text().splitlines()[0].lstrip("# ").strip()
-            sections[ELSEWHERE.get(page, SECTION)].append({title: page})
-    return config
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
@@ -44,10 +16,9 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-        for row in [header, ["---"] * len(header), *rows]
-    )
+    # Python-Markdown keeps the bars of code spans as they are, and a backslash before them too
+    escaped = ([re.sub(r"(`[^`]*`)|\|", lambda m: m[1] or r"\|", cell) for cell in row] for row in rows)
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *escaped])
 
 
 def recipe_keys() -> str:
@@ -60,11 +31,16 @@ def recipe_keys() -> str:
             if inner is not None:
                 out += rows(inner, f"{prefix}{name}.")
             else:
-                default = "needed" if field.is_required() else f"`{field.default}`"
+                default = "needed" if field.is_required() else f"`{plain(field.default)}`"
                 out.append([f"`{prefix}{name}`", default, field.description or ""])
         return out
 
     return table(["key", "default", ""], rows(Recipe))
+
+
+def plain(value: Any) -> str:
+    """A value as it is written in a recipe."""
+    return value if isinstance(value, str) and value else json.dumps(value)
 
 
 def commands() -> str:
@@ -78,9 +54,9 @@ def commands() -> str:
         usage = " ".join(p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument")
         options = [
             [
-                "`" + ", ".join(p.opts) + "`",
+                f"`{', '.join(p.opts)}{f' {p.metavar}' if p.metavar else ''}`",
                 p.help or "",
-                f"`{p.default}`" if p.default not in (None, False, ()) else "",
+                "needed" if p.required else "" if p.is_flag or p.default in (None, "") else f"`{p.default}`",
             ]
             for p in command.params
             if p.param_type_name == "option"

@@ -11,7 +11,7 @@ from benchmarks.chaos import chaos
 
 @pytest.mark.timeout(1800)  # at least two runs for every fault
 @pytest.mark.parametrize("faults", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_faults(faults, tmp_path):
+def test_faults_are_recovered_from_or_reported(faults, tmp_path):
     rows = chaos(faults, seed=1, workers=2, folder=tmp_path)  # the processes wait much of the time
     assert len(rows) == faults
     bad = [row for row in rows if row["outcome"] not in ("identical", "refused")]

@@ -45,7 +45,7 @@ def test_posterior_methods_are_found_whichever_module_is_imported_first(module):
 
 
 @pytest.mark.parametrize("package", ["diffem", "diffem.posterior", "diffem.priors"])
-def test_public_names(package):
+def test_public_names_are_complete(package):
     """Names that are imported on first use are those that the package lists."""
     module = import_module(package)
     assert dir(module) == sorted(module.__all__)

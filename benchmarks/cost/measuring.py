@@ -81,11 +81,8 @@ def measure(
                 raise ModuleNotFoundError(f"{library} is not installed")
             torchvision_imports()
             steps |= {(library, method): step for method, step in make(problem).items()}
-        except (
-            ImportError,
-            OSError,
-            RuntimeError,
-        ) as error:  # or a dependency is missing or was built for another version of torch
+        # not installed, or one of its dependencies is missing or was built for another version of torch
+        except (ImportError, OSError, RuntimeError) as error:
             print(f"without {library}: {error}", flush=True)
 
     keyed = {f"{library}: {method}": step for (library, method), step in steps.items()}

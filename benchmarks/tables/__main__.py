@@ -19,13 +19,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 from typing import Any
 
-LARGE = (
-    "letter",
-    "magic",
-    "penbased",
-    "satimage",
-    "texture",
-)  # with one mask per mechanism unless `--large-masks` is given
+# with one mask per mechanism unless `--large-masks` is given
+LARGE = ("letter", "magic", "penbased", "satimage", "texture")
 # jobs begin in this order within a mask: what takes longest first
 SLOWEST = ("diffem", "trees", "mice-forest", "mice-ridge", "knn", "ridge", "mean")
 
@@ -38,7 +33,7 @@ def main() -> None:
     parser.add_argument("--masks", type=int, default=3)
     parser.add_argument("--large-masks", type=int, default=1)
     parser.add_argument(
-        "--first-mask", type=int, default=0, help="settings are chosen with masks that are not reported"
+        "--first-mask", type=int, default=0, help="number of the first mask; settings are chosen on unreported masks"
     )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="begin no job after this time")
@@ -108,7 +103,7 @@ def _wanted(options: argparse.Namespace) -> list[tuple[str, str, int, str]]:
 def _write(path: Path, job: Any, future: Future) -> None:
     try:
         row = future.result()
-    except Exception as error:  # the others go on; what failed is seen, and can be run again
+    except Exception as error:  # the other jobs go on; the failed one can be run again
         print(f"{job.key} failed: {type(error).__name__}: {error}", flush=True)
         return
     with path.open("a") as file:

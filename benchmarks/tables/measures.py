@@ -44,7 +44,7 @@ def measure(imputed: Imputation, truth: np.ndarray, gone: np.ndarray, categorica
         "mae": float(np.abs(imputed.median[numeric] - x).mean()),
     }
     if imputed.draws is None:
-        figures["crps"] = float(np.abs(imputed.mean[numeric] - x).mean())  # of a distribution in one point
+        figures["crps"] = float(np.abs(imputed.mean[numeric] - x).mean())  # the CRPS of a single estimate
     else:
         draws = imputed.draws[:, numeric]
         figures |= {"crps": crps(draws, x), "coverage90": coverage(draws, x)}

@@ -131,7 +131,7 @@ class TestDraws:
         assert drawing.prior_samples(viewer, 0, n=3).shape == (3, 8, 8)
 
     @pytest.mark.parametrize("lap", [0, 2])
-    def test_posterior(self, viewer, lap):
+    def test_draws_for_an_observation_of_the_run(self, viewer, lap):
         c = drawing.condition(viewer, lap, observing.observation(viewer, 3), draws=4, steps=8)
         assert c.draws.shape == (4, 8, 8)
         assert torch.allclose(c.mean, c.draws.mean(0))
@@ -190,7 +190,7 @@ class TestDraws:
 
 
 class TestRuns:
-    def test_a_finished_run(self, viewer):
+    def test_the_status_of_a_finished_run(self, viewer):
         p = status.progress(viewer)
         assert (p.status, p.last, p.laps, p.stage) == ("finished", 2, 2, "")
         steps, values = status.losses(viewer)

@@ -125,7 +125,7 @@ class TestValues:
         odd = saved(PICTURE, "JPEG", quality=95, exif=exif, icc_profile=b"\x00" * 200)
         assert torch.equal(sample(odd, (3, 8, 8), LEVELS), plain)
 
-    def test_cmyk(self):
+    def test_cmyk_colours_become_grey(self):
         x = sample(saved(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), "JPEG"), (8, 8), (0.0, 1.0))
         assert x.max() <= 2 / 255  # all inks together are black
 
@@ -138,7 +138,7 @@ class TestValues:
 
 class TestRefusals:
     @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
-    def test_animations(self, kind):
+    def test_animations_are_rejected(self, kind):
         data = saved(grey(0), kind, save_all=True, append_images=[grey(255), grey(9)])
         with pytest.raises(InputError, match="animation of 3 frames"):
             decode(data, (8, 8))
@@ -148,7 +148,7 @@ class TestRefusals:
         assert (sample(data, (8, 8), (0.0, 255.0)) - 77).abs().max() <= 1
 
     @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-    def test_cut_off_anywhere(self, kind):
+    def test_a_file_that_is_cut_off_anywhere_is_rejected(self, kind):
         data = saved(Image.fromarray(np.random.default_rng(1).integers(0, 256, (40, 40, 3), dtype=np.uint8)), kind)
         for length in range(12, len(data) * 9 // 10, max(1, len(data) // 25)):
             with pytest.raises(InputError):
@@ -183,7 +183,7 @@ class TestRefusals:
 class TestDataSets:
     """`diffem prepare` and the source mri_images read 8-bit grey images, and reject pictures that contain more."""
 
-    def test_sixteen_bits(self, tmp_path):
+    def test_values_of_sixteen_bits_are_rejected(self, tmp_path):
         Image.fromarray(np.full((8, 8), 1000, np.uint16)).save(tmp_path / "x.png")
         with pytest.raises(InputError, match=r"x\.png has more than 8 bits per value"):
             read_images(str(tmp_path))
@@ -199,14 +199,14 @@ class TestDataSets:
         with pytest.raises(InputError, match=r"x\.png has more than 8 bits per value"):
             read_images(str(tmp_path))
 
-    def test_transparency(self, tmp_path):
+    def test_partly_transparent_pictures_are_rejected(self, tmp_path):
         Image.new("RGBA", (8, 8), (9, 9, 9, 255)).save(tmp_path / "x.png")
         assert (read_images(str(tmp_path)).pixels == 9).all()
         Image.new("RGBA", (8, 8), (9, 9, 9, 254)).save(tmp_path / "x.png")
         with pytest.raises(InputError, match=r"x\.png is partly transparent"):
             read_images(str(tmp_path))
 
-    def test_animations(self, tmp_path):
+    def test_animations_are_rejected(self, tmp_path):
         (tmp_path / "x.png").write_bytes(saved(grey(0), "PNG", save_all=True, append_images=[grey(255)]))
         with pytest.raises(InputError, match="animation of 2 frames"):
             read_images(str(tmp_path))

@@ -43,7 +43,7 @@ class TestStops:
         ("case", "code"),
         [("busy SIGINT", 0), ("SIGTERM", 128 + signal.SIGTERM), ("SIGHUP", 128 + signal.SIGHUP)],
     )
-    def test_by_a_signal(self, stopped, case, code):
+    def test_a_signal_stops_it_and_leaves_no_files(self, stopped, case, code):
         """Ctrl-C arrives during an endless computation, so the app ends only if it does not wait for it."""
         ended = stopped[case]
         assert ended["code"] == code
@@ -143,12 +143,12 @@ class TestAddresses:
         for s in sockets:
             s.close()
 
-    def test_invalid_hosts(self):
+    def test_invalid_hosts_are_refused(self):
         for host in ("no-such-host.invalid", "::1::2", "999.0.0.1"):
             with pytest.raises(InputError, match="cannot serve on"):
                 server.listen(host, 0)
 
-    def test_urls(self):
+    def test_the_address_can_be_opened_in_a_browser(self):
         assert server.address_of("127.0.0.1", 7860) == "http://127.0.0.1:7860/"
         assert server.address_of("::1", 7860) == "http://[::1]:7860/"
         assert server.address_of("::", 1) == "http://[::1]:1/"

@@ -9,7 +9,7 @@ import torch
 from benchmarks import figure2, mixture
 
 
-def test_the_mixture_problem():
+def test_the_mixture_problem_is_the_one_described():
     prior, obs = mixture.problem(8, 2, seed=3)
     assert prior.means.shape == (25, 8)
     assert set(prior.means.unique().tolist()) == {-16.0, -8.0, 0.0, 8.0, 16.0}
@@ -49,7 +49,7 @@ def test_the_likelihoods_of_figure_2():
     assert (found["sigma_t"] - found["truth"]).std() > 0.1
 
 
-def test_points_picked_together():
+def test_coupled_points_follow_their_own_weights():
     """Each set follows its own weights; the sets share 1 − TV of their points."""
     generator = torch.Generator().manual_seed(0)
     w_p, w_q = (torch.rand(40, generator=generator, dtype=torch.float64) for _ in range(2))

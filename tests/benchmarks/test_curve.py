@@ -71,7 +71,7 @@ def test_exact_draws_of_the_curve():
     assert float((below - torch.linspace(0, 1, 1 << 13)).abs().max()) < 1.95 / 64
 
 
-def test_worst_rise():
+def test_the_worst_rise_is_relative_to_the_best_lap_before():
     assert worst_rise([4.0, 2.0, 3.0, 1.0, 1.2]) == pytest.approx(0.5)
     assert worst_rise([4.0, 2.0, 1.0]) < 0
     assert worst_rise([1.0]) == 0
@@ -89,7 +89,7 @@ def test_divergence_from_a_fixed_set():
     assert against(x, own=entropic_cost(x, None, REG)) == against(x)
 
 
-def test_along_the_truth():
+def test_transport_along_the_curve_of_two_points():
     """Of two points at the ends of the curve, each is transported to one half of the truth."""
     ends = curve(torch.tensor([0.0, 1.0]), seed=2).float()
     places = lengths_of(even_truth(LINE, 2))
@@ -116,7 +116,7 @@ SMALL = [
 ]
 
 
-def test_a_tiny_run(tmp_path, monkeypatch):
+def test_a_tiny_run_writes_its_result(tmp_path, monkeypatch):
     monkeypatch.setattr(manifold, "EVEN", 128)
     words = ["--recipe", "manifold-quick", "--laps", "2", "--points", "64", "--prior-steps", "8", "--out"]
     words += [str(tmp_path / "run"), "--results", str(tmp_path), "--picture", str(tmp_path / "picture.png"), "--set"]

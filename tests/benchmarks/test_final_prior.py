@@ -14,24 +14,11 @@ from diffem.em.trainer import Trainer
 from diffem.linalg import Isotropic
 from diffem.priors import GaussianPrior
 
-from ..datasets.test_cifar10 import pixels, write_batch
 from ..em.small import observations
 from ..em.test_chain import CHAIN
-from ..metrics.extractors import write_extractor
 
 NETWORK = {"kind": "unet", "hidden": [8, 8], "blocks": 1, "heads": [0, 0], "embedding": 8}
 FINAL = {"e_step": {"draws": 1, "steps": 2}, "train": {"steps": 4, "warmup": 2, "batch": 2}}
-
-
-@pytest.fixture(scope="module")
-def assets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("assets")
-    (folder / "cifar10").mkdir()
-    (folder / "fid").mkdir()
-    for k in range(1, 6):
-        write_batch(folder / "cifar10" / f"data_batch_{k}.bin", pixels(4, seed=k))
-    write_extractor(folder / "fid" / "inception-2015-12-05.pt")
-    return folder
 
 
 def test_a_training_is_exported_and_measured(assets, tmp_path):

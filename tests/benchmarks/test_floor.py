@@ -9,22 +9,8 @@ from benchmarks import floor, pages
 from diffem.priors.files import load_prior
 from diffem.runs.recipe import load_recipe
 
-from ..datasets.test_cifar10 import pixels, write_batch
-from ..metrics.extractors import write_extractor
-
 NETWORK = ["network.hidden=[8,8]", "network.blocks=1", "network.heads=[0,0]", "network.embedding=8"]
 TRAIN = ["train.steps=16", "train.batch=2", "train.warmup=2", "precision=float32"]
-
-
-@pytest.fixture(scope="module")
-def assets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("assets")
-    (folder / "cifar10").mkdir()
-    (folder / "fid").mkdir()
-    for k in range(1, 6):
-        write_batch(folder / "cifar10" / f"data_batch_{k}.bin", pixels(4, seed=k))
-    write_extractor(folder / "fid" / "inception-2015-12-05.pt")
-    return folder
 
 
 def words(assets, out, *more):
@@ -48,7 +34,7 @@ def whole(assets, tmp_path_factory):
         yield folder
 
 
-def test_a_tiny_race(whole):
+def test_a_tiny_race_measures_every_setting(whole):
     rows = result(whole)["rows"]
     assert all(len({tuple(row[name] for name in floor.KEY)}) == 1 for row in rows)
     points = {(row["setting"], row["images"]) for row in rows}

@@ -38,7 +38,7 @@ def prior_file(tmp_path_factory):
 
 
 @pytest.mark.parametrize("task", images.TASKS)
-def test_the_problems(task):
+def test_the_problems_have_their_noise_level(task):
     truth = cifar10.from_uint8(pixels(40))
     obs = images.problem(task, truth, seed=3)
     assert obs.x_shape == (3, 32, 32)
@@ -50,7 +50,7 @@ def test_the_problems(task):
     assert not torch.equal(images.problem(task, truth[:7], seed=4).y, obs.y[:7])
 
 
-def test_boxes_and_pixels():
+def test_boxes_and_pixels_have_their_size():
     index = torch.arange(200)
     hidden = ~images.box(index, 0).tensors()["mask"][:, 0]
     assert (hidden.flatten(1).sum(1) == 256).all()
@@ -62,7 +62,7 @@ def test_boxes_and_pixels():
     assert float(images.random(index, 0).tensors()["mask"].double().mean()) == pytest.approx(0.1, abs=0.003)
 
 
-def test_motion_kernels():
+def test_motion_kernels_are_thin_and_sum_to_one():
     kernels = images.motion_kernels(torch.arange(50), seed=0)
     assert kernels.shape == (50, 9, 9)
     assert (kernels >= 0).all()
@@ -74,7 +74,7 @@ def test_motion_kernels():
     assert float(touched.double().mean()) < 40
 
 
-def test_the_measures(assets):
+def test_the_measures_separate_right_from_wrong(assets):
     lpips = load_lpips(assets / "lpips" / "alexnet.ckpt")
     truth = cifar10.from_uint8(pixels(4, seed=1))
     obs = images.problem("box", truth, 0)
@@ -97,7 +97,7 @@ def test_the_measures(assets):
     assert all(torch.isfinite(values).all() for values in measured.values())
 
 
-def test_first_or_tied():
+def test_methods_within_one_error_are_tied():
     def row(task, method, lpips, se=0.01):
         return {"task": task, "steps": 100, "method": method, "lpips": lpips, "lpips_se": se}
 
@@ -110,7 +110,7 @@ def test_first_or_tied():
 
 # of a blur at large noise levels, which is ill-conditioned
 @pytest.mark.filterwarnings("ignore:method '(tmpd|diffpir)'.*did not converge:RuntimeWarning")
-def test_a_tiny_run(assets, prior_file, tmp_path):
+def test_a_tiny_run_writes_its_result(assets, prior_file, tmp_path):
     words = ["--prior", str(prior_file), "--assets", str(assets), "--images", "2", "--draws", "2", "--device", "cpu"]
     words += ["--results", str(tmp_path), "--picture", str(tmp_path / "images.png")]
     images.main([*words, "--steps", "2"])

@@ -31,7 +31,7 @@ FIXED = {
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
-def test_form(path: Path):
+def test_every_result_has_the_common_keys(path: Path):
     result = json.loads(path.read_text())
     assert result["name"] == path.stem
     assert result["command"].startswith("python -m benchmarks.")
@@ -43,6 +43,6 @@ def test_form(path: Path):
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_fixed_names(name: str):
+def test_every_result_has_its_fixed_names(name: str):
     figures = json.loads((RESULTS / f"{name}.json").read_text())["figures"]
     assert FIXED[name] <= figures.keys()

@@ -62,7 +62,7 @@ def test_a_repeated_command_does_nothing(run):
     assert "all laps are done" in result.stdout
 
 
-def test_sample(run, tmp_path):
+def test_sample_writes_arrays_and_pictures(run, tmp_path):
     folder, _ = run
     for name in ("x.npy", "x.png"):
         result = diffem("sample", folder, "-n", 9, "-o", tmp_path / name, "--steps", 4)
@@ -71,7 +71,7 @@ def test_sample(run, tmp_path):
     assert (tmp_path / "x.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_export(run, tmp_path):
+def test_export_writes_a_folder_that_can_be_loaded(run, tmp_path):
     from diffem.em import exports as hub
 
     folder, _ = run
@@ -84,7 +84,7 @@ def test_export(run, tmp_path):
     assert torch.equal(hub.load(tmp_path / "prior")(x_t, 1.0), load(folder)(x_t, 1.0))
 
 
-def test_posterior(run, tmp_path):
+def test_posterior_writes_draws_with_their_mean(run, tmp_path):
     folder, _ = run
     mask = torch.rand(3, 8, 8) < 0.5
     Observations(torch.randn(3, 8, 8), operators.Mask(mask), sigma=0.1).save(tmp_path / "obs.safetensors")
@@ -140,7 +140,7 @@ def test_posterior_uses_the_options_of_the_run(run, tmp_path):
     assert not np.allclose(draws["absent"], draws["particles"], atol=1e-3)
 
 
-def test_evaluate(run):
+def test_evaluate_prints_measures_against_the_truth(run):
     folder, _ = run
     result = diffem("evaluate", folder, "--reference", "source", "--draws", 2, "--samples", 32)
     assert result.returncode == 0, result.stderr
@@ -149,7 +149,7 @@ def test_evaluate(run):
     assert "mse_draw" not in json.loads(diffem("evaluate", folder, "--samples", 32).stdout)
 
 
-def test_evaluate_images(run, tmp_path, monkeypatch):
+def test_evaluate_measures_images_with_an_extractor(run, tmp_path, monkeypatch):
     """FID and KID with an extractor named on the command line, against pixels whose range is an option."""
     folder, _ = run
     monkeypatch.setenv("DIFFEM_CACHE", str(tmp_path / "cache"))
@@ -166,7 +166,7 @@ def test_evaluate_images(run, tmp_path, monkeypatch):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-def test_report_again(run):
+def test_report_writes_the_page_again(run):
     folder, _ = run
     (folder / "report.html").unlink()
     assert diffem("report", folder).returncode == 0
@@ -192,7 +192,7 @@ class TestBadInput:
         assert "Traceback" not in result.stderr
         return result
 
-    def test_recipes(self, tmp_path):
+    def test_bad_recipes_and_keys_are_named(self, tmp_path):
         self.refused("unknown recipe 'nope'.*digits", "fit", "nope", "-o", tmp_path / "x")
         self.refused("unknown key 'train.lrr'", "fit", "digits", "--set", "train.lrr=1", "-o", tmp_path / "x")
         self.refused("train.lr", "fit", "digits", "--set", "train.lr=high", "-o", tmp_path / "x")
@@ -239,7 +239,7 @@ class TestBadInput:
             *[w for s in SETTINGS for w in ("--set", s)],
         )
 
-    def test_damaged_files(self, run, tmp_path):
+    def test_damaged_files_are_named(self, run, tmp_path):
         import shutil
 
         folder, _ = run

@@ -116,7 +116,7 @@ def test_durations_have_one_figure_or_two(seconds, words):
     assert doctor.duration(seconds) == words
 
 
-def test_the_command(monkeypatch):
+def test_the_command_prints_text_and_json(monkeypatch):
     # both calls must see the same speed: on a busy machine it varies, and with it which recipes are quick enough
     monkeypatch.setattr(doctor, "matrix_rate", lambda *arguments: 1e11)
     run = CliRunner().invoke(app, ["doctor", "--json"])

@@ -72,7 +72,7 @@ def test_a_run_resumes_from_cached_k_space(single):
 
 
 @pytest.mark.parametrize(("name", "channels"), [("single", 1), ("multi", 2)])
-def test_observe_posterior_export(name, channels, request, tmp_path):
+def test_observe_posterior_and_export_work_together(name, channels, request, tmp_path):
     nibabel = pytest.importorskip("nibabel")
     folder, _ = request.getfixturevalue(name)
     observations = tmp_path / "obs.safetensors"
@@ -162,7 +162,7 @@ class TestBadInput:
         assert words in result.stderr
         assert "Traceback" not in result.stderr
 
-    def test_damaged_files(self, single, tmp_path):
+    def test_damaged_volumes_are_named(self, single, tmp_path):
         folder, _ = single
         whole = (folder / "volumes" / "0.h5").read_bytes()
         (tmp_path / "0.h5").write_bytes(whole[:-2000])
@@ -172,7 +172,7 @@ class TestBadInput:
         )
         assert not (tmp_path / "run").exists()
 
-    def test_settings(self, single, tmp_path):
+    def test_bad_settings_are_named(self, single, tmp_path):
         folder, _ = single
         self.refused(
             "numbers separated by commas, got 'fast'", "mri", folder / "run", "--accel", "fast", "-o", tmp_path

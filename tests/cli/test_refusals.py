@@ -1,35 +1,18 @@
 """Bad input to every command: exit code 2, a message that names it, and no computation or output before."""
 
-import contextlib
-import io
 import re
-import sys
-from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 from diffem import InputError, Observations, operators
-from diffem.cli.commands import main
 from diffem.em.evaluation import _reference
 from diffem.posterior import METHODS
 from diffem.samplers import SAMPLERS
 
+from ..command import diffem
 from ..hostile.sound import EVENT, RECIPE, write_sound
-
-
-def diffem(*arguments):
-    """Run the command in this process, which saves starting Python each time."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    argv = ["diffem", *map(str, arguments)]
-    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +149,14 @@ REFUSED = [
 def test_bad_input_is_refused_before_anything_is_done(home, command, words):
     before = contents(home)
     result = diffem(*(word.format(home=home) for word in command.split()))
-    assert result.code == 2, (result.out, result.err)
-    assert re.search(words, " ".join(result.err.split())), result.err
-    assert "Traceback" not in result.err
+    assert result.returncode == 2, (result.stdout, result.stderr)
+    assert re.search(words, " ".join(result.stderr.split())), result.stderr
+    assert "Traceback" not in result.stderr
     assert contents(home) == before
 
 
 def test_help_lists_the_entries_of_the_registries():
-    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", diffem("posterior", "--help").out).split())
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", diffem("posterior", "--help").stdout).split())
     for name in (*METHODS, *SAMPLERS):
         assert re.search(rf"\b{name}\b", text), name
 
@@ -182,7 +165,7 @@ def test_one_draw_has_no_standard_deviation(home, tmp_path):
     """Earlier versions wrote NaN to .npz files and zero to NIfTI files."""
     options = ("--draws", 1, "--steps", 2, "-o", tmp_path / "p.npz")
     result = diffem("posterior", home / "run", home / "obs.safetensors", *options)
-    assert result.code == 0, result.err
+    assert result.returncode == 0, result.stderr
     saved = np.load(tmp_path / "p.npz")
     assert sorted(saved) == ["chi2", "draws", "mean"]
     assert np.array_equal(saved["mean"], saved["draws"][0])
@@ -196,15 +179,15 @@ def test_running_out_of_memory_is_one_line(home, monkeypatch):
 
     monkeypatch.setattr("diffem.priors.GaussianPrior.sample", fail)
     result = diffem("sample", home / "run", "-n", 2, "--steps", 2, "-o", home / "x.npy")
-    assert result.code == 1
-    assert result.err.startswith("diffem: out of memory")
-    assert len(result.err.splitlines()) == 1
+    assert result.returncode == 1
+    assert result.stderr.startswith("diffem: out of memory")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_training_that_diverges_is_one_line(home, tmp_path):
     result = diffem("fit", home / "recipe.yaml", "-o", tmp_path / "run", "--set", "train.lr=1e30")
-    assert result.code == 1
-    (line,) = [text for text in result.err.splitlines() if text.startswith("diffem:")]
+    assert result.returncode == 1
+    (line,) = [text for text in result.stderr.splitlines() if text.startswith("diffem:")]
     assert re.search(r"the loss of lap 1 became .* 6 times .* lower train\.lr in a new run", line)
 
 

@@ -14,5 +14,5 @@ def test_the_noun_agrees_with_the_number(count, text):
     assert count_of(count, "lap") == text
 
 
-def test_irregular_plurals():
+def test_irregular_plurals_are_given():
     assert [count_of(n, "axis", "axes") for n in (1, 2)] == ["1 axis", "2 axes"]

@@ -51,7 +51,7 @@ def test_a_boolean_per_observation_is_not_a_number():
         (True, "got a bool"),
     ],
 )
-def test_bad_indices(name, index, words):
+def test_bad_indices_are_errors(name, index, words):
     with pytest.raises(InputError, match=words):
         VALUES[name]()[index]
 
@@ -64,7 +64,7 @@ def test_a_mask_that_is_not_resolved_yet_checks_its_index_when_it_meets_data():
         A[7](X[:1])
 
 
-def test_loops_end():
+def test_loops_over_observations_end():
     """Python iterates by index until an IndexError; values that all observations share have no end."""
     assert [float(obs.y[0, 0]) for obs in VALUES["observations"]()] == X[:, 0].tolist()
     assert issubclass(RangeError, IndexError)

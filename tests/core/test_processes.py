@@ -163,7 +163,7 @@ def test_bad_input_ends_every_process_with_the_same_message(tmp_path):
         assert "is not empty and contains no run" in output
 
 
-def test_alone(monkeypatch):
+def test_without_other_processes_nothing_is_exchanged(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert join() is ALONE
     assert Processes().any(True)

@@ -83,7 +83,7 @@ def test_every_part_of_the_address_counts(other):
         assert abs(float((a[i] * a[i + 1]).mean())) < 4 / math.sqrt(64)
 
 
-def test_permutation():
+def test_a_permutation_contains_every_number_once():
     stream = Stream(0, "order")
     p = stream.permutation(1000)
     assert torch.equal(p.sort().values, torch.arange(1000))

@@ -48,7 +48,7 @@ def test_the_error_of_one_process_stops_all_of_them(phase, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ERRORS)
-def test_three_processes(phase, tmp_path):
+def test_all_of_three_processes_stop_if_one_fails(phase, tmp_path):
     rank, action, kind = ERRORS[phase]
     rank *= 2  # the last process instead of the second
     ends = finish(tmp_path / "run", {rank: event(phase, 1, action)}, count=3)

@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 class TestFiles:
-    def test_binary_batches(self, folder):
+    def test_binary_batches_are_read(self, folder):
         assert torch.equal(cifar10.images(folder), pixels(30))
         assert torch.equal(cifar10.images(folder, "test"), pixels(4, seed=1))
 
@@ -43,13 +43,13 @@ class TestFiles:
         assert torch.equal(cifar10.images(outer), pixels(30))
 
     @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)], ids=["channels first", "channels last"])
-    def test_npz(self, tmp_path, order):
+    def test_npz_files_are_read(self, tmp_path, order):
         np.savez(tmp_path / "train.npz", images=pixels(5).numpy().transpose(order))
         read = cifar10.images(tmp_path)
         assert torch.equal(read, pixels(5))
         assert read.is_contiguous()
 
-    def test_bad_files(self, folder):
+    def test_bad_files_are_rejected(self, folder):
         def refused(words, split="train", where=folder):
             with pytest.raises(ValueError, match=f"(?s){words}"):
                 cifar10.images(where, split)
@@ -69,7 +69,7 @@ class TestFiles:
         batch.unlink()
         refused("lacks data_batch_3.bin of CIFAR-10's 5 training batches")
 
-    def test_folders_without_data(self, tmp_path):
+    def test_folders_without_data_are_rejected(self, tmp_path):
         with pytest.raises(ValueError, match=r"neither data_batch_1.bin … data_batch_5.bin nor train.npz; get"):
             cifar10.images(tmp_path)
         with pytest.raises(ValueError, match=r"neither test_batch.bin nor test.npz; get"):
@@ -88,7 +88,7 @@ class TestFiles:
             ({"images": np.array([None, {}], dtype=object)}, "cannot be read"),
         ],
     )
-    def test_bad_npz(self, arrays, words, tmp_path):
+    def test_bad_npz_files_are_rejected(self, arrays, words, tmp_path):
         np.savez(tmp_path / "train.npz", **arrays)
         with pytest.raises(ValueError, match=words):
             cifar10.images(tmp_path)
@@ -133,12 +133,12 @@ class TestSource:
         test = make_problem("cifar10", 3, {**settings, "split": "test"})
         assert not torch.equal(test.obs.measured, whole.obs.measured[:4])
 
-    def test_clean_images(self, folder):
+    def test_images_can_be_complete_and_without_noise(self, folder):
         obs = make_problem("cifar10", 0, {"folder": str(folder), "missing": 0, "sigma": 0, "n": 7}).obs
         assert torch.equal(cifar10.to_uint8(obs.y), pixels(30)[:7])
         assert obs.measured is None
 
-    def test_bad_settings(self, folder):
+    def test_bad_settings_are_rejected(self, folder):
         for settings, words in (
             ({"missing": 1.0}, r"\[0, 1\), got 1.0"),
             ({"n": 31}, "from 1 to 30.*got 31"),
@@ -150,7 +150,7 @@ class TestSource:
                 make_problem("cifar10", 0, {"folder": str(folder), **settings})
 
 
-def test_the_real_images():
+def test_the_real_images_are_complete():
     folder = asset("cifar10")
     train, test = cifar10.images(folder), cifar10.images(folder, "test")
     assert train.shape == (50_000, 3, 32, 32)

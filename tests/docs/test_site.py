@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -43,6 +44,17 @@ def test_the_troubleshooting_page_shows_the_measured_values():
         predictive = f"{m['predictive_log_likelihood']:.2f}".replace("-", "−")
         row = f"| {name} | {m['heldout_chi2']:.2f} | {predictive} | {m['observation_distance']:.3f} | {m['warnings']} |"
         assert row in page
+
+
+def test_the_reference_shows_defaults_and_what_is_needed():
+    hooks = runpy.run_path(str(ROOT / "docs/hooks.py"))
+    commands, keys = hooks["commands"](), hooks["recipe_keys"]()
+    assert "| `--seed` | seed of the random numbers | `0` |" in commands
+    assert "| `--out, -o` | the folder to write | needed |" in commands
+    assert "| `--lap K|best` | " in commands
+    assert "| `train.betas` | `[0.9, 0.999]` | " in keys
+    assert "| `train.ema` | `null` | " in keys
+    assert "``" not in commands + keys
 
 
 class Links(HTMLParser):

@@ -25,7 +25,7 @@ RECIPE = {
     "watch": {"held_out": 16, "draws": 4, "samples": 32},
 }
 
-# The same with a network that is told what was measured, and a last lap of its own.
+# The same run with a conditional network, and a stage of its own for the last lap.
 CONDITIONAL = {
     **RECIPE,
     "e_step": {**RECIPE["e_step"], "method": "conditional"},

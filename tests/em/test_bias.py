@@ -52,7 +52,7 @@ def check(mean, cov, exact, tolerance, lap, n=N):
         pytest.param(16, 8, LAPS, marks=pytest.mark.slow),
     ],
 )
-def test_gaussian_m_step(size, draws_each, laps):
+def test_a_gaussian_m_step_agrees_with_the_exact_fit(size, draws_each, laps):
     """Sampled E-step (diffusion, MMPS), Gaussian M-step: every eigenvalue within 5 % of the exact fit in every lap.
 
     Several draws per observation keep the noise of the draws themselves, √(2/(4096·draws)) per lap, below the bound.
@@ -69,7 +69,7 @@ def test_gaussian_m_step(size, draws_each, laps):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="takes hours without a GPU")
-def test_network_m_step():
+def test_a_network_m_step_comes_close_to_the_exact_fit():
     """The same with a network trained on the draws: within 10 %.
 
     Half-measured vectors contain little information about the combination of coordinates with the smallest variance, so

@@ -54,7 +54,7 @@ def test_a_users_own_arrays(run, tmp_path):
 
 
 @pytest.mark.parametrize("event", ["expectation", "lap"])
-def test_stopped_and_resumed(event, run, tmp_path):
+def test_a_stopped_run_with_clean_samples_resumes_identically(event, run, tmp_path):
     interruption = Interruption()
 
     def on_event(name, data):

@@ -41,7 +41,7 @@ def test_a_network_that_returns_the_target_denoises_exactly(name: str) -> None:
     torch.testing.assert_close(noise.output(m, target), x, rtol=1e-9, atol=1e-9)
     h = torch.randn(x.shape, generator=torch.Generator().manual_seed(4), dtype=DOUBLE)
     weight = (1 / noise.level**2 + 1).sqrt().reshape(-1, *(1,) * (x.ndim - 1))
-    torch.testing.assert_close(noise.weigh(h - target), weight * (noise.output(m, h) - x), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(noise.weighted(h - target), weight * (noise.output(m, h) - x), rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["mask each", "fourier each, two channels", "dense each"])

@@ -56,7 +56,7 @@ class TestReference:
         assert not truth.paired
         assert torch.equal(truth.x, cifar10.from_uint8(pixels(20, seed=1)))
 
-    def test_bad_references(self, problem, tmp_path):
+    def test_bad_references_are_named(self, problem, tmp_path):
         np.save(tmp_path / "pixels.npy", pixels(20).numpy())
         for name, given, words in (
             ("pixels.npy", problem, "contains pixels.*--range LOW HIGH"),

@@ -147,7 +147,7 @@ def test_the_model_check_can_be_interrupted(monkeypatch):
 
 
 @pytest.mark.parametrize("phase", ["start", "M"])
-def test_ctrl_c(phase, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_stops_a_run_like_sigterm(phase, tmp_path, monkeypatch, capsys):
     """The first Ctrl-C stops a run like SIGTERM does, with the exit code that shells expect."""
     obs, recipe = tmp_path / "obs.npz", tmp_path / "recipe.yaml"
     observations().save(obs)

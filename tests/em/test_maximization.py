@@ -45,11 +45,11 @@ def test_every_draw_is_used_once_per_epoch():
     assert not torch.equal(rows[:53], rows[53:106])
 
 
-def test_the_examples_of_a_step_do_not_depend_on_blocks():
-    draws = torch.randn(53, 4)
-    examples = Examples(draws, 8, LAW, Augment([], (4,)), Stream(0, "training", 1))
-    whole = examples.block(3, 6)
-    parts = [examples.block(3, 2), examples.block(5, 4)]
+@pytest.mark.parametrize("law", [Noise(), Noise(law="lognormal")])
+def test_the_examples_of_a_step_do_not_depend_on_blocks(law):
+    law = noise_law(law, 0.02, 20.0)
+    examples = Examples(torch.randn(53, 4), 8, law, Augment([], (4,)), Stream(0, "training", 1))
+    whole, parts = examples.block(3, 6), [examples.block(3, 2), examples.block(5, 4)]
     for k in range(4):
         assert torch.equal(whole[k], torch.cat([part[k] for part in parts]))
 
@@ -66,7 +66,7 @@ def test_times_follow_beta_3_3():
     assert ((t[:, None] < grid).double().mean(0) - cdf).abs().max() < 0.01
 
 
-def test_learning_rates():
+def test_learning_rates_follow_their_schedule():
     for schedule, middle in (("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)):
         rates = learning_rates(Train(steps=1, lr=1.0, final_lr=0.1, schedule=schedule, warmup=10), 100)
         assert float(rates[0]) == pytest.approx(0.1)
@@ -163,7 +163,7 @@ class TestAugment:
         assert torch.allclose(hue(x, torch.full((5, 1), 0.5)), x, atol=1e-6)
         assert (hue(x, torch.ones(5, 1)) - x).abs().max() > 0.01
 
-    def test_unknown_or_unfit(self):
+    def test_unknown_or_unsuitable_augmentations_are_errors(self):
         with pytest.raises(ValueError, match="unknown augmentation 'zoom'"):
             Augment(["zoom"], (3, 8, 8))
         with pytest.raises(ValueError, match="need images"):

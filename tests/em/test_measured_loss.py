@@ -65,7 +65,7 @@ def test_gain():
     assert gain(operators.Fourier(columns), 1000, (8, 8)) == pytest.approx(5 / 8, rel=0.05)
 
 
-def test_owners(tmp_path):
+def test_every_draw_belongs_to_its_observation(tmp_path):
     store = DrawStore(tmp_path, 5, shard=2)
     for k in range(len(store)):
         first, end = store.range(k)

@@ -86,7 +86,7 @@ def window(prior, obs, measured, most):
     return inside, torch.cat([law.log_prob() for _, law in observation_laws(prior, obs, chosen)])
 
 
-def test_parts_change_nothing(monkeypatch):
+def test_the_evidence_does_not_depend_on_the_parts(monkeypatch):
     y, A, prior = problem("dense", n=20)
     obs = Observations(y, A, sigma=SIGMA)
     whole = log_evidence(prior, obs)

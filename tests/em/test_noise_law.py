@@ -70,14 +70,6 @@ def test_shares_below_small_noise():
     assert exact == pytest.approx(0.02, abs=0.002)
 
 
-def test_the_examples_of_a_step_do_not_depend_on_blocks():
-    draws, law = torch.randn(53, 4), noise_law(LOGNORMAL, 0.02, 20.0)
-    examples = Examples(draws, 8, law, Augment([], (4,)), Stream(0, "training", 1))
-    whole, parts = examples.block(3, 6), [examples.block(3, 2), examples.block(5, 4)]
-    for k in range(4):
-        assert torch.equal(whole[k], torch.cat([part[k] for part in parts]))
-
-
 def test_a_recipe_names_the_law():
     recipe = load_recipe("digits", {"train.noise.law": "lognormal", "train.noise.mean": -1.0})
     assert recipe.train.noise == Noise(law="lognormal", mean=-1.0, std=1.2)

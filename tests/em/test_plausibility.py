@@ -36,7 +36,7 @@ def test_between_the_modes_is_implausible():
     assert error(between).min() > 20
 
 
-def test_batches_change_nothing():
+def test_the_error_does_not_depend_on_the_batch():
     x = MEANS.repeat(5, 1) + 0.05 * torch.randn(20, 2, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(error(x), error(x, batch_size=7))
 

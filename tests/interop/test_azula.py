@@ -152,7 +152,7 @@ def test_a_conditional_network_as_an_azula_denoiser(name, conditioned):
 
 
 @EACH
-def test_there_and_back(name):
+def test_a_prior_survives_the_way_there_and_back(name):
     prior, _ = gaussian(EVENT)
     change = Range.between((0, 1), (-2, 2))
     back = interop.prior(interop.denoiser(prior, SCHEDULES[name], range=change), mean=prior.mean, range=change)
@@ -236,6 +236,6 @@ class Clipping(Denoiser):
         (lambda: interop.denoiser(gaussian(EVENT)[0])(torch.zeros(1, *EVENT), torch.tensor(0.5), label=1), "label"),
     ],
 )  # fmt: skip
-def test_bad_input(call, words):
+def test_bad_input_is_rejected(call, words):
     with pytest.raises(InputError, match=words):
         call()

@@ -194,7 +194,7 @@ class TestObservations:
                 torch.rand(2, *IMAGE), P.Denoising(sensor_model=torch.sign), IMAGE), "sensor"),
         ],
     )  # fmt: skip
-    def test_bad_input(self, call, words):
+    def test_bad_input_is_rejected(self, call, words):
         with pytest.raises(InputError, match=words):
             call()
 
@@ -240,7 +240,7 @@ class TestReconstructor:
         alone = P.Inpainting(IMAGE, mask=self.physics.mask[:1], noise_model=P.GaussianNoise(0.2)).to(torch.float64)
         assert relative(model(self.y[:1], alone), model(self.y, self.physics)[:1]) < 1e-9
 
-    def test_complex_images(self):
+    def test_complex_images_are_reconstructed(self):
         physics = P.CompressedSensing(9, (1, 4, 4), dtype=torch.complex64, noise_model=P.GaussianNoise(0.1))
         prior = priors.GaussianPrior(torch.zeros(1, 4, 4, 2), torch.eye(32))
         x = torch.randn(2, 1, 4, 4, dtype=torch.complex64)

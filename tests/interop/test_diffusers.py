@@ -202,7 +202,7 @@ def test_a_schedule_that_ends_in_pure_noise_ends_one_step_earlier():
     assert prior.sigma_max == pytest.approx(float(((1 - last) / last).sqrt()))
 
 
-def test_a_pipelines_folder(tmp_path):
+def test_the_folder_of_a_pipeline_is_loaded(tmp_path):
     model, scheduler = unet(), diffusers.DDPMScheduler(prediction_type="v_prediction")
     model.save_pretrained(tmp_path / "unet")
     scheduler.save_pretrained(tmp_path / "scheduler")
@@ -229,6 +229,6 @@ class ConditionFreeScheduler:
         ),
     ],
 )
-def test_bad_input(call, words):
+def test_bad_input_is_rejected(call, words):
     with pytest.raises(InputError, match=words):
         call()

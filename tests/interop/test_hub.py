@@ -39,7 +39,7 @@ PRIORS = {
 
 
 @pytest.mark.parametrize("name", PRIORS)
-def test_there_and_back(name, tmp_path):
+def test_a_prior_survives_export_and_load(name, tmp_path):
     prior = PRIORS[name]()
     hub.export(prior, tmp_path)
     again = hub.load(tmp_path)
@@ -51,7 +51,7 @@ def test_there_and_back(name, tmp_path):
     assert not any(p.requires_grad for p in again.parameters())
 
 
-def test_the_card(tmp_path):
+def test_the_card_describes_prior_and_training(tmp_path):
     obs = observations()
     prior = diffusion()
     hub.export(prior, tmp_path, obs=obs, range=(-2, 2), lap=7, training={"recipe": "mine"}, notes="A test.")
@@ -160,7 +160,7 @@ def test_a_damaged_or_foreign_folder_is_refused(damage, words, tmp_path):
         hub.load(tmp_path)
 
 
-def test_a_run(tmp_path):
+def test_a_run_is_exported_with_its_lap_and_cost(tmp_path):
     import diffem
 
     mask = torch.rand(64, *EVENT, generator=torch.Generator().manual_seed(0)) < 0.7

@@ -23,7 +23,7 @@ def examples():
 
 
 @pytest.mark.parametrize("code", list(examples()))
-def test_example(code, tmp_path, monkeypatch):
+def test_every_example_of_the_page_runs(code, tmp_path, monkeypatch):
     for package in PEERS:
         if re.search(rf"^(import|from) {package}\b", code, re.MULTILINE) and not available(package):
             pytest.skip(f"the package {package} is not installed; `make peers` runs this")

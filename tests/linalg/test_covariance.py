@@ -69,7 +69,7 @@ def test_matches_dense_algebra(name):
 
 @EACH
 @pytest.mark.parametrize("variance", [0.3, torch.tensor(0.3), torch.linspace(0.1, 2.0, N, dtype=torch.float64)])
-def test_plus(name, variance):
+def test_a_variance_is_added_to_the_diagonal(name, variance):
     cov = REGISTRY[name]().bind(len(EVENT))
     added = torch.as_tensor(variance, dtype=torch.float64).expand(N).reshape(-1, 1, 1) * torch.eye(SIZE)
     assert torch.allclose(dense(cov.plus(variance)), dense(cov) + added)
@@ -171,7 +171,7 @@ def test_a_block_is_sliced_moved_and_restricted_again():
 
 
 @EACH
-def test_slicing(name):
+def test_a_slice_solves_as_the_whole(name):
     cov = REGISTRY[name]().bind(len(EVENT))
     v = torch.randn(N, *EVENT, dtype=torch.float64)
     for index in (slice(1, 3), [2, 0]):
@@ -190,7 +190,7 @@ def test_slicing(name):
         (lambda: DenseCovariance(-torch.eye(2)), "eigenvalue"),
     ],
 )
-def test_bad_input(make, words):
+def test_bad_input_is_rejected(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 

@@ -27,7 +27,7 @@ def test_eigenvalues_ascend_and_rebuild_the_matrix(size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_solutions_and_determinants(size):
+def test_solutions_and_determinants_agree_with_dense_algebra(size):
     matrix, b = matrices(size, 1), torch.randn(N, size, dtype=torch.float64)
     matrix[0] = torch.eye(size, dtype=torch.float64).flip(0)  # zero in the place of the first pivot
     u, logdet, regular = solve(matrix, b)

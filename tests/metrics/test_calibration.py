@@ -8,7 +8,7 @@ import torch
 from diffem.metrics.calibration import coverage, covered, crps, predictive_coverage, ranks, student_quantile
 
 
-def test_students_quantiles():
+def test_students_quantiles_agree_with_tables():
     """Values from tables, with three decimals."""
     table = {(0.95, 1): 6.314, (0.95, 7): 1.895, (0.975, 4): 2.776, (0.9, 30): 1.310}
     for (probability, degrees), value in table.items():
@@ -85,7 +85,7 @@ def test_crps_of_a_gaussian():
     assert float(score) == pytest.approx(expected, abs=4 * 0.4 / math.sqrt(n))
 
 
-def test_crps_by_pairs():
+def test_the_crps_is_that_of_all_pairs_of_draws():
     draws, truth = torch.rand(5, 3, 2, 2, dtype=torch.float64), torch.rand(3, 2, 2, dtype=torch.float64)
     pairs = (draws[:, None] - draws[None]).abs().sum((0, 1)) / (5 * 4)
     expected = ((draws - truth).abs().mean(0) - pairs / 2).mean((1, 2))

@@ -20,7 +20,7 @@ def test_sliced_distance_of_sets_of_different_sizes():
     assert metrics.sliced_wasserstein(x, torch.cat([x, x])) < 0.01
 
 
-def test_frechet_of_gaussians():
+def test_the_frechet_distance_of_gaussians_is_exact():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200_000, 2, generator=generator, dtype=torch.float64)
     y = torch.randn(200_000, 2, generator=generator, dtype=torch.float64) * torch.tensor([2.0, 0.5]) + torch.tensor(
@@ -29,7 +29,7 @@ def test_frechet_of_gaussians():
     assert metrics.frechet(x, y) == pytest.approx(1 + 1 + 0.25, rel=0.02)
 
 
-def test_bad_sets():
+def test_sets_that_cannot_be_compared_are_errors():
     with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
         metrics.frechet(torch.randn(5, 2), torch.randn(5, 3))
     with pytest.raises(ValueError, match="at least two"):
@@ -76,7 +76,7 @@ def test_coverage_of_calibrated_draws():
     assert float(ranks.mean()) == pytest.approx(32, abs=0.5)
 
 
-def test_errors_of_images():
+def test_errors_of_images_count_unmeasured_entries():
     obs = Observations(torch.zeros(2, 2, 2), operators.Mask(torch.tensor([[True, False], [False, True]])), sigma=1.0)
     truth = torch.zeros(2, 2, 2)
     x = truth.clone()

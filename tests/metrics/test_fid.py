@@ -37,7 +37,7 @@ def extractor(tmp_path_factory):
 
 
 class TestFrechet:
-    def test_gaussians_that_commute(self):
+    def test_the_distance_is_exact_for_commuting_covariances(self):
         """Diagonal covariances: |μ₁ − μ₂|² + Σ(s₁ − s₂)², to rounding, because the moments of the sets are exact."""
         a, b = torch.tensor([1.0, 2.0, 0.5]).double(), torch.tensor([3.0, 2.0, 0.1]).double()
         shift = torch.tensor([1.0, 0, -2.0]).double()
@@ -126,7 +126,7 @@ class TestFrechet:
 
 
 class TestKernel:
-    def test_against_the_formula(self):
+    def test_the_kernel_distance_agrees_with_its_formula(self):
         """One subset of all samples: mean of k(x, x′) over pairs, plus that of y, minus twice the mean of k(x, y)."""
         x, y = torch.randn(40, 3), torch.randn(40, 3) + 0.5
         mean, std = metrics.kernel_distance(x, Reference.of_features(y))
@@ -198,7 +198,7 @@ def _cache(tmp_path, monkeypatch):
 
 
 class TestCache:
-    def test_computed_once(self, extractor, tmp_path, monkeypatch):
+    def test_a_reference_is_computed_once(self, extractor, tmp_path, monkeypatch):
         x, y = pixels(30), pixels(40, seed=1)
         first = metrics.image_quality(x, y, extractor)
         files = list((tmp_path / "cache").iterdir())
@@ -236,7 +236,7 @@ class TestCache:
         assert len(list((tmp_path / "here").iterdir())) == 1
 
 
-def test_bad_input():
+def test_bad_input_is_rejected():
     reference = Reference.of_features(torch.randn(10, 4))
     for features in (torch.randn(5, 3), torch.randn(1, 4), torch.randn(4)):
         with pytest.raises(ValueError, match=r"features \(n, 4\) of at least two"):
@@ -247,7 +247,7 @@ def test_bad_input():
         Reference.of_features(torch.randn(1, 4))
 
 
-def test_without_torchmetrics(extractor, monkeypatch):
+def test_a_missing_torchmetrics_is_named(extractor, monkeypatch):
     monkeypatch.setattr(fid, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'diffem\[metrics\]'"):
         metrics.make_reference(pixels(4), extractor)

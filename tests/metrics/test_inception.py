@@ -69,7 +69,7 @@ def test_grey_images_are_repeated(extractor):
     assert torch.allclose(metrics.features(grey[:, 0], extractor), expected, atol=1e-6)
 
 
-def test_samples_as_pixels():
+def test_samples_become_rounded_pixels():
     x = torch.tensor([-3.0, -2.0, 0.0, 1.984375, 2.5]).reshape(1, 1, 5)
     assert metrics.to_uint8(x, (-2, 1.984375)).flatten().tolist() == [0, 0, 128, 255, 255]
     assert metrics.to_uint8(x, (-2, 1.984375)).shape == (1, 1, 1, 5)
@@ -123,7 +123,7 @@ class TestExtractors:
             with pytest.raises(ValueError, match=words):
                 metrics.features(bad, extractor)
 
-    def test_logits(self, tmp_path, extractor):
+    def test_logits_are_optional(self, tmp_path, extractor):
         both = metrics.load_extractor(write_extractor(tmp_path / "both.pt", FeaturesAndLogits()))
         features, logits = inception.outputs(pixels(5), both, batch_size=2)
         assert torch.allclose(logits, 4 * features[:, :5])
@@ -161,7 +161,7 @@ class TestExtractors:
             metrics.load_extractor("torch-fidelity")
 
 
-def test_the_real_network():
+def test_the_published_network_is_loaded():
     from diffem.datasets import cifar10
 
     extractor = metrics.load_extractor(asset("fid/inception-2015-12-05.pt"))

@@ -24,7 +24,7 @@ def pictures(n, size=32, seed=0):
     return torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def test_a_distance(lpips):
+def test_it_is_a_distance(lpips):
     x, y = pictures(3), pictures(3, seed=1)
     assert torch.equal(lpips(x, x), torch.zeros(3))
     assert (lpips(x, y) > 0).all()
@@ -64,7 +64,7 @@ def test_the_network_is_alexnet(lpips, size):
     assert torch.allclose(lpips(x, y), expected, rtol=1e-8)
 
 
-def test_published_weights():
+def test_published_weights_give_the_values_of_torchmetrics():
     """Values of torchmetrics 1.9 with the same backbone, for pairs of CIFAR-10 test images at 32×32 and 64×64."""
     lpips = load_lpips(asset("lpips/alexnet.ckpt"))
     x = cifar10.images(asset("cifar10"), "test").float()
@@ -99,7 +99,7 @@ class Malice:
         ([1, 2], "nothing of the kind"),
     ],
 )
-def test_other_files(content, words, tmp_path, monkeypatch):
+def test_other_pickles_are_rejected_and_not_executed(content, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.ckpt").write_bytes(pickle.dumps(content))
     with pytest.raises(ValueError, match=words):
@@ -107,7 +107,7 @@ def test_other_files(content, words, tmp_path, monkeypatch):
     assert not (tmp_path / "harmed").exists()
 
 
-def test_damaged_files(tmp_path):
+def test_damaged_weights_are_named(tmp_path):
     file = write_lpips(tmp_path / "w.ckpt")
     whole = file.read_bytes()
     for data in (b"", whole[: len(whole) // 2], b"not a pickle"):

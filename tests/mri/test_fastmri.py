@@ -54,13 +54,13 @@ class TestSimulated:
         # maximum
         assert np.abs(u - 2 * np.abs(made["u"][1:5]) / made["max"]).max() < 0.1
 
-    def test_windows_and_ranges(self, tmp_path):
+    def test_windows_and_ranges_select_slices_of_volumes(self, tmp_path):
         made = [write_volume(tmp_path / f"{i}.h5", seed=i) for i in range(3)]
         problem = source(tmp_path, size=[8, 12], files=[1, 2], slices=[2, None])
         expected = 4 * np.abs(made[1]["u"][2:, 4:12, 2:14]) / made[1]["max"] - 2
         assert np.allclose(problem.reference[:, 0], expected, atol=1e-5)
 
-    def test_with_coils(self, tmp_path):
+    def test_images_are_measured_with_coil_maps(self, tmp_path):
         write_volume(tmp_path / "v.h5")
         np.save(tmp_path / "maps.npy", coil_maps(3, 16, 16))
         problem = source(tmp_path, coils=str(tmp_path / "maps.npy"))
@@ -190,15 +190,15 @@ class TestWrongFiles:
         with pytest.raises(ValueError, match=words):
             source(path, **options)
 
-    def test_a_missing_path(self, tmp_path):
+    def test_a_missing_path_is_refused(self, tmp_path):
         self.refused("no folder or file at", tmp_path / "none")
         self.refused(r"no \*.h5 files", tmp_path)
 
-    def test_not_hdf5(self, tmp_path):
+    def test_other_files_are_refused(self, tmp_path):
         (tmp_path / "v.h5").write_text("once upon a time")
         self.refused("v.h5 cannot be read: it is not an HDF5 file", tmp_path)
 
-    def test_truncated(self, tmp_path):
+    def test_truncated_files_are_refused(self, tmp_path):
         write_volume(tmp_path / "v.h5")
         data = (tmp_path / "v.h5").read_bytes()
         (tmp_path / "v.h5").write_bytes(data[: len(data) // 2])
@@ -240,19 +240,19 @@ class TestWrongFiles:
             ),
         ],
     )
-    def test_contents(self, tmp_path, change, words, options):
+    def test_unsuitable_contents_are_refused(self, tmp_path, change, words, options):
         write_volume(tmp_path / "v.h5", sigma=0.01)
         with h5py.File(tmp_path / "v.h5", "a") as file:
             change(file)
         self.refused(words, tmp_path, **options)
 
-    def test_sizes_that_differ(self, tmp_path):
+    def test_sizes_that_differ_are_refused(self, tmp_path):
         write_volume(tmp_path / "a.h5")
         write_volume(tmp_path / "b.h5", kspace=(32, 20), size=(16, 20))
         self.refused(r"b.h5 has k-space 16×20, .*a.h5 has 16×16; all files of a run need the same size", tmp_path)
         assert source(tmp_path, size=16).obs.x_shape == (1, 16, 16)
 
-    def test_settings(self, tmp_path):
+    def test_bad_settings_are_refused(self, tmp_path):
         write_volume(tmp_path / "v.h5", sigma=0.01)
         write_volume(tmp_path / "m.h5", coils=2, sigma=0.01)
         self.refused("does not fit images of 16×16", tmp_path, size=64)

@@ -36,7 +36,7 @@ class TestReading:
             assert np.array_equal(got.pixels, np.stack([picture(1000 * g + i) for g in range(2) for i in range(5)]))
             assert got.groups.tolist() == [0] * 5 + [1] * 5
 
-    def test_jpeg(self, tmp_path):
+    def test_jpeg_files_are_read(self, tmp_path):
         Image.fromarray(np.full((16, 16), 77, np.uint8)).convert("RGB").save(tmp_path / "x.jpg")
         assert (read_images(str(tmp_path)).pixels == 77).all()
 
@@ -46,7 +46,7 @@ class TestReading:
         assert (pixels[5:15] == 200).all()
         assert (pixels[:5] == 0).all()
 
-    def test_scales(self):
+    def test_pixels_are_scaled_to_minus_2_to_2(self):
         assert to_samples(np.array([[[0, 255]]], np.uint8), 255.0, None).tolist() == [[[[-2.0, 2.0]]]]
         z = np.array([[[[4095]], [[-4095]]]], np.int16)
         assert ImageSet(z, np.zeros(1)).unit(None) == 4095
@@ -69,12 +69,12 @@ class TestReading:
             ),
         ],
     )
-    def test_wrong_files(self, make, words, tmp_path):
+    def test_wrong_files_are_rejected(self, make, words, tmp_path):
         make(tmp_path / "images")
         with pytest.raises(ValueError, match=words):
             read_images(str(tmp_path / "images"))
 
-    def test_wrong_arrays(self, tmp_path):
+    def test_wrong_arrays_are_rejected(self, tmp_path):
         path = tmp_path / "x.npz"
         for arrays, words in (
             ({"other": np.zeros(3)}, "holds other; needed: an array 'images' or 'image'"),
@@ -122,7 +122,7 @@ class TestDivision:
         f = fingerprints(images)
         assert float(f[20] @ f[118]) > 0.95
 
-    def test_settings(self):
+    def test_bad_settings_are_rejected(self):
         with pytest.raises(ValueError, match=r"got 1\.5, 5, 0\.6"):
             divide(self.images(), 1.5, 5, 0.6)
         with pytest.raises(ValueError, match="'train', 'heldout' or 'all'"):
@@ -171,7 +171,7 @@ class TestSource:
         with pytest.raises(ValueError, match="got -1 to 2"):
             make_problem("mri_images", 0, {**options, "path": str(tmp_path / "standardised.npz")})
 
-    def test_resized(self, tmp_path):
+    def test_images_are_resized(self, tmp_path):
         path = str(folder_of_images(tmp_path / "images", count=20))
         problem = make_problem("mri_images", 0, {"path": path, "size": 12, "resemblance": 1.0})
         assert problem.obs.x_shape == (1, 12, 12)

@@ -25,7 +25,7 @@ from diffem.observations.fingerprint import fingerprint
 
 
 class TestMasks:
-    def test_the_papers_numbers(self):
+    def test_masks_have_the_papers_numbers_of_columns(self):
         assert centre_columns(320, 6) == 20
         assert column_probability(6) == pytest.approx(200 / 1800)
         for accel in (4, 6, 10, 12, 20, 30):  # if R divides 60, 320/R columns on average
@@ -57,11 +57,11 @@ class TestMasks:
             assert (more | ~fewer).all()
 
     @pytest.mark.parametrize("accel", [0.5, 0, -2, float("nan"), "six"])
-    def test_bad_accelerations(self, accel):
+    def test_bad_accelerations_are_rejected(self, accel):
         with pytest.raises(ValueError, match="accel"):
             Acquisition(accel, 0.1, 0)
 
-    def test_bad_noise(self):
+    def test_bad_noise_is_rejected(self):
         with pytest.raises(ValueError, match="sigma must be a positive number, got 0"):
             Acquisition(4, 0, 0)
 

@@ -50,7 +50,7 @@ def test_draws_do_not_depend_on_the_batch():
     assert torch.allclose(a, b, atol=1e-5)
 
 
-def test_intensity():
+def test_intensity_lies_between_0_and_1():
     assert intensity(torch.tensor([-2.0, 2.0]).reshape(2, 1, 1, 1)).flatten().tolist() == [0, 1]
     assert intensity(torch.tensor([1.2, -1.6]).reshape(1, 2, 1, 1)).item() == pytest.approx(1)
 
@@ -63,7 +63,7 @@ def test_spread_takes_slices_evenly():
     assert len(spread(Problem(obs, x), 100).obs) == 9
 
 
-def test_centre_window():
+def test_the_centre_window_is_a_measurement():
     x = torch.randn(6, 1, 12, 16)
     obs = centre_window(x, 8, 0.01, 0)
     assert obs.y.shape == (6, 1, 8, 8)

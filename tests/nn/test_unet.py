@@ -23,7 +23,7 @@ def test_parameter_counts_of_the_paper():
 
 
 @pytest.mark.parametrize("options", [{}, {"space_to_depth": 2}, {"blocks": (2, 1), "heads": (4, 0)}])
-def test_every_sample_alone(options):
+def test_a_sample_does_not_depend_on_its_batch(options):
     network = small(**options)
     x, log_sigma = torch.randn(3, 2, 16, 8, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     together = network(x, log_sigma)
@@ -71,7 +71,7 @@ def test_dropout_only_in_training():
         ({"width": 3}, "width"),
     ],
 )
-def test_bad_settings(options, message):
+def test_bad_settings_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         make_network("unet", (2, 6, 8), options)
     with pytest.raises(ValueError, match=r"images \(channels, height, width\)"):

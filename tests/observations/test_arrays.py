@@ -202,7 +202,7 @@ def test_a_standard_deviation_per_column(sigma):
     assert np.allclose(obs.chi2(x), np.nanmean(expected, 1))
 
 
-def test_shapes_that_broadcast():
+def test_noise_of_fewer_dimensions_is_broadcast():
     y = np.ones((5, 4, 3))
     rows = np.array([0.1, 0.2, 0.3, 0.4]).reshape(4, 1)
     assert torch.allclose(

@@ -18,7 +18,7 @@ def masked(n=4):
     return Observations(torch.randn(n, 3, 4), operators.Mask(mask), sigma=0.1)
 
 
-def test_residual_and_chi2():
+def test_residual_and_chi2_count_only_measured_values():
     obs, x = masked(), torch.randn(4, 3, 4)
     mask = obs.measured
     residual = torch.where(mask, obs.y - x, 0)
@@ -174,7 +174,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
         (lambda: masked()[4:], "the index selects no observations"),
     ],
 )
-def test_bad_input(make, words):
+def test_bad_input_is_rejected(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 

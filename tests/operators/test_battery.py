@@ -31,7 +31,7 @@ def relative(a, b):
 
 @EACH
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_adjoint(name, dtype, tolerance, device):
+def test_the_adjoint_is_exact(name, dtype, tolerance, device):
     A, x, y, v = build(name, device, dtype)
     xt = A.adjoint(v)
     left = (y.double() * v.double()).flatten(1).sum(1)
@@ -91,7 +91,7 @@ def test_k_space_of_real_images_is_reduced():
 
 
 @EACH
-def test_linearity(name):
+def test_operators_are_linear(name):
     A, x, y, _ = build(name)
     other = torch.randn_like(x)
     assert relative(A(2 * x - 3 * other), 2 * y - 3 * A(other)) < 1e-12
@@ -108,16 +108,11 @@ def test_a_sample_alone_equals_the_sample_in_a_batch(name):
 
 @EACH
 @pytest.mark.parametrize("index", [slice(1, 4), slice(None, None, 2), [3, 0, 3], torch.tensor([4, 1])])
-def test_slicing(name, index):
+def test_a_subset_measures_its_observations(name, index):
     A, x, y, _v = build(name)
     assert relative(A[index](x[index]), y[index]) < 1e-13
-    assert (
-        relative(
-            A[1:][index if isinstance(index, slice) else [2, 1]](x[1:][index if isinstance(index, slice) else [2, 1]]),
-            y[1:][index if isinstance(index, slice) else [2, 1]],
-        )
-        < 1e-13
-    )
+    rows = index if isinstance(index, slice) else [2, 1]
+    assert relative(A[1:][rows](x[1:][rows]), y[1:][rows]) < 1e-13
 
 
 @EACH
@@ -139,7 +134,7 @@ def test_calling_does_not_change_the_operator(name):
 
 @EACH
 @pytest.mark.parametrize("resident", [True, False], ids=["in memory", "on disk"])
-def test_save_and_load(name, resident, tmp_path, monkeypatch):
+def test_operators_survive_saving(name, resident, tmp_path, monkeypatch):
     A, x, y, v = build(name)
     obs = Observations(y + 0.1, A, sigma=0.3)
     if name == "function each":

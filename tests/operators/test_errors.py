@@ -59,7 +59,7 @@ def test_channels_that_are_not_two():
         operators.Fourier(channels=True)
 
 
-def test_empty_batch():
+def test_an_empty_batch_is_rejected():
     with raises("at least one sample", r"\(0, 3\)"):
         operators.Identity()(torch.randn(0, 3))
 
@@ -105,7 +105,7 @@ def test_parts_for_different_numbers_of_observations():
         operators.Compose(operators.Blur(torch.rand(2, 3, 3)), operators.Blur(torch.rand(3, 3, 3)))
 
 
-def test_unknown_names():
+def test_unknown_names_are_rejected():
     with raises("circular, reflect, zero", "mirror"):
         operators.Blur(torch.rand(3, 3), "mirror")
     with raises("bicubic, mean", "nearest"):
@@ -113,16 +113,16 @@ def test_unknown_names():
 
 
 class TestCheck:
-    def test_a_nonlinear_callable(self):
+    def test_a_nonlinear_callable_is_rejected(self):
         with pytest.raises(operators.OperatorError, match="FAILED linearity") as caught:
             operators.check(lambda x: x**2, (4,))
         assert not caught.value.verdict.ok
 
-    def test_an_affine_callable(self):
+    def test_an_affine_callable_is_rejected(self):
         with pytest.raises(operators.OperatorError, match="FAILED zero"):
             operators.check(lambda x: x + 1, (4,))
 
-    def test_a_wrong_adjoint(self):
+    def test_a_wrong_adjoint_is_rejected(self):
         class Wrong(operators.Identity):
             def _adjoint(self, y):
                 return 2 * y

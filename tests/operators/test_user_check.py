@@ -42,7 +42,7 @@ def test_functions_that_are_no_linear_operators(function, words):
             Observations(Y, nested, sigma=0.1)
 
 
-def test_a_wrong_adjoint():
+def test_a_wrong_adjoint_is_rejected():
     assert len(Observations(Y, Doubled(2.0), sigma=0.1)) == 4
     with pytest.raises(InputError, match="wrong adjoint"):
         Observations(Y, Doubled(3.0), sigma=0.1)

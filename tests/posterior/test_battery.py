@@ -309,12 +309,12 @@ def test_corrections_of_steps_have_the_published_strength_with_every_sampler(met
         ({"method": "exact"}, "MixturePrior"),
     ],
 )
-def test_bad_options(options, words):
+def test_bad_options_are_rejected(options, words):
     with pytest.raises(ValueError, match=words):
         network_prior().posterior(observations(2), **options)
 
 
-def test_bad_data():
+def test_bad_data_is_rejected():
     prior, obs = network_prior(), observations(4)
     with pytest.raises(ValueError, match=r"\(2, 4\).*\(3,\)"):
         prior.posterior(Observations(torch.zeros(2, 3, dtype=torch.float64), operators.Identity(), sigma=1.0))

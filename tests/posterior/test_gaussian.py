@@ -141,7 +141,7 @@ def noise(kind, shape):
     [{"solver": solver} for solver in ("cg", "gmres", "bicgstab", "direct")] + [{"method": "sigma_x"}],
     ids=str,
 )
-def test_correlated_noise(kind, options):
+def test_correlated_noise_is_conditioned_on_exactly(kind, options):
     prior, cov, obs, matrix, x, z = problem("mask each")
     noise_y, cov_y = noise(kind, tuple(obs.y.shape[1:]))
     obs = Observations(obs.y, obs.A, cov=noise_y)

@@ -57,13 +57,13 @@ def assert_alone_as_together(prior: priors.Prior, obs: Observations, given: dict
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_every_method(name):
+def test_a_subset_gets_the_same_draws_from_every_method(name):
     method, options = CONFIGURATIONS[name]
     assert_alone_as_together(network_prior(), mixed(observations(N)), {"method": method, **options})
 
 
 @pytest.mark.parametrize("sampler", ["ddim", "ddpm", "ddim2", "ddpm2", "heun", "pc"])
-def test_every_sampler(sampler):
+def test_a_subset_gets_the_same_draws_from_every_sampler(sampler):
     direct = {"method": "mmps", "solver": "direct"}
     assert_alone_as_together(network_prior(), mixed(observations(N)), direct, sampler=sampler)
 
@@ -81,7 +81,7 @@ def flat(n: int) -> Observations:
 
 
 @pytest.mark.parametrize("picks", [1, 2])
-def test_particles(picks):
+def test_a_subset_gets_the_same_draws_with_particles(picks):
     direct = {"method": "mmps", "solver": "direct"}
     assert_alone_as_together(mixture(), mixed(flat(N)), direct, sampler="tds", particles=4, picks=picks)
 
@@ -101,7 +101,7 @@ def test_one_denoising_of_complete_observations():
 
 
 @pytest.mark.parametrize("batch_size", [None, 5])
-def test_the_e_step(batch_size):
+def test_a_subset_gets_the_same_draws_in_the_e_step(batch_size):
     """The draws of a shard do not depend on which observations it contains."""
     prior, obs, index = network_prior(), mixed(observations(N)), 100 + torch.arange(N)
     options = EStep(method="mmps", steps=STEPS, draws=2, plausible=None, chi2=1e9)

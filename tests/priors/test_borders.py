@@ -40,7 +40,7 @@ def test_counts_are_positive_integers(prior, count):
 @pytest.mark.parametrize(
     "index", [[0, 1, 2], torch.tensor([0.0, 1.0]), torch.tensor([0, -1]), torch.tensor([0, 1 << 32])]
 )
-def test_addresses_of_observations(index):
+def test_addresses_of_observations_are_checked(index):
     with pytest.raises(InputError, match="index must be 2 addresses"):
         MIXTURE.posterior(OBS).sample(steps=2, index=index)
 

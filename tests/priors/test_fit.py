@@ -123,7 +123,7 @@ def test_the_fit_does_not_depend_on_the_batch_size():
         assert torch.allclose(a.mean, b.mean, atol=1e-10)
 
 
-def test_continuing_a_fit():
+def test_a_continued_fit_equals_a_single_one():
     """Ten rounds and ten more equal twenty, up to the rounding of the prior in between."""
     for kind in ("mask", "dense"):
         obs = problem(0, kind=kind)
@@ -175,7 +175,7 @@ def test_an_extrapolation_that_goes_too_far_is_undone(monkeypatch):
     assert (torch.tensor(history.log_likelihood).diff() > 0).all()
 
 
-def test_bad_input():
+def test_bad_input_is_rejected():
     obs = problem(0)
     with pytest.raises(ValueError, match="rank must lie between 1 and 5, got 6"):
         priors.fit_gaussian(obs, rank=6)
@@ -204,9 +204,9 @@ def test_posteriors_of_a_singular_covariance_with_little_noise_fit_their_observa
 
 def test_noise_that_float64_cannot_resolve_beside_the_signal_is_refused():
     obs, cov = precise(1e-7)
-    with pytest.raises(InputError, match="too small beside the signal"):
+    with pytest.raises(InputError, match="too small compared with the signal"):
         priors.GaussianPrior(torch.zeros(80, dtype=torch.float64), cov).posterior(obs).sample(seed=0)
-    with pytest.raises(InputError, match="too small beside the signal"):
+    with pytest.raises(InputError, match="too small compared with the signal"):
         priors.fit_gaussian(obs, rounds=40)
 
 

@@ -97,7 +97,7 @@ def test_batches_by_size_of_a_sample():
 
 
 @pytest.mark.parametrize(("fits", "batch"), [(1000, 512), (20, 128), (2, 1)])
-def test_batches_by_memory(monkeypatch, fits, batch):
+def test_batches_fit_into_memory(monkeypatch, fits, batch):
     """On a simulated GPU: a sample takes a megabyte, and a probe of more than `fits` samples runs out of memory."""
 
     def peak(prior, count):

@@ -41,7 +41,7 @@ PRIORS = {
 
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("sigma", [0.05, 1.0, 20.0])
-def test_tweedie(name, sigma):
+def test_mean_and_covariance_obey_tweedies_formula(name, sigma):
     """x̂ = x_t + σ² ∇log p(x_t), with p(x_t) written independently: the mean and, by its Jacobian, the covariance."""
     prior = PRIORS[name]()
     x_t = torch.randn(3, *EVENT, dtype=torch.float64, requires_grad=True)
@@ -104,7 +104,7 @@ def test_sigma_may_be_a_number_a_tensor_or_one_per_sample(name):
 
 
 @pytest.mark.parametrize("name", PRIORS)
-def test_moving_to_float32(name):
+def test_priors_agree_in_float32(name):
     prior = PRIORS[name]()
     x_t = torch.randn(3, *EVENT, dtype=torch.float64)
     expected = prior(x_t, 0.5)
@@ -112,7 +112,7 @@ def test_moving_to_float32(name):
 
 
 class TestDiffusion:
-    def test_preconditioning(self):
+    def test_a_network_is_preconditioned(self):
         class Constant(nn.Module):
             def forward(self, x, log_sigma):
                 assert log_sigma.shape == (len(x),)
@@ -162,7 +162,7 @@ class TestDiffusion:
         (lambda: priors.GaussianPrior(torch.zeros(3), torch.eye(4)), r"\(3, 3\).*\(4, 4\)"),
         (lambda: priors.GaussianPrior(torch.zeros(3), torch.eye(3, dtype=torch.float64)), "float64.*float32"),
         (lambda: priors.GaussianPrior(torch.zeros(3), Isotropic(torch.ones(2))), "shared"),
-        (lambda: priors.GaussianPrior(torch.full((3,), torch.nan), torch.eye(3)), "finite"),
+        (lambda: priors.GaussianPrior(torch.full((3,), torch.nan), torch.eye(3)), "the mean must be finite, got 3 NaN"),
         (lambda: priors.MixturePrior(torch.ones(2), torch.zeros(3, 2), torch.ones(2)), r"\(3, 2\)"),
         (lambda: priors.MixturePrior(torch.ones(2), torch.zeros(2, 2), torch.tensor([1.0, 0.0])), "positive"),
         (lambda: priors.DiffusionPrior(lambda x, s: x, (2,)), "torch.nn.Module"),
@@ -175,7 +175,7 @@ class TestDiffusion:
         (lambda: mixture()(torch.zeros(2, *EVENT, dtype=torch.float64), -1.0), "sigma must be positive"),
     ],
 )
-def test_bad_input(make, words):
+def test_bad_input_is_rejected(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 

@@ -53,7 +53,7 @@ def test_networks_of_the_recipes(name, shape, parameters):
     assert parameters is None or sum(p.numel() for p in made.parameters()) == parameters
 
 
-def test_changes():
+def test_changes_are_parsed_and_applied():
     recipe = load_recipe("digits", dict(map(parse_change, ["train.lr=1e-4", "laps=2", "network.hidden=[8, 8]"])))
     assert recipe.train.lr == 1e-4
     assert recipe.laps == 2
@@ -75,12 +75,12 @@ def test_changes():
         (["train=[1"], "not a valid value"),
     ],
 )
-def test_bad_changes(changes, words):
+def test_bad_changes_are_rejected(changes, words):
     with pytest.raises(ValueError, match=f"(?s){words}"):
         load_recipe("digits", dict(map(parse_change, changes)))
 
 
-def test_bad_files(tmp_path):
+def test_bad_files_are_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"unknown recipe 'digitz'.*digits, .*manifold"):
         load_recipe("digitz")
     file = tmp_path / "r.yaml"
@@ -98,12 +98,12 @@ def test_bad_files(tmp_path):
         load_recipe(str(file))
 
 
-def test_differences():
+def test_differences_are_listed_by_key():
     a, b = ({"laps": 1, "train": {"lr": 1, "x": 2}}, {"laps": 1, "train": {"lr": 3, "x": 2}, "new": 0})
     assert differences(a, b) == ["train.lr: 1 → 3", "new: None → 0"]
 
 
-def test_sources():
+def test_unknown_sources_and_settings_are_rejected():
     with pytest.raises(ValueError, match=r"unknown data source 'mnist'; known: digits"):
         make_problem("mnist", 0, {})
     with pytest.raises(ValueError, match=r"does not accept these settings.*colour"):
@@ -128,7 +128,7 @@ class TestDigits:
         assert not masks.equal(make_problem("digits", 1, {}).obs.measured.flatten(1))
 
 
-def test_manifold():
+def test_the_manifold_is_measured_with_unit_rows_and_the_stated_noise():
     problem = make_problem("manifold", 0, {"n": 4000})
     x, obs = problem.reference, problem.obs
     assert x.shape == (4000, 5)

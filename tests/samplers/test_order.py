@@ -25,7 +25,7 @@ def end_points(prior, sampler, steps, n=256):
     ("name", "expected", "steps"),
     [("ddim", 1, (256, 512, 1024)), ("heun", 2, (128, 256, 512)), ("ddim2", 2, (256, 512, 1024))],
 )
-def test_order_of_convergence(name, expected, steps):
+def test_deterministic_samplers_converge_with_their_order(name, expected, steps):
     """The deterministic samplers solve an ODE: halving the step divides the error of every end point by 2^order."""
     prior = mixture()
     # the second-order reference is four times finer than the finest run, so its error is 1/16 of that of a second-order

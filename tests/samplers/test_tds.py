@@ -41,7 +41,7 @@ def ambiguous_observation():
     return Observations(torch.tensor([[0.3]], dtype=DOUBLE), A, sigma=0.3)
 
 
-def test_systematic_resampling():
+def test_systematic_resampling_is_unbiased():
     """Every particle is picked ⌊Pw⌋ or ⌈Pw⌉ times, and on average over the uniform number exactly Pw times."""
     w = torch.tensor([[0.5, 0.25, 0.2, 0.05], [0.0, 1.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]], dtype=DOUBLE)
     grid = (torch.arange(1000, dtype=DOUBLE) + 0.5) / 1000
@@ -135,7 +135,7 @@ def test_lanczos_determinant_under_correlated_noise():
     assert float(lanczos_logdet(system, probe, obs, 2)) == pytest.approx(2 * math.log(0.1), rel=1e-12)
 
 
-def test_lanczos_determinant():
+def test_the_lanczos_determinant_is_unbiased():
     """Exact in one step for a multiple of the identity; unbiased over probes for a full matrix."""
     mask = torch.rand(2, 30) < 0.5
     obs = Observations(torch.randn(2, 30, dtype=DOUBLE), operators.Mask(mask), sigma=0.3)
@@ -230,7 +230,7 @@ def test_draws_do_not_depend_on_the_batch(name):
     assert (posterior.sample(**(settings | {"seed": 4})) - together[0]).abs().max() > 0.1
 
 
-def test_statistics():
+def test_statistics_count_every_particle():
     posterior = gaussian().posterior(dense_observations(), solver="direct")
     x, statistics = posterior.sample(draws=2, steps=5, sampler="tds", particles=4, return_stats=True)
     assert x.shape == (2, 3, 4)
@@ -329,6 +329,6 @@ def test_picks_in_an_e_step():
         ({"eta": 0.5}, "'tds' does not take these options.*eta"),
     ],
 )
-def test_bad_options(options, words):
+def test_bad_options_are_rejected(options, words):
     with pytest.raises(ValueError, match=words):
         gaussian().posterior(dense_observations()).sample(steps=2, sampler="tds", **options)

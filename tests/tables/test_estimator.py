@@ -33,7 +33,7 @@ def tiny(**options) -> DiffusionImputer:
 
 
 @parametrize_with_checks([tiny()])
-def test_scikit_learn_checks(estimator, check):
+def test_scikit_learn_checks_pass(estimator, check):
     check(estimator)
 
 

@@ -66,7 +66,7 @@ def impute(
         tables, command, files = (import_module(f"diffem.tables{name}") for name in ("", ".command", ".files"))
     except ImportError as error:
         raise InputError(
-            f"imputing tables needs scikit-learn and pandas: pip install diffem[tables] ({error})"
+            f"imputing tables needs scikit-learn and pandas: pip install 'diffem[tables]' ({error})"
         ) from None
     require_file("--out", out, *files.SUFFIXES)
     page = require_file("--report", report or out.with_suffix(".html"), ".html")

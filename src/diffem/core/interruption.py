@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class Preempted(Exception):  # noqa: N818 (nothing went wrong)
-    """A run was stopped by a signal. The same command resumes it."""
+    """A run was stopped by a signal, its time limit or its caller. The same command resumes it."""
 
     exit_code = EXIT_PREEMPTED  # of the command line
     reason = "as requested"  # completes "stopped …" in messages
@@ -105,8 +105,8 @@ class Interruption:
         ignored: shells start background jobs of scripts that way.
 
         Args:
-            patience: Seconds from a signal until the process is ended if this block has not been left by then.
-                None: wait indefinitely.
+            patience: Seconds from a signal until the process is ended if this block has not been left by then. Default:
+                no limit.
             signals: The signals that count as requests.
         """
         if threading.current_thread() is not threading.main_thread():

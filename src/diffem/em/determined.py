@@ -49,7 +49,7 @@ from ..operators import Operator
 from ..operators.gain import mean_gain
 from ..operators.spectrum import Entries, Frequencies, Spectrum, shrinkage
 
-EXPLICIT_NUMBERS = 1 << 16  # entries of a matrix, at most: larger ones take longer to make than they save
+EXPLICIT_NUMBERS = 1 << 16  # largest number of entries of a matrix; making larger ones takes longer than it saves
 ITERATIONS = 4  # Chebyshev iterations of `Polynomial`
 POWER_STEPS = 12  # power iterations for the largest eigenvalue
 MARGIN = 1.1  # factor by which the estimate may be too small
@@ -235,17 +235,17 @@ class Explicit:
 
 
 class Polynomial:
-    """D by a fixed polynomial of M = S(Σ_y + s²AAᵀ)S, S the diagonal that gives M about unit rows.
+    """D by a fixed polynomial of M = S(Σ_y + s²AAᵀ)S, where the diagonal matrix S gives M a diagonal of about 1.
 
-    k Chebyshev iterations over the eigenvalues from λ/k², or the noise, to λ, the largest one of each observation. In
-    that range the weight is off by at most 1/T_k((k² + 1)/(k² − 1)), a factor of 0.27; directions that are weaker still
-    get a weight between 0 and D's.
+    k Chebyshev iterations cover the eigenvalues from λ/k², or from the smallest that the noise allows, to the largest
+    one, λ. In this range the relative error of the weight is at most 1/T_k((k² + 1)/(k² − 1)) < 0.27. Weaker directions
+    get a weight between 0 and that of D.
     """
 
     def __init__(self, source: _Source, count: int, iterations: int = ITERATIONS) -> None:
         self._source, self._iterations, self.resident = source, iterations, source.resident
         parts = torch.arange(count).split(max(1, PART_NUMBERS // math.prod(source.event_shape)))
-        self._gains = torch.cat([self._mean_gains(part) for part in parts])  # about the mean of diag(AAᵀ), (count,)
+        self._gains = torch.cat([self._mean_gains(part) for part in parts])  # (count,), approximate means of diag(AAᵀ)
         self._largest = torch.cat([self._power(part) for part in parts])
 
     def _mean_gains(self, index: Tensor) -> Tensor:
@@ -281,7 +281,7 @@ class Polynomial:
 
     @torch.no_grad()
     def _apply(self, r: Tensor, index: Tensor) -> Tensor:
-        """About D r, `(n, *event)`."""
+        """Approximately D r, `(n, *event)`."""
         A, cov = self._source.A[index], self._source.noise[index]
         seen = A(r)
         A, noise, root = self._system(A, cov, seen, index)
@@ -305,8 +305,7 @@ class Polynomial:
         return self._source.variance * A.adjoint(root * u)
 
     def energy(self, r: Tensor, index: Tensor) -> Tensor:
-        weighed = self._apply(r.detach(), index)
-        product = (r * weighed).sum()
+        product = (r * self._apply(r.detach(), index)).sum()
         return 2 * product - product.detach()  # the value rᵀDr with the gradient 2Dr: D is symmetric
 
     def weighted_energy(self, r: Tensor, index: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ def beyond_bound(history: History, recipe: Recipe) -> list[str]:
     ]
 
 
-# main cause of rejections → its description, and recipe keys to change beside the training
+# main cause of rejections → its description, and recipe keys to change besides those of the training
 REJECTED = {
     "not_finite": ("are not finite", "lower train.lr or train.clip"),
     "misfit": ("do not explain their observation", "raise e_step.iterations or e_step.steps"),

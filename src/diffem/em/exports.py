@@ -28,7 +28,7 @@ from ..observations.fingerprint import data_fingerprint, fingerprint
 from ..observations.lazy import as_lazy
 from ..operators import Operator
 from ..priors.base import Prior
-from ..priors.files import READABLE, _rebuild, load_with_description, pack
+from ..priors.files import READABLE, load_with_description, pack, rebuild
 from ..runs.earlier_keys import translate
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
@@ -274,7 +274,7 @@ def load(folder: str | os.PathLike[str], device: torch.device | str = "cpu") -> 
     card = read_card(folder)
     try:
         tensors = _read_weights(Path(folder), card)
-        prior = _rebuild(card["prior"], tensors)
+        prior = rebuild(card["prior"], tensors)
     except InputError as error:
         raise InputError(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
     except Exception as error:  # an untrusted card can cause any exception

@@ -65,7 +65,7 @@ class Loop:
         else:
             context.laps_before = run.metrics()[0].get("laps_before", 0)
         seconds = 0.0  # duration of the previous lap of this call
-        for lap in (k for k in missing if k > 0):  # earlier laps than finished ones are missing if they were damaged
+        for lap in (k for k in missing if k > 0):  # a lap before a finished one is missing if its files were damaged
             if lap - 1 not in missing:
                 self.prior = None
             self._require_time(lap, seconds)

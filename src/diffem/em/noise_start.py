@@ -32,9 +32,9 @@ from .start_plan import plan_start
 
 NEGLIGIBLE = 1e-3  # noise of the first fit, relative to the smallest standard deviation of a measured value
 SPREAD_OBSERVATIONS = 4096  # observations whose spread is measured
-SCORED_OBSERVATIONS = 1024  # observations that levels are scored on
+SCORED_OBSERVATIONS = 1024  # observations to which levels are fitted by scoring
 FAR_ABOVE = 10.0  # ratio of variances
-SIZE = 512  # numbers in a sample, up to which levels are scored
+SIZE = 512  # largest number of values in a sample for which levels are fitted by scoring
 
 
 def noise_start(
@@ -118,7 +118,7 @@ def _by_group(recipe: Recipe, obs: Observations, device: torch.device, progress:
         assert levels is not None
         found.append(levels)
         spreads.append(float(_variances(one).max()))
-    # white values are noise if they vary far more than the values of another group, whose signal is the same
+    # uncorrelated values are noise if they vary far more than those of another group, whose signal is the same
     least = min(spreads)
     return NoiseLevels(
         tuple(levels.sigma[0] for levels in found),

@@ -37,9 +37,9 @@ from ..priors.marginal import measured_values
 from ..runs.draws import DrawStore
 
 PAIRS = 2048  # observations that the weights are computed from
-SLOWEST = 0.5  # least information per weight that a step divides by: less would amplify errors of the draws
+SLOWEST = 0.5  # smallest information per weight that a step divides by: less would amplify errors of the draws
 CHANGE = 4.0  # factor by which σ² may change in a lap
-SYSTEMATIC = 0.1  # relative error of levels that are estimated from a network's draws, beside the standard error
+SYSTEMATIC = 0.1  # systematic relative error of levels estimated from a network's draws, added to the standard error
 UNDETERMINED = 0.5  # error of log σ of a start that did not determine it
 WEIGHTS_LAP = 1 << 22  # a lap number that no lap has, so that these random numbers are used nowhere else
 

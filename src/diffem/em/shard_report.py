@@ -1,4 +1,4 @@
-"""The record of how the draws of a shard were made, stored beside the shard and summed over the shards of a lap."""
+"""The record of how the draws of a shard were made, stored next to the shard and summed over the shards of a lap."""
 
 from __future__ import annotations
 

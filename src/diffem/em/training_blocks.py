@@ -141,7 +141,7 @@ class BlockTraining:
         if self.record.rollbacks > ROLLBACKS:
             raise FloatingPointError(
                 f"the loss of lap {self.stream.lap} became {loss} near step {self.done}, {self.record.rollbacks} "
-                "times in spite of smaller learning rates and new noise; lower train.lr in a new run, which can begin "
+                "times despite smaller learning rates and new noise; lower train.lr in a new run, which can begin "
                 "with the last finished lap of this one (key: start)"
             )
         self.trainer.rates *= 0.5

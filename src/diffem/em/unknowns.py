@@ -29,13 +29,13 @@ Start = tuple[GaussianPrior, dict[str, Any]]  # the Gaussian start, and the meas
 
 
 class Unknowns:
-    """Nothing is unknown. Subclasses estimate something at the start of a run and after the draws of every lap.
+    """The case without unknowns. Subclasses estimate theirs at the start of a run and after the draws of every lap.
 
-    Each lap's prior carries the estimates of its lap, and the next lap draws with them.
+    The prior of a lap contains the estimates of that lap, and the next lap draws with them.
 
     Args:
         obs: All observations of the run.
-        index: `(n,)`. The ones to train on.
+        index: `(n,)`. The positions of the training observations.
         recipe: The recipe of the run.
     """
 
@@ -45,13 +45,13 @@ class Unknowns:
         self.obs, self.index, self.recipe = obs, index, recipe
 
     def with_estimates(self, prior: Prior) -> Observations:
-        """The observations with the estimates that a prior of this run carries."""
+        """The observations with the estimates in a prior of this run."""
         return known_observations(prior, self.obs)
 
     def start(
         self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
     ) -> Start:
-        """The Gaussian start, which carries the first estimates, and the measures of the fit."""
+        """The Gaussian start, which contains the first estimates, and the measures of the fit."""
         return gaussian_start(self.recipe, self._train(), device, progress, state_file, origin)
 
     def complete(self, prior: Prior, device: torch.device, progress: bool | None) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from .covariance import Diagonal, Isotropic
 from .unusable import UnusableNoise
@@ -73,7 +74,8 @@ class UnknownNoise(UnusableNoise):
     def with_levels(self, sigma: Tensor) -> Isotropic | Diagonal:
         """The covariance for known levels. sigma: `(G,)`, standard deviations."""
         if sigma.shape != (self.count,):
-            raise InputError(f"needed: {self.count} standard deviations, one per group, got shape {tuple(sigma.shape)}")
+            needed = count_of(self.count, "standard deviation")
+            raise InputError(f"needed: {needed}, one per group, got shape {tuple(sigma.shape)}")
         variances = sigma.double().square().to(self.groups.device)[self.groups]
         return Diagonal(variances) if self.is_per_value else Isotropic(variances)
 

@@ -43,6 +43,8 @@ class Reference:
     """Statistics of real images: Σ f and Σ f fᵀ over all features f for FID, and some features for KID.
 
     Attributes:
+        key: A hash of the images and the extractor.
+        count: The number of images.
         total: (d,). Σ f in float64.
         outer: (d, d). Σ f fᵀ in float64.
         kept: (k, d). Features in float32, evenly spread over the images.

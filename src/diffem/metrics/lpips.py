@@ -36,10 +36,8 @@ LAYERS = (
     (3, 256, 1, 1, False),
 )
 # mean and standard deviation of the channels, for images on [−1, 1]
-SHIFT, SCALE = (
-    (-0.030, -0.088, -0.188),
-    (0.458, 0.448, 0.450),
-)
+SHIFT = (-0.030, -0.088, -0.188)
+SCALE = (0.458, 0.448, 0.450)
 SMALLEST = 31  # smaller images are empty after the second pooling
 FILE_BYTES = 64 << 20
 

@@ -42,7 +42,7 @@ class Fit:
 
     Attributes:
         ratio: The ratio of squared distances; 1 for the true posterior.
-        z: The deviation of the share of draws that are further from y than simulations from each other, from ½, in
+        z: How often y is further from a simulation than a second simulation is: the deviation of that share from ½, in
             standard errors.
     """
 

@@ -203,8 +203,9 @@ def _complex_images(
     volume.require_kspace()
     kspace = volume.kspace(first, last)
     size = window or volume.reconstructed or (kspace.shape[-2], kspace.shape[-1])
-    if size[0] > kspace.shape[-2] or size[1] > kspace.shape[-1]:
-        raise InputError(f"{volume.path}: a window of {size} does not fit k-space of {tuple(kspace.shape[-2:])}")
+    height, width = kspace.shape[-2:]
+    if size[0] > height or size[1] > width:
+        raise InputError(f"{volume.path}: a window of {size[0]}×{size[1]} does not fit k-space of {height}×{width}")
     columns = measured_columns(kspace, volume.mask())
     images = centred_ifft2(crop_kspace(kspace, *size))
     if volume.coils:

@@ -159,8 +159,9 @@ class Division:
 
     def __str__(self) -> str:
         return (
-            f"{len(self.train)} for training, {len(self.heldout)} held out; left out: {self.copies} exact copies, "
-            f"{self.between} in the gaps, {self.alike} that resemble held-out slices"
+            f"{len(self.train)} for training, {len(self.heldout)} held out; left out: "
+            f"{count_of(self.copies, 'exact copy', 'exact copies')}, {self.between} in the gaps, {self.alike} that "
+            f"resemble{'s' if self.alike == 1 else ''} held-out slices"
         )
 
 

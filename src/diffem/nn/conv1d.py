@@ -41,10 +41,9 @@ class Conv1d(nn.Module):
         event_shape: Channels and length of a window.
         hidden: Features of each block, the same for all; the dilation doubles from block to block.
         embedding: The noise embedding, or its number of features.
-        dropout: The share of features left out in training.
-        shown: How many numbers describe what was measured, a multiple of the length. They enter the first convolution
-            with weights that start at 0, and count as 0 when they are not given: the same network is a prior and a
-            posterior.
+        dropout: The dropout probability.
+        shown: The number of inputs that describe the observation, a multiple of the length. They enter the first
+            convolution with weights that start at 0. If they are not given they are 0, and the network is a prior.
     """
 
     def __init__(

@@ -22,8 +22,12 @@ class MLP(nn.Module):
     64 numbers, and 150,789 parameters.
 
     Args:
-        shown: How many numbers describe the observation; their weights in the first layer start at 0. A call without
-            them evaluates the network as a prior.
+        event_shape: The shape of a sample.
+        hidden: The width of every hidden layer.
+        embedding: The noise embedding, or its number of features.
+        dropout: The dropout probability.
+        shown: The number of inputs that describe the observation; their weights in the first layer start at 0. If they
+            are not given they are 0, and the network is a prior.
     """
 
     def __init__(

@@ -39,9 +39,9 @@ class ResidualMLP(nn.Module):
         event_shape: The shape of a sample.
         hidden: Features of each block, the same for all.
         embedding: The noise embedding, or its number of features.
-        dropout: The share of features left out in training.
-        shown: How many numbers describe what was measured. They enter the first layer with weights that start at 0, and
-            count as 0 when they are not given: the same network is a prior and a posterior.
+        dropout: The dropout probability.
+        shown: The number of inputs that describe the observation. They enter the first layer with weights that start at
+            0. If they are not given they are 0, and the network is a prior.
     """
 
     def __init__(

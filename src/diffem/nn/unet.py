@@ -93,11 +93,15 @@ class UNet(nn.Module):
     CIFAR-10 experiment: 57,560,451 parameters.
 
     Args:
+        event_shape: Channels, height and width of an image.
         hidden: Channels per level, each at half the resolution of the one before.
         blocks: Residual blocks per level and side.
         heads: Attention heads per level, 0 for none.
+        embedding: The noise embedding, or its number of features.
+        dropout: The dropout probability.
         space_to_depth: Size s of the s×s blocks of pixels that are folded into channels.
-        shown: Channels that describe the observation. They enter the first convolution with weights that start at 0.
+        shown: The number of channels that describe the observation. They enter the first convolution with weights that
+            start at 0.
             If they are not given they are 0, and the network is a prior.
     """
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import Diagonal, Isotropic
 from ..operators import Compose, Identity, Mask, Operator, Stack
@@ -103,10 +104,8 @@ def _shapes(A: Operator) -> list[object]:
 def _joined(sets: list[Observations]) -> Observations:
     """Sets with operators of one kind as one."""
     new = copy.copy(sets[0])
-    new.y, new.A = (
-        torch.cat([obs.y for obs in sets]),
-        _joined_operators([obs.A for obs in sets], [len(obs) for obs in sets]),
-    )
+    new.y = torch.cat([obs.y for obs in sets])
+    new.A = _joined_operators([obs.A for obs in sets], [len(obs) for obs in sets])
     variances = torch.cat([obs.cov.diagonal(tuple(obs.y.shape[1:])) for obs in sets])
     new.cov = Diagonal(variances).bind(new.y.ndim - 1)
     return new
@@ -165,6 +164,7 @@ def _repeats(sets: list[Observations], weights: Sequence[int] | None) -> Tensor 
         weights = [1] * len(sets)
     good = len(weights) == len(sets) and all(isinstance(w, int) and not isinstance(w, bool) and w > 0 for w in weights)
     if not good:
-        raise InputError(f"weights must be {len(sets)} positive whole numbers, one per set, got {list(weights)}")
+        needed = count_of(len(sets), "positive whole number")
+        raise InputError(f"weights must be {needed}, one per set, got {list(weights)}")
     own = [torch.ones(len(obs), dtype=torch.int64) if obs.repeats is None else obs.repeats.cpu() for obs in sets]
     return torch.cat([w * repeats for w, repeats in zip(weights, own, strict=True)])

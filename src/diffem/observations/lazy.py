@@ -27,8 +27,8 @@ Part = TypeVar("Part", bound=BatchedValue)
 class Source(Protocol):
     """A source of lazy observations.
 
-    A source may also have `counts(rows)`, the numbers of measured values `(m,)`, and `operators(rows)`, the operators,
-    both without reading y; and `adaptive` (see `Observations`).
+    A source may also have `counts(rows)`, the numbers of measured values `(m,)`, `operators(rows)` and `noise(rows)`,
+    which do not read y; and `adaptive` (see `Observations`).
     """
 
     x_shape: tuple[int, ...]

@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import UnknownNoise
 from ..operators.learned import is_learned
@@ -40,7 +41,7 @@ def with_levels(obs: Observations, sigma: Tensor) -> Observations:
         raise InputError("the noise of these observations is known: they have no levels to set")
     sigma = torch.as_tensor(sigma, dtype=torch.float64)
     if sigma.shape != (count,) or not (torch.isfinite(sigma) & (sigma > 0)).all():
-        raise InputError(f"needed: {count} positive noise levels, got {sigma.tolist()}")
+        raise InputError(f"needed: {count_of(count, 'positive noise level')}, got {sigma.tolist()}")
     if isinstance(obs, LazyObservations):
         return obs.changed(lambda read: with_levels(read, sigma), f"levels {sigma.tolist()}")
     cov = obs.cov

@@ -336,7 +336,7 @@ def require_repeats(tensors: dict[str, Tensor], n: int) -> Tensor | None:
     """The weights of n observations in a file, `(n,)`, or None. Raises InputError if they are not positive counts."""
     repeats = tensors.get("repeats")
     if repeats is not None and (repeats.dtype != torch.int64 or repeats.shape != (n,) or not (repeats > 0).all()):
-        raise InputError(f"repeats must be {n} positive whole numbers")
+        raise InputError(f"repeats must be {count_of(n, 'positive whole number')}")
     return repeats
 
 

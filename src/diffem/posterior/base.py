@@ -240,8 +240,8 @@ class Posterior:
         index = torch.as_tensor(index).cpu()
         if index.shape != (n,) or index.dtype != torch.int64 or not ((index >= 0) & (index < ADDRESSES)).all():
             raise InputError(
-                f"index must be {n} addresses from 0 to {ADDRESSES - 1} (int64), one per observation, got "
-                f"{index.dtype} of shape {tuple(index.shape)}"
+                f"index must be {count_of(n, 'address', 'addresses')} from 0 to {ADDRESSES - 1} (int64), one per "
+                f"observation, got {index.dtype} of shape {tuple(index.shape)}"
             )
         return n, draws or 1, index
 

@@ -19,7 +19,7 @@ from .explicit import ExplicitCovariance
 
 @dataclass
 class DiffPIR(ExplicitCovariance):
-    """DiffPIR.
+    """DiffPIR (Zhu et al. 2023): x̂ is replaced by a regularised least-squares solution.
 
     Attributes:
         lam: λ. Default: 8, the value of the paper.

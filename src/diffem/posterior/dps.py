@@ -25,7 +25,7 @@ from .stepwise import StepwisePosterior
 
 @dataclass
 class DPS(StepwisePosterior):
-    """Diffusion posterior sampling.
+    """Diffusion posterior sampling (DPS, Chung et al. 2023): a gradient step on ‖y − A x̂‖.
 
     Attributes:
         zeta: ζ'. Default: 0.5, the value of the paper.

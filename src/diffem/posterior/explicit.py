@@ -26,9 +26,9 @@ ACCURATE = 1e-3  # largest relative residual that causes no warning; draws of un
 
 @dataclass
 class ExplicitCovariance(SolvingPosterior):
-    """Base of these methods. The system is solved to the precision of the dtype by default.
+    """Base of methods with an explicit covariance. By default, the system is solved to the precision of the dtype.
 
-    Stopping earlier would save little compared to the network, and unconverged conjugate gradients amplify rounding.
+    Stopping earlier would save little compared with the network, and unconverged conjugate gradients amplify rounding.
     Draws with unconverged systems cause a warning, unless fewer iterations were chosen.
     """
 

@@ -26,7 +26,7 @@ def unit_prior_variance(sigma: Tensor, scale: float) -> Tensor:
 
 @dataclass
 class SigmaT(ExplicitCovariance):
-    """V = Σ_t = σ_t² I."""
+    """The heuristic V = Σ_t = σ_t² I of the paper."""
 
     method: ClassVar[str] = "sigma_t"
 
@@ -37,7 +37,7 @@ class SigmaT(ExplicitCovariance):
 
 @dataclass
 class Identity(ExplicitCovariance):
-    """V = (I/s² + Σ_t⁻¹)⁻¹, s being the scale of the prior."""
+    """The heuristic V = (I/s² + Σ_t⁻¹)⁻¹ of the paper, s being the scale of the prior."""
 
     method: ClassVar[str] = "identity"
 
@@ -48,7 +48,7 @@ class Identity(ExplicitCovariance):
 
 @dataclass
 class SigmaX(ExplicitCovariance):
-    """V = (Σ_x⁻¹ + Σ_t⁻¹)⁻¹.
+    """The heuristic V = (Σ_x⁻¹ + Σ_t⁻¹)⁻¹ of the paper.
 
     Attributes:
         cov_x: Σ_x. Default: the covariance of the prior.

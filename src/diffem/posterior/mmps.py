@@ -25,7 +25,7 @@ from .solving import SolvingPosterior
 
 @dataclass
 class MMPS(SolvingPosterior):
-    """Moment matching posterior sampling, with the options of `SolvingPosterior`."""
+    """Moment matching posterior sampling (MMPS, Rozet et al. 2024), with the options of `SolvingPosterior`."""
 
     method: ClassVar[str] = "mmps"
 

@@ -22,7 +22,7 @@ from .stepwise import StepwisePosterior
 
 @dataclass
 class PiGDM(StepwisePosterior, Identity):
-    """Pseudo-inverse guided diffusion.
+    """Pseudo-inverse guided diffusion (ΠGDM, Song et al. 2023).
 
     Attributes:
         reference_steps: See `StepwisePosterior`.

@@ -27,7 +27,9 @@ from .base import Posterior
 
 @dataclass
 class SolvingPosterior(Posterior):
-    """A method that solves (Σ_y + A V Aᵀ) u = y − A x̂. Observations are reduced if possible (`Observations.reduced`).
+    """Base of methods that solve (Σ_y + A V Aᵀ) u = y − A x̂.
+
+    The observations are replaced by equivalent ones with orthonormal rows if possible (`Observations.reduced`).
 
     Attributes:
         solver: A name of `linalg.SOLVERS`.

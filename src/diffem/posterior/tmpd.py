@@ -19,7 +19,7 @@ from .explicit import ExplicitCovariance
 
 @dataclass
 class TMPD(ExplicitCovariance):
-    """Tweedie moment projected diffusion."""
+    """Tweedie moment projected diffusion (TMPD, Boys et al. 2023): V ≈ diag(σ_t² Jᵀ1)."""
 
     method: ClassVar[str] = "tmpd"
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.progress import Progress
@@ -39,8 +40,8 @@ class Prior(nn.Module):
         scale: The typical size of a sample's deviation from the mean, in the units of the data. Everything that would
             otherwise be an absolute number (the default noise levels, preconditioning, screening) is relative to it,
             so that data multiplied by c give results multiplied by c.
-        sigma_min, sigma_max: The range of noise levels of a draw, in the units of the data; 1e-3 and 1e2 times `scale`
-            by default.
+        sigma_min: The lowest noise level of a draw, in the units of the data; 1e-3 times `scale` by default.
+        sigma_max: The highest noise level of a draw; 1e2 times `scale` by default.
         noise: The noise levels of the observations, if they were estimated together with the prior.
         operator_parameters: The parameters of the operators, if they were estimated together with the prior.
     """
@@ -228,7 +229,8 @@ def require_mean(mean: Tensor, owner: str) -> None:
     """Raise InputError unless the mean is finite, floating point, and has at least one axis."""
     require_tensors(owner, mean=mean)
     if not torch.isfinite(mean).all():
-        raise InputError(f"the mean of a prior must be floating point and finite, got {mean.dtype}")
+        count = int((~torch.isfinite(mean)).sum())
+        raise InputError(f"{owner}: the mean must be finite, got {count_of(count, 'NaN or infinite value')}")
     require_precision(mean.dtype, f"the mean of a {owner}")
     if mean.ndim == 0:
         raise InputError(f"{owner}: samples need at least one axis; give single numbers the shape (1,)")

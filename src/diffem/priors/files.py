@@ -79,13 +79,13 @@ def load_with_description(path: str | os.PathLike[str], origin: Origin | None = 
     require_origin(description, origin, path)
     require_finite(tensors, path)
     try:
-        prior = _rebuild(description, tensors)
+        prior = rebuild(description, tensors)
     except Exception as error:  # any error from an untrusted description is an error of the file
         raise InputError(f"{path} is not a prior of this library, or is damaged: {explain(error)}") from error
     return prior.eval().requires_grad_(False), description
 
 
-def _rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
+def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     """Rebuild a prior from its description, with its estimated noise levels and operator parameters."""
     prior = _rebuild_prior(description, tensors)
     if "noise" in description:

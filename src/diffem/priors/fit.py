@@ -120,8 +120,8 @@ def fit_gaussian(
             mean, cov = _iterate(obs, batches, rank, moments, seed, start, scale, unseen, batch_size, device, fit)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             raise InputError(
-                "the noise of these observations is too small beside the signal: the covariance of their measured "
-                f"values is singular in float64; give a sigma of {1e-5 * scale:.1e} or more, or a rank"
+                "the noise of these observations is too small compared with the signal: the covariance of their "
+                f"measured values is singular in float64; give a sigma of {1e-5 * scale:.1e} or more, or a rank"
             ) from None
         mean, cov = mean.to(dtype), cov.to(dtype)
         if rounds is None and moments == "exact" and unseen is None:
@@ -152,7 +152,7 @@ def _check_rank(rank: int | None, size: int) -> None:
     if rank is None and size > MAX_DENSE:
         raise InputError(
             f"a full covariance over {size} numbers would take {size**2 * 8 / 2**30:.1f} GiB and a long time; "
-            f"pass rank=..., say 64 (full ones are fitted up to {MAX_DENSE})"
+            f"pass rank=..., for example 64 (full ones are fitted up to {MAX_DENSE})"
         )
     if rank is not None and not 1 <= rank < size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")

@@ -44,10 +44,14 @@ FLOOR = 1e-6  # smallest eigenvalue of Σ and smallest noise, relative to the la
 
 @dataclass(frozen=True)
 class Linearisation:
-    """t = gain·x + offset + e of every entry, with D = V[e]/gain²; `(*event)` each, in float64.
+    """The relation t = bx + c + e of every entry; `(*event)` each, in float64.
 
     Attributes:
+        gain: b.
+        offset: c.
+        variance: D = V[e]/b².
         known: Entries whose estimate is correlated with x.
+        mean: The prior's mean.
     """
 
     gain: Tensor

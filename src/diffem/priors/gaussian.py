@@ -228,8 +228,8 @@ class GaussianPrior(Prior):
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 sigma = float(variances[selected].min()) ** 0.5
                 raise InputError(
-                    f"the noise of these observations is too small beside the signal: with sigma {sigma:.1e} the "
-                    "covariance of their measured values is singular in float64"
+                    "the noise of these observations is too small compared with the signal: with sigma "
+                    f"{sigma:.1e} the covariance of their measured values is singular in float64"
                 ) from None
             u = blocks.spread(solved, len(matrix))
             gain.append(u @ matrix)

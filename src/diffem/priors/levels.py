@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..observations import Observations
 from ..observations.levels import level_count, with_levels
@@ -91,5 +92,7 @@ def with_known_noise(obs: Observations, levels: NoiseLevels | None) -> Observati
             "noise and contains no estimate: pass sigma as a number"
         )
     if len(levels.sigma) != count:
-        raise InputError(f"the observations have {count} noise levels, the prior was learned with {len(levels.sigma)}")
+        raise InputError(
+            f"the observations have {count_of(count, 'noise level')}, the prior was learned with {len(levels.sigma)}"
+        )
     return with_levels(obs, levels.tensor())

@@ -35,8 +35,8 @@ from .levels import NORMAL95, NoiseLevels
 from .marginal import choose, measured_values, observation_laws
 
 REJECTED = 3.0  # standard deviations of χ² above its mean, beyond which eigenvalues are not equal
-SHARED = 4  # smallest number of directions of equal variance: fewer may be equal by accident
-SHARE = 1 / 20  # smallest fraction of all directions that have this variance
+EQUAL = 4  # smallest number of directions of equal variance: fewer may be equal by accident
+EQUAL_SHARE = 1 / 20  # smallest fraction of all directions that have this variance
 GAP = 2.0  # smallest ratio of the next eigenvalue to the largest of these
 PRECISE = 0.1  # standard error of log σ above which the level counts as undetermined
 FEW = 0.1  # largest ratio of the directions of noise to the observations of each that the test distinguishes
@@ -127,7 +127,7 @@ def noise_is_visible(matrix: Tensor, noise: Tensor, equal: int, count: int) -> b
 
     Without a gap, the smallest eigenvalues may as well belong to a signal of full rank.
     """
-    if equal - count + 1 < max(SHARED, SHARE * len(matrix)) or equal >= len(matrix):
+    if equal - count + 1 < max(EQUAL, EQUAL_SHARE * len(matrix)) or equal >= len(matrix):
         return False
     values = torch.linalg.eigvalsh(matrix / (noise[:, None] * noise).sqrt())
     return bool(values[equal] > GAP * values[equal - 1])

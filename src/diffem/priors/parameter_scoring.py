@@ -209,10 +209,8 @@ def _solve(chol: Tensor, right: Tensor) -> Tensor:
 
 def _em_round(classes: OperatorClasses, state: _State) -> _State:
     """One round of expectation–maximisation of μ and Σ, see `fit_full.py`."""
-    white, weight = (
-        _WhitenedObservations.of(classes, state),
-        (classes.count / classes.count.sum()).sqrt()[:, None, None],
-    )
+    white = _WhitenedObservations.of(classes, state)
+    weight = (classes.count / classes.count.sum()).sqrt()[:, None, None]
     g = (white.Q.mT @ white.factor) * weight  # (C, N, k + 1)
     Q, mean = (white.Q * weight).flatten(0, 1), (g[..., -1:] * weight).sum(0).flatten()
     g = g.transpose(0, 1).flatten(1)
@@ -259,7 +257,7 @@ def _response(
     """Z = I_ηη⁻¹ I_ηθ for all parameters, by conjugate gradients preconditioned by the mean of QᵀQ."""
     information = white.Q.mT @ white.Q  # (C, N, N)
     total = torch.tensordot(n, information, 1)
-    weighed = n.sqrt()[:, None, None] * information
+    weighted = n.sqrt()[:, None, None] * information
     values, vectors = torch.linalg.eigh(total / n.sum())
     floor = 1e-10 * values.max()
     mean = cross_mean @ (vectors / values.clamp(min=floor)) @ vectors.T / n.sum()
@@ -267,8 +265,8 @@ def _response(
 
     def product(S: Tensor) -> Tensor:
         X = left @ S @ root.T
-        sides = (weighed @ (X + X.T)).transpose(0, 1).flatten(1)  # (N, C·N)
-        return left @ (sides @ weighed.flatten(0, 1)) @ root
+        sides = (weighted @ (X + X.T)).transpose(0, 1).flatten(1)  # (N, C·N)
+        return left @ (sides @ weighted.flatten(0, 1)) @ root
 
     return mean, torch.stack([left @ _conjugate_gradients(product, left @ b) for b in cross_root])
 

@@ -76,17 +76,15 @@ class Preconditioning:
 
     def error(self, h: Tensor, m: Tensor, x: Tensor, z: Tensor) -> Tensor:
         """Compute √λ (D(m, C) − x) from the network's output h for m = `corrupt(x, z)`."""
-        return self.weigh(h - self.target(x, z))
+        return self.weighted(h - self.target(x, z))
 
     def target(self, x: Tensor, z: Tensor) -> Tensor:
         """The ideal output of the network for m = x + C^½ z: (I + C)^-½ (C^½ x − z)."""
-        clean, noise = (
-            self._of_variance(lambda c2: (c2 / (1 + c2)).sqrt()),
-            self._of_variance(lambda c2: (1 + c2).rsqrt()),
-        )
+        clean = self._of_variance(lambda c2: (c2 / (1 + c2)).sqrt())
+        noise = self._of_variance(lambda c2: (1 + c2).rsqrt())
         return self.information.combine((clean, x), (lambda gains: -noise(gains), z))
 
-    def weigh(self, error: Tensor) -> Tensor:
+    def weighted(self, error: Tensor) -> Tensor:
         """Convert an error of the network to the weighted error of the denoiser, by √λ C^½ (I + C)^-½."""
 
         def weight(gains: Tensor) -> Tensor:

@@ -26,10 +26,11 @@ Model = FullModel | LowRankModel | SampledModel
 
 @dataclass
 class FitHistory:
-    """Observed-data log-likelihood per measured value, one entry per accepted round (NaN if it is not computed).
+    """Log-likelihoods per measured value during a fit.
 
     Attributes:
-        held_out: Log-likelihood of the held-out observations at the beginning and after every step.
+        log_likelihood: That of the observations, one entry per accepted round (NaN if it is not computed).
+        held_out: That of the held-out observations, at the beginning and after every step.
     """
 
     log_likelihood: list[float] = field(default_factory=list)

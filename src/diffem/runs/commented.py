@@ -42,15 +42,24 @@ OPEN_KEYS = {
     "data.slices": "first and last (exclusive) slice of a volume that is used",
     "data.complex": "whether images are complex, stored as two channels",
     "data.part": "train, heldout or all",
-    "network.hidden": "width of every layer (mlp), or channels of every resolution level, each half as fine as the one "
-    "before (unet)",
+    "data.heldout": "fraction of the images of each folder that is held out",
+    "data.gap": "number of images before the held-out ones that belong to neither part",
+    "data.resemblance": "largest correlation of a training slice with a held-out slice",
+    "data.scale": "pixel value that counts as the maximum. Default: depends on the type of the pixels",
+    "data.files": "first and last (exclusive) volume of the folder that is used",
+    "data.coils": "estimate, a file or folder of coil maps, or dataset NAME. Default: a single coil",
+    "data.calibration": "width of the central k-space from which coil maps are estimated",
+    "data.cache": "folder of the cache of k-space. Default: in memory if it is small, otherwise DIFFEM_CACHE",
+    "data.split": "train or test images",
+    "network.hidden": "width of every layer (mlp), features of every block (residual, conv1d), or channels of every "
+    "resolution level, each half as fine as the one before (unet)",
     "network.blocks": "residual blocks per level, on each side of the U-Net; one number or one per level",
-    "network.heads": "attention heads per level, 0 for none",
+    "network.heads": "attention heads per level, 0 for none. Default: no attention",
     "network.embedding": "size of the embedding of the diffusion noise level",
     "network.dropout": "fraction of the features dropped in training, against overfitting",
     "network.space_to_depth": "side of the blocks of pixels that are folded into channels before the network, and "
     "unfolded after it",
-    "network.frequencies": "lowest and highest frequency of the noise embedding",
+    "network.frequencies": "lowest and highest frequency of the noise embedding. Default: 0.25 and 16",
     "network.shown": "number of additional inputs of a conditional network; set by the run",
 }
 

@@ -27,7 +27,10 @@ class Recipe(Section):
     name: str = Field(description="name of the recipe, and of the run folder if none is given")
     about: str = Field("", description="one line for the list of recipes and the report")
     data: Data = Field(description="where the observations come from; further keys depend on the source")
-    start: str = Field("gaussian", description="'gaussian', or the path of a prior or run to start from")
+    start: str = Field(
+        "gaussian",
+        description="'gaussian', or the path of a run, an exported prior or the file of a prior to start from",
+    )
     laps: int = Field(ge=0, le=100_000, description="number of laps, each an E-step and an M-step")
     seed: int = Field(0, ge=0, lt=1 << 63, description="seed of all random numbers")
     sigma_min: float = Field(1e-3, gt=0, description="lowest diffusion noise level, relative to the data's scale")

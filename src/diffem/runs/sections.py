@@ -70,7 +70,11 @@ class Gaussian(Section):
 class Network(OpenSection):
     """The denoiser's network."""
 
-    kind: str = Field("mlp", description="mlp for vectors, tables and small images; unet for images")
+    kind: str = Field(
+        "mlp",
+        description="mlp for vectors, tables and small images; residual: the same with residual blocks; conv1d for "
+        "time series (channels, length); unet for images",
+    )
 
 
 class EStep(Section):
@@ -88,7 +92,10 @@ class EStep(Section):
     )
     solver: str = Field("cg", description=f"solver of the linear systems in mmps: {', '.join(SOLVERS)}")
     iterations: int = Field(
-        3, ge=1, le=100_000, description="iterations of the solver; each costs one vector–Jacobian product"
+        3,
+        ge=1,
+        le=100_000,
+        description="iterations of the solver; each costs one vector–Jacobian product (bicgstab: two)",
     )
     draws: int = Field(1, ge=1, le=100_000, description="posterior draws per observation")
     fresh: Scheduled = Field(
@@ -195,7 +202,7 @@ class Train(Section):
     betas: tuple[Share, Share] = Field((0.9, 0.999), description="decay rates of Adam's two moments")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of Adam")
     augment: list[str] = Field(
-        [], description="augmentations of images that leave their distribution unchanged, such as hflip"
+        [], description="augmentations of images that leave their distribution unchanged: hflip, crop, hue"
     )
     noise: Noise = Field(
         Noise(),  # type: ignore[call-arg]

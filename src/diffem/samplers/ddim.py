@@ -39,7 +39,8 @@ class DDIM(Sampler):
 
     Args:
         eta: Stochasticity, from 0 (deterministic, DDIM) to 1 (DDPM).
-        order: 1, or 2 for the calibrated second-order step, which takes no further evaluations.
+        order: 1, or 2 for the calibrated second-order step (from DPM-Solver++ 2M, Lu et al. 2022), which takes no
+            further evaluations.
     """
 
     name: ClassVar[str] = "ddim"

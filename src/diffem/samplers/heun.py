@@ -15,7 +15,7 @@ from .base import Denoise, Noise, Sampler
 
 
 class Heun(Sampler):
-    """Heun's method for the probability-flow ODE: deterministic, two evaluations per step."""
+    """Heun's method for the probability-flow ODE (Karras et al. 2022): deterministic, two evaluations per step."""
 
     name: ClassVar[str] = "heun"
     evaluations_per_step = 2

@@ -23,7 +23,7 @@ from .ddim import DDIM
 
 
 class PredictorCorrector(Sampler):
-    """A DDIM step, then Langevin corrections.
+    """Predictor–corrector (Song et al. 2021): a DDIM step, then Langevin corrections.
 
     Args:
         corrections: Corrections per step; each is one evaluation.
@@ -39,7 +39,7 @@ class PredictorCorrector(Sampler):
         if not 0 < tau < 1:
             raise InputError(f"tau must lie in (0, 1), got {tau}")
         if not 0 <= down_to < math.inf:
-            raise InputError(f"down_to must be a noise level, got {down_to}")
+            raise InputError(f"down_to must be finite and at least 0, got {down_to}")
         self.corrections, self.tau, self.down_to = corrections, float(tau), float(down_to)
         self.evaluations_per_step = 1 + corrections
         self.noises_per_step = corrections

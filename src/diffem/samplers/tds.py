@@ -54,7 +54,7 @@ from .ddim import DDIM
 
 
 class TDS(DDIM):
-    """Twisted diffusion sampling.
+    """Twisted diffusion sampling (TDS, Wu et al. 2023): weighted particles correct the error of a posterior method.
 
     Without observations all weights are equal, and a sample of the prior is that of `ddpm` (`ddpm2`).
 

@@ -1,4 +1,4 @@
-"""Imputers for tables and time series with the interface of scikit-learn (`pip install diffem[tables]`).
+"""Imputers for tables and time series with the interface of scikit-learn (`pip install 'diffem[tables]'`).
 
 The modules, in the order in which a table passes through them:
 
@@ -11,7 +11,7 @@ The modules, in the order in which a table passes through them:
     held_out, calibration hidden values decide which laps impute, and how wide their draws are
     drawing, predictions  draws of whole rows, and predictions of single gaps
     base, imputer, series the two estimators
-    assessment, report, command     `diffem impute`
+    assessment, scores, report, command     `diffem impute`
 """
 
 from .imputer import DiffusionImputer

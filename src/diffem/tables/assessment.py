@@ -117,11 +117,8 @@ def _errors(
     """
     truth, rest = values[hidden], values[~hidden & ~np.isnan(values)]
     predictable = ~np.isnan(truth)  # a category that occurs only among the hidden values cannot be predicted
-    guess, draws, truth = (
-        predictions.estimate(kind)[is_hidden][predictable],
-        predictions.draws[:, is_hidden][:, predictable],
-        truth[predictable],
-    )
+    guess, draws = predictions.estimate(kind)[is_hidden][predictable], predictions.draws[:, is_hidden][:, predictable]
+    truth = truth[predictable]
     if not len(truth):
         return {}
     if predictions.probabilities is not None:

@@ -76,7 +76,10 @@ def draw(
         mean += count / draws * expectation(posterior, drawn, columns, seed=seed, index=index).cpu().numpy()
         x[first :: len(priors)] = drawn.cpu().numpy()
     if not np.isfinite(x).all():
-        raise FloatingPointError(f"{int((~np.isfinite(x)).sum())} imputed values are not finite; fit with a lower lr")
+        raise FloatingPointError(
+            f"{int((~np.isfinite(x)).sum())} of {x.size} drawn values are not finite: the training diverged; fit again "
+            "with a lower learning rate, such as recipe={'train.lr': 3e-4}"
+        )
     return Draws(x, mean)
 
 

@@ -23,7 +23,7 @@ def require_format(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: a table is a file that ends in {', '.join(SUFFIXES)}")
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise InputError(f"{path}: Parquet files need the package pyarrow: pip install diffem[parquet]")
+        raise InputError(f"{path}: Parquet files need the package pyarrow: pip install 'diffem[parquet]'")
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -90,7 +90,7 @@ def _parsed(path: Path, **options: Any) -> pd.DataFrame:
 def _exact(column: pd.Series, strings: pd.Series) -> pd.Series:
     """Correct a column of which pandas has changed values, from its fields as they are written."""
     if not pd.api.types.is_numeric_dtype(column.dtype):
-        return column.mask(strings == "")  # pandas keeps an empty field beside integers beyond 64 bits
+        return column.mask(strings == "")  # pandas keeps empty fields of columns with integers beyond 64 bits
     stripped = strings.str.strip()
     if stripped.str.fullmatch(r"[+-]?0\d+").any():
         return stripped.where(column.notna())

@@ -59,8 +59,8 @@ class DiffusionImputer(Imputer):
         model_: The learned distribution of its rows, without priors if no column varies.
         exponent_: The exponent of the probabilities of categories, fitted to hidden values of held-out rows.
         seed_: The seed of all random numbers.
-        n_features_in_: The number of columns.
-        feature_names_in_: Their names, if X was a data frame.
+        n_features_in_ (int): The number of columns.
+        feature_names_in_ (np.ndarray): Their names, if X was a data frame.
     """
 
     folds: int | None = None

@@ -164,10 +164,8 @@ def _nonempty(windows: np.ndarray) -> np.ndarray:
 def block_gaps(shape: tuple[int, ...], random: np.random.RandomState) -> np.ndarray:
     """Choose values of windows `(n, channels, length)` to hide: a block in about half of the channels."""
     n, channels, length = shape
-    first, width = (
-        random.randint(length, size=(n, channels, 1)),
-        random.randint(1, max(2, int(BLOCK * length)), size=(n, channels, 1)),
-    )
+    first = random.randint(length, size=(n, channels, 1))
+    width = random.randint(1, max(2, int(BLOCK * length)), size=(n, channels, 1))
     times = np.arange(length)
     return (times >= first) & (times < first + width) & (random.random_sample((n, channels, 1)) < 0.5)
 

@@ -2,6 +2,7 @@
 
 import warnings
 
+from ...core.counting import count_of
 from .system import Solution, Status
 
 
@@ -34,8 +35,9 @@ class ConvergenceMonitor:
     def warn(self) -> None:
         if self.count:
             warnings.warn(
-                f"{self.name}: {self.count} of {self.total} systems did not converge within {self.iterations} "
-                f"iterations (relative residual up to {self.residual:.1e}, required: {self.tolerance:.1e})",
+                f"{self.name}: {self.count} of {count_of(self.total, 'system')} did not converge within "
+                f"{count_of(self.iterations, 'iteration')} (relative residual up to {self.residual:.1e}, required: "
+                f"{self.tolerance:.1e})",
                 ConvergenceWarning,
                 stacklevel=3,
             )
