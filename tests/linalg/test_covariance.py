@@ -191,6 +191,8 @@ def test_slicing(name):
         (lambda: DenseCovariance(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
         (lambda: LowRank(torch.ones(1, 3), torch.ones(2)).bind(1), "do not fit"),
         (lambda: DenseCovariance(-torch.eye(2)), "eigenvalue"),
+        (lambda: DenseCovariance(torch.stack([1e9 * torch.eye(2), torch.tensor([[1.0, 0.9], [0.1, 1.0]])])), "symm"),
+        (lambda: DenseCovariance(torch.stack([1e9 * torch.eye(2), -torch.eye(2)])), "eigenvalue"),
     ],
 )
 def test_bad_input(make, words):
