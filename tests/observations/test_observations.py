@@ -171,6 +171,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
             lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Isotropic(torch.ones(5))),
             "2 observations.*5",
         ),
+        (lambda: Observations(torch.ones(2, 3), operators.Mask(torch.ones(1, 3) > 0), sigma=1.0), "2 observations.*1"),
         (lambda: masked()[4:], "the index selects no observations"),
     ],
 )
