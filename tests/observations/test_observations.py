@@ -52,7 +52,7 @@ def test_the_noise_level_of_unmeasured_values_is_ignored():
     obs, x = masked(), torch.randn(4, 3, 4)
     sigma = torch.rand(4, 3, 4) + 0.1
     whole = Observations(obs.y, obs.A, sigma=sigma)
-    for unused in (torch.nan, 0.0, torch.inf):
+    for unused in (torch.nan, 0.0, torch.inf, 1e30, 1e-30):
         found = Observations(obs.y, obs.A, sigma=torch.where(obs.measured, sigma, unused))
         assert torch.equal(found.chi2(x), whole.chi2(x))
         assert float(found.cov.diagonal((3, 4)).max()) == pytest.approx(float(sigma[obs.measured].max()) ** 2)
@@ -170,6 +170,10 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
         (
             lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Isotropic(torch.ones(5))),
             "2 observations.*5",
+        ),
+        (
+            lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=1e20),
+            "variance of 1.0e\\+40, above.*float32",
         ),
         (lambda: Observations(torch.ones(2, 3), operators.Mask(torch.ones(1, 3) > 0), sigma=1.0), "2 observations.*1"),
         (lambda: masked()[4:], "the index selects no observations"),
