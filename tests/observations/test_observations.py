@@ -61,6 +61,12 @@ def test_the_noise_level_of_unmeasured_values_is_ignored():
         Observations(obs.y, obs.A, sigma=sigma)
 
 
+def test_a_full_noise_covariance_takes_the_dtype_of_y():
+    matrix, y = random_covariance(3), torch.randn(2, 3)
+    found = Observations(y, operators.Identity(), cov=DenseCovariance(matrix)).chi2(torch.zeros(2, 3))
+    assert torch.allclose(found, (y.double() * torch.linalg.solve(matrix, y.double().T).T).sum(1) / 3, rtol=1e-5)
+
+
 def test_a_large_y_is_checked_in_parts_and_not_copied(monkeypatch):
     from diffem.observations import arrays
 

@@ -47,7 +47,7 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
             )
         return cov
     try:
-        cov.matvec(y[:1]) if cov.batch is None else cov[:1].matvec(y[:1])
+        (cov if cov.batch is None else cov[:1]).to(y).matvec(y[:1])
     except RuntimeError as error:
         raise InputError(f"the noise covariance {cov} does not fit y of shape {tuple(y.shape)}: {error}") from None
     return in_dtype_of(cov, y)
