@@ -66,6 +66,17 @@ def test_densities_are_those_of_samples(prior, x):
         prior.log_prob(x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype):
+    """Exact samples would be NaN in float16 and have three digits in bfloat16."""
+    for prior in (
+        priors.GaussianPrior(torch.zeros(3), torch.eye(3)),
+        priors.MixturePrior(torch.ones(2), torch.eye(3)[:2], torch.ones(2)),
+    ):
+        with pytest.raises(InputError, match="must be float32 or float64"):
+            prior.to(dtype).sample(2, steps=2)
+
+
 def test_a_singular_gaussian_has_samples_and_no_density():
     prior = priors.GaussianPrior(torch.ones(2), torch.zeros(2, 2))
     assert torch.equal(prior.sample(3), torch.ones(3, 2))
