@@ -193,7 +193,8 @@ class Posterior:
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
-        sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
+        first_set, first_pick = divmod(first_draw, method.picks)
+        sets, particles = -(-(first_pick + k) // method.picks), method.particles
         at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
         total = sets * n * particles * steps
         with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
@@ -215,8 +216,8 @@ class Posterior:
                 rows.append(row)
                 statistics.append(counted.per_set(particles, drawn))
         # (sets·n, picks, *event) → (draws, n, *event)
-        x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:k]
-        counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks)
+        x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[first_pick : first_pick + k]
+        counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks, first_pick)
         self.warn_of(counts)
         if draws is None:
             x, counts = x[0], counts.map(lambda t: t[0])
