@@ -87,7 +87,11 @@ class Posterior:
             raise InputError(
                 f"the posterior holds {count_of(len(self.obs), 'observation')}, x_t has {count_of(len(x_t), 'sample')}"
             )
-        return self.evaluate(differentiable(x_t), differentiable(sigma)).x_hat
+        evaluation = self.evaluate(differentiable(x_t), differentiable(sigma))
+        counted = Statistics.zeros(len(x_t), x_t.device)
+        counted.add(evaluation)
+        self.warn_of(counted, "estimates")
+        return evaluation.x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         """Make the last denoising of a draw, at its last level σ. The draw returns its `x_hat` for x_t `(n, *event)`.
@@ -104,8 +108,13 @@ class Posterior:
         """
         return self
 
-    def warn_of(self, statistics: Statistics) -> None:
-        """Warn if the statistics of draws show that systems which the method solves as exact were not solved."""
+    def warn_of(self, statistics: Statistics, results: str = "draws") -> None:
+        """Warn if the statistics show that systems which the method solves as exact were not solved.
+
+        Args:
+            statistics: The statistics of draws, or of one evaluation.
+            results: What they belong to, for the message.
+        """
 
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler can be captured: it must not synchronise with the device."""
