@@ -128,6 +128,13 @@ def test_every_noise_survives_saving(cov, budget, tmp_path, monkeypatch):
     assert torch.equal(again[1:3].cov.solve(v[1:3]), obs[1:3].cov.solve(v[1:3]))
 
 
+@pytest.mark.parametrize("y", [torch.ones(()).expand(1, 1), torch.arange(12.0).reshape(4, 3)[1:2, ::3]])
+def test_a_single_number_of_any_stride_is_saved(y, tmp_path):
+    obs = Observations(y, operators.Identity(), cov=LowRank(torch.ones(1, 1), 0.5))
+    obs.save(tmp_path / "o.safetensors")
+    assert torch.equal(Observations.load(tmp_path / "o.safetensors").chi2(0 * y), obs.chi2(0 * y))
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     path = tmp_path / "o.safetensors"
     masked().save(path)
