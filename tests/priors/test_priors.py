@@ -10,6 +10,7 @@ from torch import nn
 from diffem import Observations, operators, priors
 from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 from diffem.nn import MLP, reference_embedding
+from diffem.priors.files import load_prior, save_prior
 from diffem.priors.methods import ConditionedPrior
 
 from ..exact import random_covariance
@@ -109,6 +110,14 @@ def test_moving_to_float32(name):
     x_t = torch.randn(3, *EVENT, dtype=torch.float64)
     expected = prior(x_t, 0.5)
     assert torch.allclose(prior.float()(x_t.float(), 0.5).double(), expected, atol=1e-5)
+
+
+def test_a_moved_gaussian_gives_the_same_draws_from_its_file(tmp_path):
+    prior = priors.GaussianPrior(torch.zeros(SIZE, dtype=torch.float64), random_covariance(SIZE, 3)).float()
+    save_prior(prior, tmp_path / "prior.safetensors")
+    loaded = load_prior(tmp_path / "prior.safetensors")
+    assert loaded.scale == prior.scale
+    assert torch.equal(loaded.sample(4, steps=4, sampler="ddpm2"), prior.sample(4, steps=4, sampler="ddpm2"))
 
 
 class TestDiffusion:
