@@ -80,6 +80,15 @@ def test_a_mixture_far_from_the_origin_is_the_same_mixture_moved():
         assert torch.allclose(far(x_t + 2**26, sigma) - 2**26, here(x_t, sigma), rtol=0, atol=1e-6)
 
 
+def test_a_mixture_keeps_its_own_copy_of_its_arguments():
+    given = torch.ones(2), torch.eye(2), torch.ones(2)
+    prior = priors.MixturePrior(*given)
+    before = prior(torch.ones(1, 2), 0.5)
+    for tensor in given:
+        tensor.mul_(3)
+    assert torch.equal(prior(torch.ones(1, 2), 0.5), before)
+
+
 def test_moments_of_exact_draws():
     prior, n = mixture(), 200_000
     x = prior.exact_sample(torch.rand(n), torch.randn(n, *EVENT, dtype=torch.float64)).flatten(1)
