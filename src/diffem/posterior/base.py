@@ -33,6 +33,7 @@ from .evaluation import Evaluation, Statistics
 from .target import BatchTarget, GuidedBatchTarget
 
 ADDRESSES = 1 << 32  # of observations in a stream of random numbers
+SQUARES = 2**12  # factor between the largest square of a noise level and the largest number of the dtype
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
@@ -199,6 +200,7 @@ class Posterior:
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
         n, k, index = self._addresses(draws, index, batch_size)
+        require_range(self.prior)
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
@@ -286,6 +288,16 @@ def require_prior(prior: Prior, obs: Observations) -> None:
         raise InputError(
             f"the {type(prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot be computed; "
             "make or load it outside"
+        )
+
+
+def require_range(prior: Prior) -> None:
+    """Raise InputError if squares of the noise levels overflow, or almost, in the dtype of the prior."""
+    limit = math.sqrt(torch.finfo(prior.mean.dtype).max / SQUARES)
+    if prior.sigma_max > limit:
+        raise InputError(
+            f"sigma_max of this {type(prior).__name__} is {prior.sigma_max:.1e}; in {prior.mean.dtype} posterior draws "
+            f"need noise levels up to {limit:.1e}: use other units of x, or float64"
         )
 
 

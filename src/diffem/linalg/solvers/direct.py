@@ -30,21 +30,13 @@ def direct(
         )
     guard = guard and system.noise is not None
     dtype = accumulate_dtype(b.device)
-    signal_columns, noise_columns, pulls = [], [], []
-    for j in range(size):
-        e = torch.zeros_like(b[:1]).flatten(1)
-        e[:, j] = 1
-        e = e.reshape(1, *b.shape[1:]).expand_as(b)
-        signal, noise_column, pull = system.product(e)
-        signal_columns.append(signal.flatten(1))
-        noise_columns.append(noise_column.flatten(1))
-        pulls.append(pull)
-    gram = torch.stack(signal_columns, -1).to(dtype)  # (n, m, m)
-    noise = torch.stack(noise_columns, -1).to(dtype)
-    # unmeasured entries have zero rows: they become unit rows with a zero right-hand side; a system without noise has
-    # no such entries
+    gram, noise, pulls = _columns(system, b, dtype)
+    # unmeasured entries have zero rows: they become rows of a diagonal matrix of the size of M, with a zero right-hand
+    # side; a system without noise has no such entries
     outside = ((gram == 0) & (noise == 0)).all(-1)  # (n, m)
-    noise = noise + torch.diag_embed(outside.to(dtype))
+    largest = (gram + noise).diagonal(dim1=-2, dim2=-1).abs().amax(-1, keepdim=True)
+    largest = torch.where((largest > 0) & torch.isfinite(largest), largest, 1)  # (n, 1)
+    noise = noise + torch.diag_embed(outside * largest)
 
     rhs = b.flatten(1).to(dtype)
     finite = torch.isfinite(gram).flatten(1).all(1) & torch.isfinite(rhs).all(1)
@@ -61,11 +53,14 @@ def direct(
         kept = (vectors * (~refused).to(dtype).unsqueeze(-2)) @ vectors.mT
     M = gram + noise
     u, logdet, regular = solve(M, clean)
+    logdet = logdet - (outside * largest.log()).sum(-1)
     solved = finite & regular
     energy = torch.where(solved, (clean * u).sum(-1), torch.nan)
     if kept is not None:
-        one = torch.eye(size, dtype=dtype, device=b.device)
-        u = solve(kept @ M @ kept + (one - kept), (kept @ clean.unsqueeze(-1)).squeeze(-1))[0]
+        # of the size of M, or rounding errors of the projection could be larger than M
+        rest = largest.unsqueeze(-1) * (torch.eye(size, dtype=dtype, device=b.device) - kept)
+        projected = solve(kept @ M @ kept + rest, (kept @ clean.unsqueeze(-1)).squeeze(-1))[0]
+        u = torch.where(guards.unsqueeze(1) > 0, projected, u)
     u = torch.where(solved.unsqueeze(1) & ~outside, u, 0)
 
     pullback = torch.zeros_like(pulls[0])
@@ -88,3 +83,17 @@ def direct(
         logdet,
         energy,
     )
+
+
+def _columns(system: System, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Form A V Aᵀ and Σ_y, `(n, m, m)` in `dtype`, and the pullbacks of the unit vectors, each `(n, *event)`."""
+    signal_columns, noise_columns, pulls = [], [], []
+    for j in range(b[0].numel()):
+        e = torch.zeros_like(b[:1]).flatten(1)
+        e[:, j] = 1
+        e = e.reshape(1, *b.shape[1:]).expand_as(b)
+        signal, noise_column, pull = system.product(e)
+        signal_columns.append(signal.flatten(1))
+        noise_columns.append(noise_column.flatten(1))
+        pulls.append(pull)
+    return torch.stack(signal_columns, -1).to(dtype), torch.stack(noise_columns, -1).to(dtype), pulls
