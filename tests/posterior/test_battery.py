@@ -305,6 +305,8 @@ def test_corrections_of_steps_have_the_published_strength_with_every_sampler(met
         ({"method": "mmpss"}, "unknown posterior method 'mmpss'.*mmps"),
         ({"solver": "lu"}, "unknown solver 'lu'.*cg"),
         ({"iterations": 0}, "iterations must be a positive integer, got 0"),
+        ({"iterations": True}, "iterations must be a positive integer, got True"),
+        ({"guard": "no"}, "guard must be True or False, got 'no'"),
         ({"tolerance": 2.0}, r"tolerance must lie in \(0, 1\), got 2.0"),
         ({"method": "dps", "solver": "cg"}, "'dps' does not take these options.*solver"),
         ({"method": "exact"}, "MixturePrior"),

@@ -45,6 +45,13 @@ def test_addresses_of_observations(index):
         MIXTURE.posterior(OBS).sample(steps=2, index=index)
 
 
+@pytest.mark.parametrize("prior", [GAUSSIAN, MIXTURE])
+@pytest.mark.parametrize("first", [-1, 1.5])
+def test_numbers_of_draws(prior, first):
+    with pytest.raises(InputError, match="first_draw must be an integer"):
+        prior.posterior(OBS).sample(steps=2, first_draw=first)
+
+
 def test_options_beside_a_sampler_object_and_things_that_are_no_sampler():
     with pytest.raises(InputError, match="cannot be combined with a sampler object"):
         MIXTURE.sample(2, steps=2, sampler=samplers.DDIM(), eta=1.0)

@@ -199,7 +199,7 @@ class Posterior:
             progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
-        n, k, index = self._addresses(draws, index, batch_size)
+        n, k, index = self._addresses(draws, index, batch_size, first_draw)
         require_range(self.prior)
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
@@ -241,11 +241,15 @@ class Posterior:
             for rows in (levels == level).nonzero().flatten().split(at_once):
                 yield rows, level
 
-    def _addresses(self, draws: int | None, index: Tensor | None, batch_size: int | None) -> tuple[int, int, Tensor]:
+    def _addresses(
+        self, draws: int | None, index: Tensor | None, batch_size: int | None, first_draw: int
+    ) -> tuple[int, int, Tensor]:
         """Check arguments of `sample`; returns the numbers of observations and draws, and the index `(n,)`."""
         for value, name in ((draws, "draws"), (batch_size, "batch_size")):
             if value is not None:
                 require_count(value, name)
+        if not isinstance(first_draw, int) or first_draw < 0:
+            raise InputError(f"first_draw must be an integer of at least 0, got {first_draw!r}")
         n = len(self.obs)
         if index is None:
             return n, draws or 1, torch.arange(n)

@@ -124,7 +124,7 @@ class GaussianPosterior(Posterior):
                 draws, steps, sampler, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
                 return_stats=return_stats, captured=captured, progress=progress, **options,
             )  # fmt: skip
-        n, k, index = self._addresses(draws, index, batch_size)
+        n, k, index = self._addresses(draws, index, batch_size, first_draw)
         require_count(steps, "steps")
         require_no_options(options)
         prior = self.prior

@@ -23,6 +23,7 @@ from ..linalg import SOLVERS, Isotropic, Solution, System
 from ..linalg.tiny import CLOSED_FORM
 from ..observations import Observations
 from ..operators.gain import mean_gain
+from ..priors.base import require_count
 from ..samplers import Sampler
 from .base import Posterior
 
@@ -59,8 +60,9 @@ class SolvingPosterior(Posterior):
         super().__post_init__()
         if self.solver not in SOLVERS:
             raise InputError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")
-        if not isinstance(self.iterations, int) or self.iterations < 1:
-            raise InputError(f"iterations must be a positive integer, got {self.iterations!r}")
+        require_count(self.iterations, "iterations")
+        if not isinstance(self.guard, bool):
+            raise InputError(f"guard must be True or False, got {self.guard!r}")
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             raise InputError(f"tolerance must lie in (0, 1), got {self.tolerance}")
 
