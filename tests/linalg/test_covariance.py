@@ -27,6 +27,8 @@ REGISTRY = {
     "diagonal each": lambda: Diagonal(_positive(N, *EVENT)),
     "low rank": lambda: LowRank(_factor(2, *EVENT), _positive(*EVENT)),
     "low rank, scalar": lambda: LowRank(_factor(2, *EVENT), 0.4),
+    "low rank, one variance": lambda: LowRank(_factor(2, *EVENT), _positive(1, 1)),
+    "low rank, variance per row": lambda: LowRank(_factor(2, *EVENT), _positive(N, 2, 1)),
     "low rank, diagonal each": lambda: LowRank(_factor(2, *EVENT), _positive(N, *EVENT)),
     "low rank each": lambda: LowRank(_factor(N, 3, *EVENT), _positive(N, *EVENT)),
     "dense": lambda: DenseCovariance(random_covariance(SIZE)),
@@ -187,7 +189,10 @@ def test_a_slice_solves_as_the_whole(name):
         (lambda: Diagonal(torch.tensor([1.0, float("nan")])), "finite"),
         (lambda: LowRank(torch.ones(3), 1.0), r"\(r, \*event\)"),
         (lambda: DenseCovariance(torch.tensor([[1.0, 2.0], [0.0, 1.0]])), "symmetric"),
+        (lambda: LowRank(torch.ones(1, 3), torch.ones(2)).bind(1), "do not fit"),
         (lambda: DenseCovariance(-torch.eye(2)), "eigenvalue"),
+        (lambda: DenseCovariance(torch.stack([1e9 * torch.eye(2), torch.tensor([[1.0, 0.9], [0.1, 1.0]])])), "symm"),
+        (lambda: DenseCovariance(torch.stack([1e9 * torch.eye(2), -torch.eye(2)])), "eigenvalue"),
     ],
 )
 def test_bad_input_is_rejected(make, words):

@@ -73,6 +73,9 @@ def test_misuse_is_named():
         with_levels(Observations(Y, sigma=1.0), torch.ones(1))
     with pytest.raises(InputError, match="needed: 1 positive"):
         with_levels(unknown(), torch.tensor([-1.0]))
+    for level, words in ((1e-20, "below the smallest"), (1e20, "above the largest")):  # variances 0 and ∞ in float32
+        with pytest.raises(InputError, match=words):
+            with_levels(unknown().to(torch.float32), torch.tensor([level], dtype=torch.float64))
 
 
 def test_groups_of_untrusted_files_are_checked():

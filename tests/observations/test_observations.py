@@ -52,13 +52,19 @@ def test_the_noise_level_of_unmeasured_values_is_ignored():
     obs, x = masked(), torch.randn(4, 3, 4)
     sigma = torch.rand(4, 3, 4) + 0.1
     whole = Observations(obs.y, obs.A, sigma=sigma)
-    for unused in (torch.nan, 0.0, torch.inf):
+    for unused in (torch.nan, 0.0, torch.inf, 1e30, 1e-30):
         found = Observations(obs.y, obs.A, sigma=torch.where(obs.measured, sigma, unused))
         assert torch.equal(found.chi2(x), whole.chi2(x))
         assert float(found.cov.diagonal((3, 4)).max()) == pytest.approx(float(sigma[obs.measured].max()) ** 2)
     sigma[obs.measured] = torch.nan
     with pytest.raises(ValueError, match="sigma must be positive and finite"):
         Observations(obs.y, obs.A, sigma=sigma)
+
+
+def test_a_full_noise_covariance_takes_the_dtype_of_y():
+    matrix, y = random_covariance(3), torch.randn(2, 3)
+    found = Observations(y, operators.Identity(), cov=DenseCovariance(matrix)).chi2(torch.zeros(2, 3))
+    assert torch.allclose(found, (y.double() * torch.linalg.solve(matrix, y.double().T).T).sum(1) / 3, rtol=1e-5)
 
 
 def test_a_large_y_is_checked_in_parts_and_not_copied(monkeypatch):
@@ -122,6 +128,13 @@ def test_every_noise_survives_saving(cov, budget, tmp_path, monkeypatch):
     assert torch.equal(again[1:3].cov.solve(v[1:3]), obs[1:3].cov.solve(v[1:3]))
 
 
+@pytest.mark.parametrize("y", [torch.ones(()).expand(1, 1), torch.arange(12.0).reshape(4, 3)[1:2, ::3]])
+def test_a_single_number_of_any_stride_is_saved(y, tmp_path):
+    obs = Observations(y, operators.Identity(), cov=LowRank(torch.ones(1, 1), 0.5))
+    obs.save(tmp_path / "o.safetensors")
+    assert torch.equal(Observations.load(tmp_path / "o.safetensors").chi2(0 * y), obs.chi2(0 * y))
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     path = tmp_path / "o.safetensors"
     masked().save(path)
@@ -171,6 +184,11 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
             lambda: Observations(torch.ones(2, 3), operators.Identity(), cov=Isotropic(torch.ones(5))),
             "2 observations.*5",
         ),
+        (
+            lambda: Observations(torch.ones(2, 3), operators.Identity(), sigma=1e20),
+            "variance of 1.0e\\+40, above.*float32",
+        ),
+        (lambda: Observations(torch.ones(2, 3), operators.Mask(torch.ones(1, 3) > 0), sigma=1.0), "2 observations.*1"),
         (lambda: masked()[4:], "the index selects no observations"),
     ],
 )

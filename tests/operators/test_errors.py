@@ -72,6 +72,8 @@ def test_kernel_larger_than_the_image():
 def test_the_kernel_of_a_signal():
     with raises(r"2 axes, got shape \(3,\)", r"kernel of shape \(1, 3\) and y of shape \(n, 1, length\)"):
         operators.Blur(torch.ones(3))
+    with raises("at least one entry", r"\(0, 3\)"):
+        operators.Blur(torch.ones(0, 3))
     assert operators.Blur(torch.ones(1, 3))(torch.eye(5)[2:3, None]).round().tolist() == [[[0, 1, 1, 1, 0]]]
 
 
@@ -83,6 +85,8 @@ def test_crop_outside_the_image():
 def test_sizes_that_are_not_pairs():
     with raises(r"Crop: size is \(height, width\), such as \(8, 8\), got 8"):
         operators.Crop(8, (12, 12))
+    with raises("size is", r"got \(2.5, 2\)"):
+        operators.Crop((2.5, 2), (4, 4))
     with raises(r"Crop: image is \(height, width\)", r"got \(3, 12, 12\)"):
         operators.Crop((8, 8), (3, 12, 12))
     with raises(r"x_shape is the shape of a sample, such as \(8, 8\), got 8"):

@@ -1,6 +1,7 @@
 """Properties that every posterior method must have, for any approximation."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -304,6 +305,8 @@ def test_corrections_of_steps_have_the_published_strength_with_every_sampler(met
         ({"method": "mmpss"}, "unknown posterior method 'mmpss'.*mmps"),
         ({"solver": "lu"}, "unknown solver 'lu'.*cg"),
         ({"iterations": 0}, "iterations must be a positive integer, got 0"),
+        ({"iterations": True}, "iterations must be a positive integer, got True"),
+        ({"guard": "no"}, "guard must be True or False, got 'no'"),
         ({"tolerance": 2.0}, r"tolerance must lie in \(0, 1\), got 2.0"),
         ({"method": "dps", "solver": "cg"}, "'dps' does not take these options.*solver"),
         ({"method": "exact"}, "MixturePrior"),
@@ -335,8 +338,7 @@ def test_bad_data_is_rejected():
             posterior.sample(**bad)
 
 
-@pytest.mark.parametrize("method", ["sigma_x", None])
-def test_draws_of_systems_that_are_not_solved_cause_a_warning(method):
+def test_draws_of_systems_that_are_not_solved_cause_a_warning():
     """Frequencies k and −k of a real image are one number: with very different noise, the system is ill-conditioned."""
     generator = torch.Generator().manual_seed(0)
     A = operators.Fourier()
@@ -344,8 +346,16 @@ def test_draws_of_systems_that_are_not_solved_cause_a_warning(method):
     sigma = 10 ** (-5 * torch.rand(y.shape, generator=generator, dtype=torch.float64))
     cov = random_covariance(48)
     given = priors.GaussianPrior(torch.zeros(6, 8, dtype=torch.float64), cov)
-    posterior = given.posterior(Observations(y, A, sigma=sigma), method)
+    posterior = given.posterior(Observations(y, A, sigma=sigma), "sigma_x")
     with pytest.warns(ConvergenceWarning, match=r"'\w+': systems of 4 of 4 draws did not converge within 64 iter"):
         posterior.sample(steps=4, sampler="ddim")
+    x_t = torch.randn(4, 6, 8, generator=generator, dtype=torch.float64)
+    with pytest.warns(ConvergenceWarning, match=r"systems of \d of 4 estimates did not converge"):
+        posterior(100 * x_t, 100.0)
+    with warnings.catch_warnings():  # the exact posterior takes more iterations
+        warnings.simplefilter("error", ConvergenceWarning)
+        found = given.posterior(Observations(y, A, sigma=sigma))(x_t, 0.1)
+    solved = given.posterior(Observations(y, A, sigma=sigma), "sigma_x", solver="direct")(x_t, 0.1)
+    assert torch.allclose(found, solved, atol=1e-7)
     for options in ({"iterations": 3}, {"solver": "direct"}):  # chosen, and solved
         given.posterior(Observations(y, A, sigma=sigma), "sigma_x", **options).sample(steps=4)

@@ -281,3 +281,23 @@ def test_exact_draws_are_the_same_in_parts_of_any_size(name, kind, monkeypatch):
     assert sizes in ([1] * N, [])
     # both solve to a relative residual of 2e-12 and differ by rounding, times condition numbers of up to 3e3
     assert torch.allclose(together, apart, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("sigma_t", [0.03, 1.0, 30.0])
+def test_redundant_rows_are_no_negative_directions_in_float32(equal, sigma_t):
+    """Twenty values of twelve numbers: rounding makes half of the zero eigenvalues of A V Aᵀ slightly negative."""
+    generator = torch.Generator().manual_seed(0)
+    A, x = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((20, 12), (3, 12)))
+    sigma = 1e-3 if equal else 10 ** (-3 * torch.rand(1, 20, generator=generator, dtype=torch.float64))
+    x_t = x + sigma_t * torch.randn(3, 12, generator=generator, dtype=torch.float64)
+    cov = random_covariance(12)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        prior = priors.GaussianPrior(torch.zeros(12, dtype=dtype), cov.to(dtype))
+        obs = Observations((x @ A.T).to(dtype), operators.Dense(A.to(dtype)), sigma=sigma)
+        posterior = prior.posterior(obs, "mmps", solver="direct")
+        found.append(posterior.evaluate(x_t.to(dtype), torch.tensor(sigma_t, dtype=dtype)))
+    assert (found[1].solution.guards == 0).all()
+    # a tenth of the smallest posterior standard deviation, which is about 2e-4
+    assert torch.allclose(found[1].x_hat.double(), found[0].x_hat, rtol=0, atol=2e-5)

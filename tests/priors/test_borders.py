@@ -45,6 +45,13 @@ def test_addresses_of_observations_are_checked(index):
         MIXTURE.posterior(OBS).sample(steps=2, index=index)
 
 
+@pytest.mark.parametrize("prior", [GAUSSIAN, MIXTURE])
+@pytest.mark.parametrize("first", [-1, 1.5])
+def test_numbers_of_draws(prior, first):
+    with pytest.raises(InputError, match="first_draw must be an integer"):
+        prior.posterior(OBS).sample(steps=2, first_draw=first)
+
+
 def test_options_beside_a_sampler_object_and_things_that_are_no_sampler():
     with pytest.raises(InputError, match="cannot be combined with a sampler object"):
         MIXTURE.sample(2, steps=2, sampler=samplers.DDIM(), eta=1.0)
@@ -64,6 +71,17 @@ def test_strengths_are_positive(method, option, value):
 def test_densities_are_those_of_samples(prior, x):
     with pytest.raises(InputError):
         prior.log_prob(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype):
+    """Exact samples would be NaN in float16 and have three digits in bfloat16."""
+    for prior in (
+        priors.GaussianPrior(torch.zeros(3), torch.eye(3)),
+        priors.MixturePrior(torch.ones(2), torch.eye(3)[:2], torch.ones(2)),
+    ):
+        with pytest.raises(InputError, match="must be float32 or float64"):
+            prior.to(dtype).sample(2, steps=2)
 
 
 def test_a_singular_gaussian_has_samples_and_no_density():

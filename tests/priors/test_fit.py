@@ -179,6 +179,9 @@ def test_bad_input_is_rejected():
     obs = problem(0)
     with pytest.raises(ValueError, match="rank must lie between 1 and 5, got 6"):
         priors.fit_gaussian(obs, rank=6)
+    for options in ({"moments": "Sampled"}, {"rounds": 0}, {"rounds": 2.5}, {"batch_size": 0}, {"rank": True}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must be .*, got"):
+            priors.fit_gaussian(obs, **options)
     big = Observations(torch.zeros(1, 80, 80), operators.Identity(), sigma=1.0)
     with pytest.raises(ValueError, match=r"6400 numbers.*rank"):
         priors.fit_gaussian(big)

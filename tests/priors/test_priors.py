@@ -10,6 +10,7 @@ from torch import nn
 from diffem import Observations, operators, priors
 from diffem.linalg import DenseCovariance, Diagonal, Isotropic, LowRank
 from diffem.nn import MLP, reference_embedding
+from diffem.priors.files import load_prior, save_prior
 from diffem.priors.methods import ConditionedPrior
 
 from ..exact import random_covariance
@@ -79,6 +80,15 @@ def test_a_mixture_far_from_the_origin_is_the_same_mixture_moved():
         assert torch.allclose(far(x_t + 2**26, sigma) - 2**26, here(x_t, sigma), rtol=0, atol=1e-6)
 
 
+def test_a_mixture_keeps_its_own_copy_of_its_arguments():
+    given = torch.ones(2), torch.eye(2), torch.ones(2)
+    prior = priors.MixturePrior(*given)
+    before = prior(torch.ones(1, 2), 0.5)
+    for tensor in given:
+        tensor.mul_(3)
+    assert torch.equal(prior(torch.ones(1, 2), 0.5), before)
+
+
 def test_moments_of_exact_draws():
     prior, n = mixture(), 200_000
     x = prior.exact_sample(torch.rand(n), torch.randn(n, *EVENT, dtype=torch.float64)).flatten(1)
@@ -109,6 +119,14 @@ def test_priors_agree_in_float32(name):
     x_t = torch.randn(3, *EVENT, dtype=torch.float64)
     expected = prior(x_t, 0.5)
     assert torch.allclose(prior.float()(x_t.float(), 0.5).double(), expected, atol=1e-5)
+
+
+def test_a_moved_gaussian_gives_the_same_draws_from_its_file(tmp_path):
+    prior = priors.GaussianPrior(torch.zeros(SIZE, dtype=torch.float64), random_covariance(SIZE, 3)).float()
+    save_prior(prior, tmp_path / "prior.safetensors")
+    loaded = load_prior(tmp_path / "prior.safetensors")
+    assert loaded.scale == prior.scale
+    assert torch.equal(loaded.sample(4, steps=4, sampler="ddpm2"), prior.sample(4, steps=4, sampler="ddpm2"))
 
 
 class TestDiffusion:

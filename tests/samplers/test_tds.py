@@ -262,6 +262,17 @@ def test_picks_from_one_set():
     assert torch.allclose(posterior.sample(draws=7, picks=4, batch_size=5, **settings), x, atol=1e-9)
 
 
+@pytest.mark.parametrize(("first", "count"), [(1, 2), (3, 4), (5, 1), (4, 2)])
+def test_a_part_of_the_draws_starts_anywhere_in_a_set(first, count):
+    posterior = gaussian().posterior(dense_observations(), solver="direct")
+    settings = {"steps": 4, "sampler": "tds", "particles": 3, "picks": 3, "return_stats": True}
+    whole, _ = posterior.sample(draws=8, **settings)
+    part, statistics = posterior.sample(draws=count, first_draw=first, **settings)
+    assert torch.equal(part, whole[first : first + count])
+    sets = (first + count - 1) // 3 - first // 3 + 1
+    assert statistics.evaluations.sum(0).tolist() == [sets * 3 * 5] * 3
+
+
 def test_picks_reduce_the_variance():
     """The fraction of four picks in one of two clusters varies less than a single draw.
 

@@ -45,7 +45,10 @@ def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) ->
         tensor = tensors[name].detach().cpu().contiguous()
         _begin(value, name, tensor.dtype, list(tensor.shape))
         if tensor.numel():
-            value.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            flat = tensor.reshape(-1)
+            if flat.stride(0) != 1:  # a single number may have any stride
+                flat = flat.clone(memory_format=torch.contiguous_format)
+            value.update(flat.view(torch.uint8).numpy().data)
     return value.hexdigest()
 
 

@@ -218,7 +218,7 @@ class LowRank(Covariance):
 
     Args:
         factor: U as `(r, *event)` or `(n, r, *event)`.
-        variances: D as a number, `(*event)` or `(n, *event)`.
+        variances: D as a number, `(*event)` or `(n, *event)`; axes of size 1 broadcast.
     """
 
     powers: ClassVar[dict[str, int]] = {"factor": 1, "variances": 2}
@@ -233,12 +233,15 @@ class LowRank(Covariance):
         self._store("variances", _positive("variances", variances), None)
 
     def bind(self, event_ndim: int) -> LowRank:
-        factor, variances = self._tensors["factor"], self._tensors["variances"]
-        if variances.ndim == 0:
-            new = LowRank._raw(factor=(factor, None), variances=(variances.expand(factor.shape[-event_ndim:]), None))
-            new._pending = self._pending
-            return new.bind(event_ndim)
-        return self._bind(factor=event_ndim + 1, variances=event_ndim)
+        new, variances = copy.copy(self), self._tensors["variances"]
+        event = self._tensors["factor"].shape[-event_ndim:]
+        if variances.ndim in (0, event_ndim, event_ndim + 1):
+            try:
+                expanded = variances.expand(*variances.shape[:-event_ndim], *event)
+            except RuntimeError:
+                raise InputError(f"LowRank: variances {tuple(variances.shape)} do not fit {tuple(event)}") from None
+            new._tensors = self._tensors | {"variances": expanded}
+        return new._bind(factor=event_ndim + 1, variances=event_ndim)
 
     def _parts(self, event_ndim: int) -> tuple[Tensor, Tensor]:
         """U as `(1 or n, r, N)` and D as `(1 or n, N)`."""

@@ -54,8 +54,9 @@ class DenseCovariance(Covariance):
             raise InputError(
                 f"a dense covariance must be a floating-point tensor of shape (N, N) or (n, N, N), got {given}"
             )
-        scale = matrix.abs().max()
-        asymmetry = (matrix - matrix.mT).abs().max() / torch.where(scale == 0, 1, scale)
+        # every matrix of a batch on its own scale
+        scale = matrix.abs().amax((-2, -1))
+        asymmetry = ((matrix - matrix.mT).abs().amax((-2, -1)) / torch.where(scale == 0, 1, scale)).max()
         if not asymmetry <= 1e-4:
             raise InputError(
                 f"a covariance must be symmetric; this one differs from its transpose by {asymmetry:.1e} times its "
@@ -63,7 +64,7 @@ class DenseCovariance(Covariance):
             )
         values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
         floor = -1e-4 if matrix.dtype == torch.float32 else -1e-8
-        if not values.min() >= floor * scale:
+        if not (values.amin(-1) >= floor * scale).all():
             raise InputError(f"a covariance must be positive; its smallest eigenvalue is {values.min():.2e}")
         # contiguous, as in a file: products round differently for another memory layout
         self._store("vectors", vectors.contiguous(), 2)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.arrays import from_array
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.memory import is_out_of_memory
 from ..operators import Channel, Identity, Mask, Operator
@@ -202,6 +203,12 @@ def try_operator(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
             "use torch operations only, not NumPy, and must compute in the dtype and on the device of its argument: "
             "convert its constants with .to(x)"
         ) from error
+
+
+def require_batch_of(A: Operator, n: int) -> None:
+    """Raise InputError if A has parameters for another number of observations than n."""
+    if A.batch is not None and A.batch != n:
+        raise InputError(f"y holds {count_of(n, 'observation')}, but A has parameters for {A.batch}")
 
 
 def without_unmeasured(y: Tensor, measured: Tensor | None) -> Tensor:

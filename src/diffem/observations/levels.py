@@ -12,6 +12,7 @@ from ..core.errors import InputError
 from ..linalg import UnknownNoise
 from ..operators.learned import is_learned
 from .lazy import LazyObservations
+from .noise import in_dtype_of
 from .observations import Observations
 
 
@@ -35,7 +36,7 @@ def with_levels(obs: Observations, sigma: Tensor) -> Observations:
         sigma: `(G,)`. The standard deviation of each group.
 
     Raises:
-        InputError: If the noise is known, or there are other than G levels.
+        InputError: If the noise is known, there are other than G levels, or the dtype of y cannot represent a variance.
     """
     if not (count := level_count(obs)):
         raise InputError("the noise of these observations is known: they have no levels to set")
@@ -47,5 +48,5 @@ def with_levels(obs: Observations, sigma: Tensor) -> Observations:
     cov = obs.cov
     assert isinstance(cov, UnknownNoise)
     new = copy.copy(obs)
-    new.cov = cov.with_levels(sigma).bind(obs.y.ndim - 1).to(obs.y)
+    new.cov = in_dtype_of(cov.with_levels(sigma).bind(obs.y.ndim - 1), obs.y)
     return new

@@ -47,7 +47,7 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
             )
         return cov
     try:
-        cov.matvec(y[:1]) if cov.batch is None else cov[:1].matvec(y[:1])
+        (cov if cov.batch is None else cov[:1]).to(y).matvec(y[:1])
     except RuntimeError as error:
         raise InputError(f"the noise covariance {cov} does not fit y of shape {tuple(y.shape)}: {error}") from None
     return in_dtype_of(cov, y)
@@ -61,12 +61,22 @@ def simulated_noise(sigma: Any, cov: Covariance | None, groups: Any) -> Simulate
 
 
 def in_dtype_of(cov: Covariance, y: Tensor) -> Covariance:
-    """Convert the covariance to the dtype of y `(n, *measurement)`. Raises InputError if a variance becomes 0."""
+    """Convert the covariance to the dtype of y `(n, *measurement)`.
+
+    Raises InputError if a variance becomes 0 or infinite.
+    """
     if isinstance(cov, SimulatedNoise):
         return cov
-    small = torch.finfo(y.dtype).tiny
-    lowest = float(cov.diagonal(tuple(y.shape[1:])).min())
+    small, large = torch.finfo(y.dtype).tiny, torch.finfo(y.dtype).max
+    variances = cov.diagonal(tuple(y.shape[1:]))
+    lowest, highest = float(variances.min()), float(variances.max())
     cov = cov.to(y)
+    if not highest <= large:
+        raise InputError(
+            f"the noise has a variance of {highest:.1e}, above the largest number of {y.dtype} ({large:.1e}): pass y "
+            "in float64 or in smaller units; values that were not measured are marked by a mask, or by NaN if there "
+            "is no operator"
+        )
     is_exact = isinstance(cov, DenseCovariance) and lowest <= 0  # in any precision: the second error below
     if not is_exact and not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
         raise InputError(
@@ -116,8 +126,12 @@ def independent_noise(sigma: Any, y: Tensor, measured: Tensor | None) -> Covaria
 
 
 def _without_unmeasured(value: Tensor, measured: Tensor) -> Tensor:
-    """Replace unmeasured values that are no standard deviations, such as NaN, by the largest measured value."""
-    unused = ~measured & ~((value > 0) & torch.isfinite(value))
+    """Replace unmeasured values that are no standard deviations by the largest measured value.
+
+    These are values like NaN, and those whose square is 0 or infinite in float32, to which `fit` converts.
+    """
+    variance, numbers = value.square(), torch.finfo(torch.float32)
+    unused = ~measured & ~((value > 0) & (variance >= numbers.tiny) & (variance <= numbers.max))
     return torch.where(unused, value[measured].max(), value) if unused.any() and measured.any() else value
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ..core.batched import Index, as_index, take
-from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.shapes import promoted, require_batch, require_precision
@@ -31,7 +30,7 @@ from ..operators.saved import (
     require_affordable,
 )
 from ..operators.spectrum import Spectrum
-from .arrays import aligned, as_tensor, implied_operator, real_view, try_operator, without_unmeasured
+from .arrays import aligned, as_tensor, implied_operator, real_view, require_batch_of, try_operator, without_unmeasured
 from .noise import in_dtype_of, noise_covariance, simulated_noise
 
 FORMAT = "diffem-observations-1"
@@ -100,8 +99,7 @@ class Observations:
             )
         if y.numel() == 0:
             raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
-        if A.batch is not None and A.batch != len(y):
-            raise InputError(f"y holds {count_of(len(y), 'observation')}, but A has parameters for {A.batch}")
+        require_batch_of(A, len(y))
         clean = without_unmeasured(y, A.measured(y))
         if isinstance(A, Channel):
             A = check_channel(A, clean)
@@ -119,6 +117,7 @@ class Observations:
         else:
             self.cov = noise_covariance(sigma, cov, groups, self.y, A.measured(self.y))
         self.A = A.resolve_axes(x)
+        require_batch_of(self.A, len(y))  # again: a mask `(1, *event)` is now known to belong to one observation
 
     @classmethod
     def clean(cls, x: Any, sigma: float | None = None) -> Observations:

@@ -40,6 +40,8 @@ class Blur(Operator):
                 f"Blur: kernel must have 2 axes, got shape {tuple(kernel.shape)}. A signal is an image with one row: "
                 f"pass a kernel of shape {(1, *kernel.shape)} and y of shape (n, 1, length)"
             )
+        if kernel.numel() == 0:
+            raise InputError(f"Blur: kernel must have at least one entry, got shape {tuple(kernel.shape)}")
         self.boundary = boundary
         self._store("kernel", kernel, 2)
 

@@ -32,7 +32,7 @@ class Crop(Operator):
     ) -> None:
         super().__init__()
         for name, pair in (("size", size), ("image", image)):
-            if isinstance(pair, int | float) or len(pair) != 2:
+            if isinstance(pair, int | float) or len(pair) != 2 or any(int(number) != number for number in pair):
                 raise InputError(f"Crop: {name} is (height, width), such as (8, 8), got {pair!r}")
         self.size, self.image = (int(size[0]), int(size[1])), (int(image[0]), int(image[1]))
         for name, offset, inner, outer in zip(("top", "left"), (top, left), self.size, self.image, strict=True):

@@ -33,6 +33,7 @@ from .evaluation import Evaluation, Statistics
 from .target import BatchTarget, GuidedBatchTarget
 
 ADDRESSES = 1 << 32  # of observations in a stream of random numbers
+SQUARES = 2**12  # factor between the largest square of a noise level and the largest number of the dtype
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
@@ -87,7 +88,11 @@ class Posterior:
             raise InputError(
                 f"the posterior holds {count_of(len(self.obs), 'observation')}, x_t has {count_of(len(x_t), 'sample')}"
             )
-        return self.evaluate(differentiable(x_t), differentiable(sigma)).x_hat
+        evaluation = self.evaluate(differentiable(x_t), differentiable(sigma))
+        counted = Statistics.zeros(len(x_t), x_t.device)
+        counted.add(evaluation)
+        self.warn_of(counted, "estimates")
+        return evaluation.x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         """Make the last denoising of a draw, at its last level σ. The draw returns its `x_hat` for x_t `(n, *event)`.
@@ -104,8 +109,13 @@ class Posterior:
         """
         return self
 
-    def warn_of(self, statistics: Statistics) -> None:
-        """Warn if the statistics of draws show that systems which the method solves as exact were not solved."""
+    def warn_of(self, statistics: Statistics, results: str = "draws") -> None:
+        """Warn if the statistics show that systems which the method solves as exact were not solved.
+
+        Args:
+            statistics: The statistics of draws, or of one evaluation.
+            results: What they belong to, for the message.
+        """
 
     def capturable(self, sampler: Sampler) -> bool:
         """Whether a step of this sampler can be captured: it must not synchronise with the device."""
@@ -189,11 +199,13 @@ class Posterior:
             progress: Whether to show a progress bar. Default: on a terminal, if it takes more than a few seconds.
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
-        n, k, index = self._addresses(draws, index, batch_size)
+        n, k, index = self._addresses(draws, index, batch_size, first_draw)
+        require_range(self.prior)
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         captured = captured and self.capturable(method)
         # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
-        sets, first_set, particles = -(-k // method.picks), first_draw // method.picks, method.particles
+        first_set, first_pick = divmod(first_draw, method.picks)
+        sets, particles = -(-(first_pick + k) // method.picks), method.particles
         at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
         total = sets * n * particles * steps
         with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
@@ -215,8 +227,8 @@ class Posterior:
                 rows.append(row)
                 statistics.append(counted.per_set(particles, drawn))
         # (sets·n, picks, *event) → (draws, n, *event)
-        x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[:k]
-        counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks)
+        x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[first_pick : first_pick + k]
+        counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks, first_pick)
         self.warn_of(counts)
         if draws is None:
             x, counts = x[0], counts.map(lambda t: t[0])
@@ -229,11 +241,15 @@ class Posterior:
             for rows in (levels == level).nonzero().flatten().split(at_once):
                 yield rows, level
 
-    def _addresses(self, draws: int | None, index: Tensor | None, batch_size: int | None) -> tuple[int, int, Tensor]:
+    def _addresses(
+        self, draws: int | None, index: Tensor | None, batch_size: int | None, first_draw: int
+    ) -> tuple[int, int, Tensor]:
         """Check arguments of `sample`; returns the numbers of observations and draws, and the index `(n,)`."""
         for value, name in ((draws, "draws"), (batch_size, "batch_size")):
             if value is not None:
                 require_count(value, name)
+        if not isinstance(first_draw, int) or first_draw < 0:
+            raise InputError(f"first_draw must be an integer of at least 0, got {first_draw!r}")
         n = len(self.obs)
         if index is None:
             return n, draws or 1, torch.arange(n)
@@ -276,6 +292,16 @@ def require_prior(prior: Prior, obs: Observations) -> None:
         raise InputError(
             f"the {type(prior).__name__} was made under torch.inference_mode(), so its Jacobian cannot be computed; "
             "make or load it outside"
+        )
+
+
+def require_range(prior: Prior) -> None:
+    """Raise InputError if squares of the noise levels overflow, or almost, in the dtype of the prior."""
+    limit = math.sqrt(torch.finfo(prior.mean.dtype).max / SQUARES)
+    if prior.sigma_max > limit:
+        raise InputError(
+            f"sigma_max of this {type(prior).__name__} is {prior.sigma_max:.1e}; in {prior.mean.dtype} posterior draws "
+            f"need noise levels up to {limit:.1e}: use other units of x, or float64"
         )
 
 

@@ -116,21 +116,29 @@ class Statistics:
         total.effective, total.resamplings = drawn.effective, drawn.resamplings
         return total
 
-    def per_draw(self, draws: int, n: int, picks: int) -> Statistics:
+    def per_draw(self, draws: int, n: int, picks: int, first: int = 0) -> Statistics:
         """Distribute the statistics of sets, `(sets · n,)`, over draws, `(draws, n)`.
 
-        The cost of a set is counted at its first draw; residuals and the history of the particles belong to each of its
-        draws.
-        """
+        The cost of a set is counted at the first of its draws that is returned; residuals and the history of the
+        particles belong to each of its draws.
 
-        def first(t: Tensor) -> Tensor:
-            rest = t.new_zeros(t.numel() // max(n, 1), picks - 1, n)
-            return torch.cat([t.reshape(-1, 1, n), rest], 1).flatten(0, 1)[:draws]
+        Args:
+            draws: The number of draws that are returned.
+            n: The number of observations.
+            picks: Draws of a set.
+            first: The first draw of the first set that is returned.
+        """
+        sets = self.evaluations.numel() // n
+        returned = slice(first, first + draws)
+        place = (torch.arange(sets, device=self.evaluations.device) * picks).clamp(min=first)
+
+        def once(t: Tensor) -> Tensor:
+            return t.new_zeros(sets * picks, n).index_copy(0, place, t.reshape(sets, n))[returned]
 
         def each(t: Tensor) -> Tensor:
-            return t.reshape(-1, 1, n).expand(-1, picks, -1).flatten(0, 1)[:draws]
+            return t.reshape(-1, 1, n).expand(-1, picks, -1).flatten(0, 1)[returned]
 
-        out = self.map(first)
+        out = self.map(once)
         for name in ("residuals", "effective", "resamplings"):
             setattr(out, name, each(getattr(self, name)))
         return out

@@ -39,14 +39,14 @@ class ExplicitCovariance(SolvingPosterior):
         if self.tolerance is None:
             self.tolerance = torch.finfo(self.obs.y.dtype).eps ** 0.75  # 2e-12 in float64, 6e-6 in float32
 
-    def warn_of(self, statistics: Statistics) -> None:
+    def warn_of(self, statistics: Statistics, results: str = "draws") -> None:
         # solves that the guard stopped are counted as such
         above = (statistics.residuals > ACCURATE) & (statistics.guards == 0)
         if self.iterations >= ITERATIONS and (count := int(above.sum())):
             largest = float(statistics.residuals[above].max())
             warnings.warn(
-                f"method {self.method!r}: systems of {count} of {above.numel()} draws did not converge within "
-                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these draws only "
+                f"method {self.method!r}: systems of {count} of {above.numel()} {results} did not converge within "
+                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these {results} only "
                 "approximate those of the method, and rounding errors can change them: use solver='direct' or more "
                 "iterations",
                 ConvergenceWarning,

@@ -20,10 +20,12 @@ from ..core.modes import in_default_modes
 from ..core.shapes import per_sample
 from ..observations import Observations
 from ..priors.base import Prior, require_count
+from ..priors.gaussian import ITERATIONS as EXACT_ITERATIONS
 from ..priors.gaussian import GaussianPrior, require_no_options
 from ..samplers import DEFAULT_STEPS, Sampler
 from .base import LinearisedDenoiser, Posterior
 from .evaluation import Evaluation, Statistics
+from .explicit import ITERATIONS
 from .heuristic import SigmaX
 
 
@@ -33,10 +35,16 @@ class GaussianDenoiser(SigmaX):
 
     method: ClassVar[str] = "exact"
 
+    iterations: int = EXACT_ITERATIONS  # systems with unequal noise need hundreds
+
+    @property
+    def likelihood_iterations(self) -> int:
+        return ITERATIONS
+
     def correction(self, prior: LinearisedDenoiser, pullback: Tensor, sigma: Tensor) -> Tensor:
         cov, variance = self.prior.covariance(), per_sample(sigma, pullback) ** 2
         assert cov is not None
-        return variance * cov.matvec(cov.plus(sigma**2).solve(pullback))
+        return cov.matvec(cov.plus(sigma**2).solve(variance * pullback))
 
 
 @dataclass
@@ -72,8 +80,8 @@ class GaussianPosterior(Posterior):
     def capturable(self, sampler: Sampler) -> bool:
         return self.denoiser().capturable(sampler)
 
-    def warn_of(self, statistics: Statistics) -> None:
-        self.denoiser().warn_of(statistics)
+    def warn_of(self, statistics: Statistics, results: str = "draws") -> None:
+        self.denoiser().warn_of(statistics, results)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         return self.denoiser().evaluate(x_t, sigma)
@@ -116,7 +124,7 @@ class GaussianPosterior(Posterior):
                 draws, steps, sampler, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
                 return_stats=return_stats, captured=captured, progress=progress, **options,
             )  # fmt: skip
-        n, k, index = self._addresses(draws, index, batch_size)
+        n, k, index = self._addresses(draws, index, batch_size, first_draw)
         require_count(steps, "steps")
         require_no_options(options)
         prior = self.prior

@@ -73,4 +73,5 @@ class SigmaX(ExplicitCovariance):
         assert isinstance(cov, Covariance)
         shifted = cov.plus(sigma**2)
         variance = per_sample(sigma, x_t) ** 2
-        return lambda w: variance * cov.matvec(shifted.solve(w))
+        # the variance first: in small units Σ⁻¹w alone could overflow
+        return lambda w: cov.matvec(shifted.solve(variance * w))

@@ -4,7 +4,8 @@ If the variances of the noise differ widely, so do the eigenvalues of M = Σ_y +
 largest ones and miss the most precise values. The system is therefore scaled by S = (diag Σ_y + σ_t² g)^-½, where g is
 the squared norm of the rows of A (`operators/gain.py`) and σ_t² bounds V where x_t is informative: S M S has
 eigenvalues near 1 both at small σ_t, where M ≈ Σ_y, and at large. With equal variances S would be a multiple of I and
-have no effect.
+have no effect, unless y is so small or large that products with M leave the range of its dtype: S is then a power of
+two, which changes no other digit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..core.errors import InputError
@@ -21,8 +23,17 @@ from ..linalg import SOLVERS, Isotropic, Solution, System
 from ..linalg.tiny import CLOSED_FORM
 from ..observations import Observations
 from ..operators.gain import mean_gain
+from ..priors.base import require_count
 from ..samplers import Sampler
 from .base import Posterior
+
+ORDINARY = 16  # largest |log₂ σ_y| without a unit
+
+
+def unit_of(cov: Isotropic) -> float | None:
+    """A power of two near the standard deviations of the noise; None if they are not far from 1."""
+    exponent = round(float(cov.diagonal(()).double().log2().mean()) / 2)
+    return None if abs(exponent) <= ORDINARY else 2.0**exponent
 
 
 @dataclass
@@ -45,13 +56,15 @@ class SolvingPosterior(Posterior):
     tolerance: float | None = None
     guard: bool = True
     _gain: Tensor | None = field(init=False, repr=False, default=None)  # g, broadcastable to y
+    _unit: float | None = field(init=False, repr=False, default=None)  # 1/S for equal variances
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.solver not in SOLVERS:
             raise InputError(f"unknown solver {self.solver!r}; known: {', '.join(SOLVERS)}")
-        if not isinstance(self.iterations, int) or self.iterations < 1:
-            raise InputError(f"iterations must be a positive integer, got {self.iterations!r}")
+        require_count(self.iterations, "iterations")
+        if not isinstance(self.guard, bool):
+            raise InputError(f"guard must be True or False, got {self.guard!r}")
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             raise InputError(f"tolerance must lie in (0, 1), got {self.tolerance}")
 
@@ -59,6 +72,7 @@ class SolvingPosterior(Posterior):
         super().observe(obs)
         equal = isinstance(obs.cov, Isotropic) or self.solver == "direct"
         self._gain = None if equal else mean_gain(obs.A, obs.y)
+        self._unit = unit_of(obs.cov) if isinstance(obs.cov, Isotropic) and self.solver != "direct" else None
 
     def system(self, signal: Callable[[Tensor], tuple[Tensor, Tensor]], sigma: Tensor) -> System:
         """Make the system M at noise level sigma, scaled if the variances of the noise differ; signal: see `System`."""
@@ -66,6 +80,8 @@ class SolvingPosterior(Posterior):
         if self._gain is not None:
             variances = self.noise.diagonal(tuple(self.obs.y.shape[1:]))
             scale = (variances + per_sample(sigma, variances) ** 2 * self._gain).rsqrt()
+        elif self._unit is not None:
+            scale = torch.full_like(self.obs.y[:1], 1 / self._unit)
         return System(signal, self.noise, scale)
 
     def solve(self, system: System, residual: Tensor) -> Solution:

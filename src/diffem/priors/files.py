@@ -25,6 +25,7 @@ from .parameters import OperatorParameters
 
 FORMAT = "diffem-prior-2"
 READABLE = (FORMAT, "diffem-prior-1")  # the first format had no scale: its networks take unscaled samples
+SAME_SCALE = 1e-3  # largest relative difference of the scale of a Gaussian prior from that of its covariance
 
 
 def pack(prior: Prior, **notes: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -95,6 +96,16 @@ def rebuild(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     return prior
 
 
+def _with_scale(prior: GaussianPrior, description: dict[str, Any]) -> GaussianPrior:
+    """Set the scale of the description, whose last digits differ if it was computed before a change of precision."""
+    if description["format"] == FORMAT:
+        scale = float(description["scale"])
+        if not abs(scale / prior.scale - 1) < SAME_SCALE:
+            raise InputError(f"the scale {scale:.3g} does not fit the covariance, which has {prior.scale:.3g}")
+        prior.scale = scale
+    return prior
+
+
 def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> Prior:
     sigma_min, sigma_max = (float(sigma) for sigma in description["sigma"])
     scale = float(description["scale"]) if description["format"] == FORMAT else 1.0
@@ -121,7 +132,7 @@ def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> P
         _require_names(tensors, known)
         if cov is None:
             raise InputError("the description of a Gaussian prior must contain its covariance")
-        return GaussianPrior(mean, cov, sigma_min=sigma_min, sigma_max=sigma_max)
+        return _with_scale(GaussianPrior(mean, cov, sigma_min=sigma_min, sigma_max=sigma_max), description)
     if kind != "DiffusionPrior":
         raise InputError(f"unknown kind of prior {kind!r}")
     settings = dict(description["network"])

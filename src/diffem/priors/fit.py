@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from ..observations.features import require_linear_gaussian
 from ..observations.lazy import as_lazy, counts_of
 from ..observations.scale import signal_scale
 from ..operators.coordinates import from_coordinates, to_coordinates
+from .base import require_count
 from .fit_complete import fit_complete, is_complete
 from .fit_full import FullModel, SelectionModel
 from .fit_low_rank import LowRankModel
@@ -101,6 +102,11 @@ def fit_gaussian(
     """
     require_linear_gaussian(obs, "fit_gaussian", "Use priors.fit_channel_gaussian, which fits to estimates of x")
     _check_rank(rank, math.prod(obs.x_shape))
+    require_count(rounds, "rounds")
+    if batch_size is not None:
+        require_count(batch_size, "batch_size")
+    if moments not in (known := get_args(Moments)):
+        raise InputError(f"moments must be one of {', '.join(known)}, got {moments!r}")
     history = FitHistory() if history is None else history
     informative = as_lazy(obs).informative()  # observations without measured values add nothing to the likelihood
     if informative is None:
@@ -154,7 +160,10 @@ def _check_rank(rank: int | None, size: int) -> None:
             f"a full covariance over {size} numbers would take {size**2 * 8 / 2**30:.1f} GiB and a long time; "
             f"pass rank=..., for example 64 (full ones are fitted up to {MAX_DENSE})"
         )
-    if rank is not None and not 1 <= rank < size:
+    if rank is None:
+        return
+    require_count(rank, "rank")
+    if rank >= size:
         raise InputError(f"rank must lie between 1 and {size - 1}, got {rank}")
 
 

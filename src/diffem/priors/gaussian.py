@@ -16,7 +16,7 @@ from ..core.errors import InputError
 from ..core.interruption import poll
 from ..core.modes import in_default_modes
 from ..core.randomness import Stream
-from ..core.shapes import require_batch, require_like, require_same_dtype
+from ..core.shapes import require_batch, require_like, require_precision, require_same_dtype
 from ..files.memory import working_bytes
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, System, as_covariance, cg
 from ..linalg.selected import SelectedBlocks
@@ -111,6 +111,7 @@ class GaussianPrior(Prior):
         if batch_size is not None:
             require_count(batch_size, "batch_size")
         require_no_options(options)
+        require_precision(self.mean.dtype, "the GaussianPrior")
         stream = Stream(seed, "gaussian prior")
         parts = torch.arange(n, device=self.mean.device).split(batch_size or self.batch_for(n))
         noise = (stream.normal(index, self.event_shape, dtype=self.mean.dtype) for index in parts)

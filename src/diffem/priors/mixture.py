@@ -63,7 +63,7 @@ class MixturePrior(Prior):
         super().__init__(mean, sigma_min, sigma_max, scale=typical_size(between + within, mean))
         self.register_buffer("weights", weights.to(means.dtype))
         self.register_buffer("means", means.detach().clone())
-        self.register_buffer("stds", stds.to(means.dtype))
+        self.register_buffer("stds", stds.detach().to(means.dtype, copy=True))
 
     def choose_method(self, obs: Observations) -> tuple[str, str]:
         first = obs[:1]
