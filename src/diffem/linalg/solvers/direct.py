@@ -44,6 +44,7 @@ def direct(
     # unmeasured entries have zero rows: they become unit rows with a zero right-hand side; a system without noise has
     # no such entries
     outside = ((gram == 0) & (noise == 0)).all(-1)  # (n, m)
+    smallest_noise = noise.diagonal(dim1=-2, dim2=-1).where(~outside, torch.inf).amin(-1, keepdim=True)
     noise = noise + torch.diag_embed(outside.to(dtype))
 
     rhs = b.flatten(1).to(dtype)
@@ -54,7 +55,6 @@ def direct(
     kept: Tensor | None = None  # (n, m, m) projection onto the directions that are kept
     if guard:
         values, vectors = eigh((gram + gram.mT) / 2)
-        smallest_noise = noise.diagonal(dim1=-2, dim2=-1).amin(-1, keepdim=True)
         refused = values < -GUARD_SLACK * smallest_noise
         guards = refused.sum(-1)
         gram = (vectors * values.abs().unsqueeze(-2)) @ vectors.mT
@@ -64,8 +64,11 @@ def direct(
     solved = finite & regular
     energy = torch.where(solved, (clean * u).sum(-1), torch.nan)
     if kept is not None:
+        # in units of M: the rounding error of a projection of size 1 would exceed M in small units of y
+        unit = M.diagonal(dim1=-2, dim2=-1).abs().where(~outside, 0).amax(-1).reshape(-1, 1, 1)
         one = torch.eye(size, dtype=dtype, device=b.device)
-        u = solve(kept @ M @ kept + (one - kept), (kept @ clean.unsqueeze(-1)).squeeze(-1))[0]
+        rest = torch.where(unit > 0, unit, 1) * (one - kept)
+        u = solve(kept @ M @ kept + rest, (kept @ clean.unsqueeze(-1)).squeeze(-1))[0]
     u = torch.where(solved.unsqueeze(1) & ~outside, u, 0)
 
     pullback = torch.zeros_like(pulls[0])
