@@ -163,6 +163,23 @@ def test_unmeasured_entries_are_removed_from_the_system(solver):
     assert (solution.u[~measured] == 0).all()
 
 
+@pytest.mark.parametrize("unit", [2.0**-80, 2.0**40])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_solution_does_not_depend_on_the_units(solver, unit):
+    """With unmeasured entries, and negative curvature that the guard refuses."""
+    measured = torch.rand(N, M, generator=torch.Generator().manual_seed(4)) < 0.6
+    pair = measured.unsqueeze(1) & measured.unsqueeze(2)
+    matrices, b = (spd() - 0.5 * EYE) * pair, rhs() * measured
+
+    def solution(c):
+        noise = Diagonal(torch.full((N, M), 0.2 * c, dtype=torch.float64)).restrict(measured)
+        return SOLVERS[solver](system(c * matrices, noise), b, iterations=2 * M, tolerance=1e-12)
+
+    expected, found = solution(1.0), solution(unit)
+    torch.testing.assert_close(found.u * unit, expected.u, rtol=1e-7, atol=0)
+    assert torch.equal(found.guards, expected.guards)
+
+
 def ill_conditioned(condition, size=40):
     """Symmetric systems with eigenvalues from 1 to 1e-6; the noise sets their condition number.
 

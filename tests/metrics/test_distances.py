@@ -86,6 +86,31 @@ def test_errors_of_images_count_unmeasured_entries():
     assert float(metrics.psnr(truth + 0.4, truth)[0]) == pytest.approx(20.0, abs=1e-4)
 
 
+UNEVEN = torch.tensor([[True, False, False], [True, True, False], [False, True, True]])
+BELOW = torch.cat([torch.ones(1, 3, dtype=torch.bool), ~UNEVEN])
+MEAN = torch.full((3, 3), 1 / 9)
+
+
+@pytest.mark.parametrize(
+    ("A", "shape", "missing"),
+    [
+        (operators.Fourier(UNEVEN, complex=True), (3, 3, 2), None),
+        (operators.Compose(operators.Mask(UNEVEN), operators.Blur(MEAN, "circular")), (3, 3), None),
+        (operators.Mask(torch.ones(3, 3, dtype=torch.bool)), (3, 3), None),
+        (operators.Compose(operators.Mask(UNEVEN), operators.Mask(UNEVEN.T)), (3, 3), ~(UNEVEN & UNEVEN.T)),
+        (operators.Compose(operators.Mask(UNEVEN), operators.Crop((3, 3), (4, 3), 1)), (4, 3), BELOW),
+    ],
+    ids=["k-space", "masked blur", "complete", "two masks", "window"],
+)
+def test_errors_on_unmeasured_entries_are_those_of_x_and_not_of_y(A, shape, missing):
+    truth = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    obs = Observations(A(truth), A, sigma=1.0)
+    squares = truth.square()
+    expected = squares.mean() if missing is None else squares[:, missing].mean()
+    assert metrics.mse_unmeasured(torch.zeros_like(truth), truth, obs) == pytest.approx(float(expected))
+    assert torch.equal(obs.backprojected()[0].isnan(), torch.zeros(shape).bool() if missing is None else missing)
+
+
 @pytest.mark.parametrize(("n", "m"), [(5, 3), (7, 20), (100, 99)])
 @pytest.mark.parametrize("p", [1, 2])
 def test_sets_of_different_sizes_have_the_distance_of_their_copies(n, m, p):

@@ -42,6 +42,13 @@ def test_errors_compare_tensors_of_one_shape(metric, truth):
         metric(TRUTH, truth)
 
 
+@pytest.mark.parametrize("metric", [metrics.mse, metrics.psnr])
+@pytest.mark.parametrize("values", [torch.complex(TRUTH, TRUTH), TRUTH.mul(100).to(torch.uint8)])
+def test_errors_of_complex_numbers_and_integers_are_refused(metric, values):
+    with pytest.raises(InputError, match="floating point"):  # the square of a complex number is not that of its size
+        metric(values, values)
+
+
 def test_errors_on_unmeasured_entries_need_the_samples_of_the_observations():
     with pytest.raises(InputError, match=r"one sample per observation, \(6, 5\)"):
         metrics.mse_unmeasured(TRUTH[:3], TRUTH[:3], OBS)

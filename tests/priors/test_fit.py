@@ -213,6 +213,23 @@ def test_noise_that_float64_cannot_resolve_beside_the_signal_is_refused():
         priors.fit_gaussian(obs, rounds=40)
 
 
+@pytest.mark.parametrize(("y_unit", "x_unit"), [(2.0**10, 1.0), (2.0**-20, 1.0), (1.0, 2.0**30)])
+@pytest.mark.parametrize("rank", [None, 2])
+def test_the_fit_does_not_depend_on_the_units_of_y_and_x(rank, y_unit, x_unit):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(100, 2, generator=generator) @ torch.randn(2, 8, generator=generator)
+    matrix = torch.randn(100, 4, 8, generator=generator)
+    y = operators.Dense(matrix)(x) + 0.1 * torch.randn(100, 4, generator=generator)
+
+    def fit(y_unit, x_unit):
+        obs = Observations(y_unit * y, operators.Dense(y_unit / x_unit * matrix), sigma=0.1 * y_unit)
+        prior = priors.fit_gaussian(obs, rank, rounds=5)
+        return prior.mean / x_unit, prior.covariance().diagonal((8,)) / x_unit**2
+
+    for found, expected in zip(fit(y_unit, x_unit), fit(1.0, 1.0), strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_the_low_rank_fit_of_few_dense_observations_has_exact_moments():
     # traces estimated with random signs are far off for few observations: the likelihood fell, and the fit ended
     generator = torch.Generator().manual_seed(2)

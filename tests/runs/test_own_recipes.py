@@ -108,6 +108,15 @@ def test_held_out_observations_are_not_trained_on_and_stages_follow_too():
         recipe.train.steps_in(True)
 
 
+def test_passes_over_the_observations_are_those_of_the_batch_in_each_stage():
+    changes = [{"lap": 2, "train": {"batch": 20}}, {"lap": 3, "train": {"steps": {"epochs": 4}}}]
+    final = {"train": {"batch": 5}}
+    recipe = load_recipe("digits", {"train.batch": 10, "train.steps": {"epochs": 2}, "stages": changes, "final": final})
+    resolved = resolve_steps(recipe, 100 + recipe.watch.held_out)
+    steps = [resolved.at(lap).train.steps for lap in (1, 2, 3, resolved.last_lap)]
+    assert steps == [20, 10, 20, 80]  # 2, 2, 4 and 4 passes over 100 observations
+
+
 @pytest.mark.parametrize(
     ("steps", "words"),
     [

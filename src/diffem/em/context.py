@@ -25,11 +25,11 @@ from .batches import MicroBatches
 from .conditioning import Conditioning, Simulations, TrainingOperators
 from .screening import largest_plausible
 from .unknowns import unknowns_of
-from .watch import split
+from .watch import PICTURED, evenly_spaced, split
 
 EventListener = Callable[[str, dict[str, Any]], None]  # called with the name and the data of each event
 
-PREVIEW = 256  # observations for the pictures and simulations of a run without held-out observations
+PREVIEW = 256  # observations for the simulations of a run without held-out observations
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,11 @@ class SplitObservations:
     def of(cls, obs: Observations, held_out: int, device: torch.device) -> SplitObservations:
         """Split observations; `held_out` is the number of held-out ones."""
         index, held = split(len(obs), held_out)
-        preview = (obs[held] if len(held) else obs[: min(PREVIEW, len(obs))]).to(device)
         if len(held) == 0:
+            first = torch.arange(min(PICTURED, len(obs)))  # see `watch.in_pictures`
+            preview = obs[torch.cat([first, evenly_spaced(len(obs), PREVIEW)]).unique()].to(device)
             return cls(as_lazy(obs)[index], index, preview, None, held)
+        preview = obs[held].to(device)
         return cls(as_lazy(obs)[index], index, preview, preview.informative(), held[~preview.empty().cpu()])
 
 

@@ -43,6 +43,7 @@ from .expectation import draw_shard
 from .run import load
 from .screening import largest_plausible
 from .verdict import Lap, choose_lap, verdict
+from .watch import evenly_spaced
 
 EVALUATION_LAP = 1 << 21  # address of random numbers that no lap uses
 BATCH_NUMBERS = 1 << 21  # numbers in a batch of prior samples
@@ -130,15 +131,15 @@ def evaluate(
         )
     x = _samples(prior, samples, steps, sampler, batch)
     if problem is not None:
-        some = problem.obs[: min(samples, len(problem.obs), SIMULATED)].informative()
+        some = problem.obs[evenly_spaced(len(problem.obs), min(samples, SIMULATED))].informative()
         if some is not None:
             results["observation_distance"] = observation_distance(x[: len(some)].cpu(), some)
     if truth is None:
         return results
     real = truth.x.to(x)
-    results |= {"sliced_wasserstein": sliced_wasserstein(x, real[: len(x)]), "frechet": frechet(x, real)}
-    if network is not None:
-        assert range is not None
+    some_real = real[evenly_spaced(len(real), len(x))]
+    results |= {"sliced_wasserstein": sliced_wasserstein(x, some_real), "frechet": frechet(x, real)}
+    if network is not None and range is not None:
         pixels = to_uint8(truth.x, range) if truth.pixels is None else truth.pixels
         results |= image_quality(to_uint8(x, range), make_reference(pixels, network), network)
         results |= {"samples": len(x), "reference_images": len(pixels)}

@@ -17,7 +17,7 @@ from .context import RunContext
 from .examples import draw_repeats
 from .maximization import MeasuredWith, maximization
 from .measured_loss import usable_share
-from .start import denoiser_to_train, is_conditional, is_other_network
+from .start import denoiser_to_train, is_conditional
 from .training_blocks import TrainingRecord
 from .unfinished import CHECKPOINT, earlier_piece, trainer_state
 
@@ -54,6 +54,8 @@ class _Training:
 
     Attributes:
         prior: The prior that is trained.
+        continues: Whether its network is that of the previous lap, so that the optimizer can continue.
+        notes: What the user should know about this training.
         steps: The number of optimizer steps.
         weight: The weight of the loss on measured values.
         checkpoint_file: The checkpoint of an interrupted training.
@@ -62,13 +64,14 @@ class _Training:
     def __init__(self, context: RunContext, lap: int, before: Prior) -> None:
         self.context, self.lap = context, lap
         self.options, network = context.recipe.at(lap).train, context.recipe.network_from(lap)
-        self.has_new_network = is_other_network(before, network)
-        if self.has_new_network:
-            context.batches.compiled_batch = None  # it was chosen for the previous network
         conditional = is_conditional(before, context.recipe, lap)
         self.conditioning: Conditioning | None = context.conditioning if conditional else None
         family = None if self.conditioning is None else self.conditioning.family
         self.prior = denoiser_to_train(before, context.start, context.recipe, family, network)
+        self.continues = isinstance(before, DiffusionPrior) and self.prior.network is before.network
+        if not self.continues:
+            context.batches.compiled_batch = None  # it was chosen for the previous network
+        self.notes: list[str] = []
         first = lap == 1 <= context.recipe.laps and not isinstance(before, DiffusionPrior)
         self.steps = self.options.steps_in(first)
         self.weight, _ = usable_share(self.options.measured_at(lap), context.obs.train)
@@ -110,21 +113,37 @@ class _Training:
             processes=context.processes,
             interruption=context.interruption,
             conditioning=self.conditioning,
-            initial_state=None if options.restart or self.has_new_network else _optimizer_state(context, self.lap - 1),
-            save_state=None if options.restart else self._save_optimizer,
+            initial_state=self._optimizer_state(),
+            save_state=self._save_optimizer,
         )
+
+    def _optimizer_state(self) -> dict[str, torch.Tensor] | None:
+        """Read the optimizer state of the previous lap; None if the optimizer is new."""
+        context, before = self.context, self.lap - 1
+        if self.options.restart or not self.continues or before == 0:
+            return None
+        saved = read_checkpoint(_optimizer_file(context, before), context.run.origin("optimizer", before))
+        if saved is None:
+            self.notes.append(
+                f"the optimizer state of lap {before} is missing or damaged, so this lap was trained with a new "
+                "optimizer, and its result differs from that of an undisturbed run"
+            )
+        return None if saved is None else saved[1]
 
     def _save_optimizer(self, state: dict[str, torch.Tensor]) -> None:
         """Save the optimizer state, if the next lap continues with it (`train.restart: false`)."""
-        context = self.context
-        if context.processes.is_first and not context.recipe.at(self.lap + 1).train.restart:
+        context, following = self.context, self.lap + 1
+        needed = not context.recipe.at(following).train.restart and not context.run.done(following)
+        if context.processes.is_first and needed:
             record, origin = TrainingRecord(self.steps), context.run.origin("optimizer", self.lap)
             write_checkpoint(_optimizer_file(context, self.lap), self.steps, state, record, origin)
 
     def results(self, record: TrainingRecord) -> dict[str, Any]:
         """Return the metrics of the training."""
-        results = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
+        results: dict[str, Any] = {"m_seconds": record.seconds, "loss": recent_loss(record), "steps": record.steps}
         results |= {"rollbacks": record.rollbacks, "measured": self.weight}
+        if self.notes:
+            results["notes"] = self.notes
         if self.conditioning is not None:
             results["conditioned"] = self.options.conditioned_share
         return results
@@ -133,9 +152,3 @@ class _Training:
 def _optimizer_file(context: RunContext, lap: int) -> Path:
     """Return the file of the optimizer state at the end of a lap (`train.restart: false`)."""
     return context.run.lap(lap) / "optimizer.safetensors"
-
-
-def _optimizer_state(context: RunContext, lap: int) -> dict[str, torch.Tensor] | None:
-    """Read the optimizer state; None in the first lap, or if the file is missing because only weights were copied."""
-    saved = read_checkpoint(_optimizer_file(context, lap), context.run.origin("optimizer", lap))
-    return None if saved is None else saved[1]

@@ -225,7 +225,8 @@ class Trainer:
         for k, p in enumerate(self.parameters):
             p.copy_(tensors[f"weight.{k}"])
             if self.average:
-                self.average[k].copy_(tensors[f"average.{k}"])
+                # of a lap without averaged weights only the weights are known: the average begins with them
+                self.average[k].copy_(tensors.get(f"average.{k}", p))
             prefix = f"adam.{k}."
             entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
             # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a file):

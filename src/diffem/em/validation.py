@@ -23,7 +23,7 @@ from .augment import Augment
 from .measured_loss import usable_share
 from .noise_law import noise_law
 from .unfinished import earlier_piece
-from .watch import split
+from .watch import evenly_spaced, split
 
 CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
 
@@ -110,7 +110,7 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
 
 
 def _require_clean(obs: Observations, samples: int = 1024) -> None:
-    some = obs[: min(samples, len(obs))]
+    some = obs[evenly_spaced(len(obs), samples)]
     if not isinstance(some.A, Identity):
         raise InputError(
             f"e_step.clean needs observations with the operator Identity, got {some.A}; use Observations.clean(x), or "

@@ -42,11 +42,16 @@ class HeldOutEvaluation:
 
 
 def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of training and held-out observations. The latter are evenly spaced, as data may be sorted."""
+    """Return the indices of training and held-out observations. The latter are evenly spaced."""
     chosen = torch.zeros(n, dtype=torch.bool)
-    if held_out:
-        chosen[(torch.arange(held_out) * n) // held_out] = True
+    chosen[evenly_spaced(n, held_out)] = True
     return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
+
+
+def evenly_spaced(n: int, count: int) -> torch.Tensor:
+    """Return the indices of `count` of n observations, at most all of them, evenly spaced, as data may be sorted."""
+    count = min(count, n)
+    return torch.arange(count) * n // max(1, count)
 
 
 @torch.no_grad()
@@ -71,7 +76,7 @@ def watch(
             metrics |= measure_held_out(prior, held_out, draw, recipe.watch.hidden, seed)
     compared = held_out if held_out is not None and len(held_out) >= 64 else pictured.informative()
     if compared is not None and len(compared) > 1:
-        some = compared[: min(len(samples), len(compared))]
+        some = compared[evenly_spaced(len(compared), len(samples))]
         metrics["observation_distance"] = observation_distance(samples[: len(some)], some, seed=seed)
         metrics |= observation_scale(samples[: len(some)], some, seed)
     return HeldOutEvaluation(

@@ -26,14 +26,18 @@ def psnr(x: Tensor, truth: Tensor, data_range: float = 4.0) -> Tensor:
 
 
 def mse_unmeasured(x: Tensor, truth: Tensor, obs: Observations) -> float:
-    """Mean squared error over the entries that were not measured, for operators that measure entries of x."""
+    """Mean squared error over the entries that were not measured.
+
+    Over all entries if every entry was measured, or if the operator does not measure entries of x, like a blur or
+    k-space.
+    """
     require_alike(x, truth)
     if truth.shape != (len(obs), *obs.x_shape):
         raise InputError(f"needed: one sample per observation, {(len(obs), *obs.x_shape)}, got {tuple(truth.shape)}")
-    measured = obs.measured
-    if measured is None or measured.expand_as(obs.y).shape != truth.shape:
+    entries = obs.measured_entries()
+    if entries is None or bool(entries.all()):
         return float(mse(x, truth).mean())
-    return float((x - truth).square()[~measured.expand_as(truth)].double().mean())
+    return float((x - truth).square()[~entries.expand_as(truth)].double().mean())
 
 
 @in_default_modes

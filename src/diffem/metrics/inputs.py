@@ -15,6 +15,11 @@ def require_alike(x: Tensor, truth: Tensor) -> None:
         raise InputError(f"needed: two tensors, got {type(x).__name__} and {type(truth).__name__}")
     if x.shape != truth.shape or x.ndim < 2:
         raise InputError(f"needed: two tensors (n, *event) of one shape, got {tuple(x.shape)} and {tuple(truth.shape)}")
+    if not x.is_floating_point() or not truth.is_floating_point():
+        raise InputError(
+            f"both tensors must be floating point, got {x.dtype} and {truth.dtype}: convert integers with .float(), "
+            "complex numbers with torch.view_as_real"
+        )
 
 
 def require_draws(draws: Tensor, truth: Tensor) -> None:

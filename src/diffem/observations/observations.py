@@ -29,7 +29,7 @@ from ..operators.saved import (
     rebuild_operator,
     require_affordable,
 )
-from ..operators.spectrum import Spectrum
+from ..operators.spectrum import Entries, Spectrum
 from .arrays import aligned, as_tensor, implied_operator, real_view, require_batch_of, try_operator, without_unmeasured
 from .noise import in_dtype_of, noise_covariance, simulated_noise
 
@@ -173,6 +173,13 @@ class Observations:
         """Mask of the measured entries, broadcastable to y. None: all entries."""
         return self.A.measured(self.y)
 
+    def measured_entries(self) -> Tensor | None:
+        """Mask of the measured entries of x, broadcastable to x. None: the operator does not measure entries of x."""
+        measured = self.measured
+        one = torch.ones_like(self.y[:1])
+        spectrum = self.A.spectrum(one if measured is None else torch.where(measured, one, 0))
+        return spectrum.gains > 0 if spectrum is not None and isinstance(spectrum.basis, Entries) else None
+
     @property
     def noise(self) -> Covariance:
         """Σ_y on the measured entries."""
@@ -201,8 +208,8 @@ class Observations:
         if isinstance(self.A, Channel):
             estimate = self.A.estimate(self.y)
             return self.y.new_full((len(self), *self.x_shape), torch.nan) if estimate is None else estimate
-        x, measured = self.A.adjoint(self.y), self.measured
-        return torch.where(measured, x, torch.nan) if measured is not None and x.shape == self.y.shape else x
+        x, entries = self.A.adjoint(self.y), self.measured_entries()
+        return x if entries is None else torch.where(entries, x, torch.nan)
 
     def reduced(self) -> Observations:
         """Equivalent observations whose operator has orthonormal rows, if A provides one; otherwise self.
@@ -228,10 +235,7 @@ class Observations:
         return (rows.sum(1) * (size // rows.shape[1])).expand(len(self))
 
     def empty(self) -> Tensor:
-        """Mask of the observations without measured values, `(n,)`.
-
-        Their posterior is the prior, and metrics exclude them.
-        """
+        """Mask of the observations without measured values, `(n,)`: their posterior is the prior; metrics skip them."""
         return self.counts() == 0
 
     def informative(self) -> Observations | None:

@@ -56,11 +56,17 @@ class LowRankModel:
         self._reset()
 
     def _backprojected(self, batches: Batches, amplified: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Start from mean and principal directions of Aᵀy, plus random ones if there are few observations."""
-        parts, wanted = [], STARTED_FROM
+        """Start from mean and principal directions of c Aᵀy, plus random ones if there are few observations.
+
+        c = Σ‖Aᵀy‖² / Σ‖AAᵀy‖² is the factor with which A c Aᵀy is closest to y: 1 for masks and k-space, 1/g² for an
+        operator of gain g. EM corrects a start of another size slowly, and hardly where nothing is measured.
+        """
+        parts, wanted, squares = [], STARTED_FROM, torch.zeros(2, dtype=torch.float64, device=batches.device)
         for part in batches:
             some = part[: min(wanted, len(part))].to(torch.float64)
-            x = some.A.adjoint(some.y).flatten(1)
+            back = some.A.adjoint(some.y)
+            x = back.flatten(1)
+            squares += torch.stack([x.square().sum(), some.A(back).square().sum()])
             if amplified:  # in units of the scale of the data, so that the noise is compared with 1
                 x = x / (1 + some.noise.diagonal(some.x_shape).flatten(1))
             parts.append(x)
@@ -68,6 +74,8 @@ class LowRankModel:
             if wanted == 0:
                 break
         x = torch.cat(parts)  # (n, N)
+        if float(squares[1]) > 0:
+            x = x * (squares[0] / squares[1])
         mean = x.mean(0)
         x = x - mean
         index = torch.arange(self.rank, device=x.device)

@@ -61,7 +61,7 @@ def gmres(
         column[:, j + 1] = torch.where(exhausted, 0, norm)
         hessenberg[:, :, j] = torch.where(active.unsqueeze(1), column, hessenberg[:, :, j])
 
-        coefficients, residual = _least_squares(hessenberg[:, : j + 2, : j + 1], beta)
+        coefficients, residual = _least_squares(hessenberg[:, : j + 2, : j + 1], beta, count)
         if tolerance is not None:
             status = torch.where(active & (residual <= tolerance * beta), Status.CONVERGED, status)
         status = torch.where(active & exhausted, Status.CONVERGED, status)
@@ -86,15 +86,20 @@ def _normalised(w: Tensor, norm: Tensor, active: Tensor) -> Tensor:
     return axpy(scale, w, torch.zeros_like(w))
 
 
-def _least_squares(h: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """argmin ‖βe₁ − Hz‖ and its value; h: `(n, k+1, k)`, beta: `(n,)` → `(n, k)`, `(n,)`."""
+def _least_squares(h: Tensor, beta: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """argmin ‖βe₁ − Hz‖ and its value; h: `(n, k+1, k)`, beta: `(n,)` → `(n, k)`, `(n,)`.
+
+    count: `(n,)`. The number of columns in use; the others are unit vectors, in no units of M.
+    """
     rhs = torch.zeros(*h.shape[:2], 1, dtype=h.dtype, device=h.device)
     rhs[:, 0, 0] = torch.where(torch.isfinite(beta), beta, 0)
     h = torch.nan_to_num(h)
     q, r = torch.linalg.qr(h)
     # a zero on the diagonal means that M is singular on the space; the minimum-norm solution has no component there
-    diagonal = r.diagonal(dim1=-2, dim2=-1)
-    singular = diagonal.abs() <= 1e-14 * diagonal.abs().amax(-1, keepdim=True).clamp(min=1e-300)
+    used = torch.arange(h.shape[-1], device=h.device) < count.unsqueeze(1)
+    diagonal = r.diagonal(dim1=-2, dim2=-1).abs()
+    largest = diagonal.where(used, 0).amax(-1, keepdim=True)
+    singular = used & (diagonal <= 1e-14 * largest.clamp(min=1e-300))
     r = r + torch.diag_embed(singular.to(r.dtype) * 1e300)
     z = torch.linalg.solve_triangular(r, q.mT @ rhs, upper=True)
     return z.squeeze(-1), (rhs - h @ z).squeeze(-1).norm(dim=-1)
