@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from diffem import InputError, Observations, linalg, operators
+from diffem import InputError, Observations, linalg, metrics, operators
 
 TABLE = np.array([[1.0, 2.0, np.nan], [4.0, np.nan, 6.0], [7.0, 8.0, 9.0], [np.nan, 11.0, 12.0]])
 
@@ -78,6 +78,21 @@ def test_nan_together_with_an_operator_is_an_error_that_explains_masks():
         Observations(y, blur, sigma=0.1)
     obs = Observations(y, operators.Compose(operators.Mask(~y.isnan()), blur), sigma=0.1)
     assert obs.counts().tolist() == [16, 15]
+
+
+def test_a_mask_of_complex_measurements_is_complex():
+    y = torch.randn(3, 4, 6, dtype=torch.complex128)
+    measured = torch.rand(3, 4, 6) < 0.5
+    y[~measured] = torch.nan
+    with pytest.raises(InputError, match=r"Fourier\(measured\).*measured\[\.\.\., None\]"):
+        Observations(y, operators.Fourier(), sigma=0.1)
+    composed = operators.Compose(operators.Mask(measured[..., None]), operators.Fourier())
+    obs, expected = (Observations(y, A, sigma=0.1) for A in (composed, operators.Fourier(measured)))
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    assert obs.A.complex_output
+    assert torch.equal(obs.chi2(x), expected.chi2(x))
+    hidden = metrics.hide(obs, 0.5)[1]
+    assert torch.equal(hidden[..., 0], hidden[..., 1])  # the parts of a number are hidden together
 
 
 def test_labelled_noise_levels_follow_the_columns():

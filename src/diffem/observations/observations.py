@@ -102,7 +102,7 @@ class Observations:
             raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
         if A.batch is not None and A.batch != len(y):
             raise InputError(f"y holds {count_of(len(y), 'observation')}, but A has parameters for {A.batch}")
-        clean = without_unmeasured(y, A.measured(y))
+        clean = without_unmeasured(y, A)
         if isinstance(A, Channel):
             A = check_channel(A, clean)
         # one adjoint checks that y and A fit, and gives the shape of a sample
