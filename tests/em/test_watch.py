@@ -8,7 +8,9 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.em.diagnosis import warnings
 from diffem.em.held_out import chi2_median, expected_chi2, explained, measure_held_out
+from diffem.em.validation import notes
 from diffem.metrics.evidence import hidden_spread, hide
+from diffem.metrics.log_density import unbiased_log_density
 from diffem.runs.recipe import load_recipe
 
 from ..exact import random_covariance
@@ -175,3 +177,18 @@ def test_the_significance_level_is_divided_among_laps():
     lap = LAP | {"expected_chi2": 1.0, "heldout_chi2_z": 3.3}
     assert warnings([{"lap": 1}, lap], load_recipe("digits", {"laps": 1}))
     assert not warnings([{"lap": 1}, lap], load_recipe("digits", {"laps": 100}))
+
+
+@pytest.mark.parametrize(("k", "reported"), [(2, True), (3, True), (4, False)])
+def test_too_few_draws_for_a_predictive_log_likelihood_are_reported(k, reported):
+    """Two or three draws: most runs are far above the exact value, which four to sixteen are not."""
+    error, v, noise = 3.0, 1.0, 0.01  # a precise value, three standard deviations away
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(k, 100 * 100, generator=generator, dtype=DOUBLE) * math.sqrt(v)
+    y = torch.full((100 * 100,), error, dtype=DOUBLE)
+    runs = unbiased_log_density(y, draws, torch.full_like(y, noise**2)).reshape(100, 100).mean(1)
+    exact = -0.5 * (error**2 / (v + noise**2) + math.log(2 * math.pi * (v + noise**2)))
+    assert (float(runs.median()) - exact > 2) == reported
+    obs = Observations(torch.randn(100, 8), operators.Identity(), sigma=0.1)
+    recipe = load_recipe("digits", {"watch.draws": k})
+    assert any("watch.draws is" in note for note in notes(recipe, obs)) == reported

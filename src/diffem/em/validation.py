@@ -26,6 +26,7 @@ from .unfinished import earlier_piece
 from .watch import split
 
 CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
+ENOUGH_DRAWS = 4  # fewest draws whose predictive log-likelihood is of use
 
 
 def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
@@ -104,6 +105,11 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
         out.append(
             f"no value was measured in {empty} of {count_of(len(obs), 'observation')}: draws for these are samples of "
             "the prior, and all metrics exclude them"
+        )
+    if recipe.watch.held_out and not is_simulated(obs) and recipe.watch.draws < ENOUGH_DRAWS:
+        out.append(
+            f"watch.draws is {recipe.watch.draws}: with fewer than {ENOUGH_DRAWS} draws the predictive log-likelihood "
+            "is often far too high, its standard error means little, and the best lap is unreliable; use 8 or more"
         )
     _, why_not = usable_share(largest(recipe.train.measured), obs)
     return [*out, why_not] if why_not else out
