@@ -95,6 +95,19 @@ def test_a_mask_of_complex_measurements_is_complex():
     assert torch.equal(hidden[..., 0], hidden[..., 1])  # the parts of a number are hidden together
 
 
+def test_the_noise_of_an_entry_that_nothing_measures_may_be_nan():
+    y = np.ones((4, 2, 3))
+    y[:, 0, 1] = np.nan
+    y[0, 1, 1] = np.nan
+    sigma = np.full((2, 3), 0.1)
+    sigma[0, 1] = np.nan
+    variances = Observations(y, sigma=sigma).cov.diagonal((2, 3))
+    assert torch.allclose(variances, torch.tensor(0.01, dtype=torch.float64))
+    sigma[1, 1] = np.nan  # some observations measure this entry
+    with pytest.raises(InputError, match="positive and finite"):
+        Observations(y, sigma=sigma)
+
+
 def test_labelled_noise_levels_follow_the_columns():
     frame = pandas.DataFrame(np.ones((4, 3)), columns=["a", "b", "c"])
     expected = Observations(frame, sigma=[0.1, 0.2, 0.3]).cov.diagonal((3,))
@@ -195,6 +208,13 @@ def test_masks_matrices_and_kernels_may_be_arrays():
         (lambda: Observations(TABLE, sigma=[0.1, 0.1]), r"4 of them, got shape \(2,\)"),
         (lambda: Observations(TABLE, sigma=[0.1, 0.0, 0.1]), r"positive and finite, got \[0.0\]"),
         (lambda: Observations(TABLE, sigma=np.ones((1, 4, 3))), r"got shape \(1, 4, 3\)"),
+        (lambda: Observations(np.ones((4, 3)), sigma=np.where(TABLE > 0, 1, np.nan)), "nan.*y must be NaN too"),
+        (lambda: Observations(TABLE, cov=np.ones((4, 3))), "diffem.linalg covariance, got ndarray.*square root"),
+        (
+            lambda: Observations(np.ones((4, 8, 8), np.float32), operators.Blur(np.ones((3, 3)) / 9), sigma=0.1),
+            r"float32, kernel of Blur is torch.float64.*\.astype",
+        ),
+        (lambda: operators.Blur(np.ones((3, 3), int)), "floating-point numbers.*got int64"),
     ],
 )
 def test_misuse_is_named(make, words):
