@@ -87,6 +87,15 @@ def test_full_coverage_of_a_few_hidden_values_has_a_large_error():
     assert measures["hidden_coverage90_error"] > 0.03
 
 
+def test_one_observation_with_a_hidden_value_gives_no_standard_error():
+    prior, obs, draw = exact_problem(5, n=4)
+    few = obs[:2]
+    shares = (measure_held_out(prior, few, draw, 0.1, seed=seed) for seed in range(20))
+    errors = {len([e for e in m["predictive_each"] if e]): m.get("predictive_error") for m in shares if len(m) > 4}
+    assert errors[1] is None
+    assert errors[2] > 0
+
+
 def widened(prior, some, factor, k=8):
     """Draws with `factor` times the deviations of right ones."""
     mean = prior.posterior_mean(some)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..core.errors import RunWarning
+from ..files.writing import portable_json
 from .drawing import register as register_drawing
 from .impute import register as register_impute
 from .options import (
@@ -208,7 +209,7 @@ def evaluate(
         source=source,
         device=device(),
     )
-    typer.echo(json.dumps(results, indent=1))
+    typer.echo(portable_json(results, indent=1))
 
 
 @app.command()
