@@ -26,6 +26,7 @@ from .options import (
     printed_warnings,
     require_folder,
 )
+from .streams import usable_streams
 
 ELSEWHERE = ("diffem.mri.commands",)  # other modules with commands, which their `register(app)` adds
 PATIENCE = 8.0  # seconds after a signal within which a run must stop; see `core/interruption.py`
@@ -323,7 +324,7 @@ def main() -> None:
     from ..files.memory import is_out_of_memory
 
     try:
-        with printed_warnings(sys.stderr):
+        with usable_streams(), printed_warnings(sys.stderr):
             app()
     except InputError as error:
         _exit(2, error)
