@@ -9,7 +9,7 @@ import torch
 from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import SOLVERS
-from ..nn.networks import make_network
+from ..nn.networks import BUILT_IN, make_network, require_network
 from ..observations import Observations
 from ..observations.features import is_simulated
 from ..observations.levels import level_count
@@ -64,9 +64,16 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
 
 
 def _require_network(settings: dict[str, Any], obs: Observations) -> None:
-    """Raise an `InputError` for wrong settings, by building the network without allocating memory."""
+    """Raise an `InputError` for wrong settings, by building the network without allocating memory.
+
+    A network that the user registered is also built in memory and tried on two samples.
+    """
+    kind, options = settings["kind"], {name: v for name, v in settings.items() if name != "kind"}
     with torch.device("meta"):
-        make_network(settings["kind"], obs.x_shape, {name: v for name, v in settings.items() if name != "kind"})
+        make_network(kind, obs.x_shape, options)
+    if kind not in BUILT_IN:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            require_network(make_network(kind, obs.x_shape, options).eval(), kind, obs.x_shape)
 
 
 def _require_channel_laps(recipe: Recipe) -> None:
