@@ -134,6 +134,11 @@ def _resolve(
         require_learnable(problem.obs)
         require_signal(problem.obs)
     if processes.is_first:
+        if obs is not None and recipe == "digits" and tuple(obs.x_shape) != (8, 8):
+            warn(
+                "the recipe 'digits', the default, is made for the digits of 8×8 pixels; for samples of shape "
+                f"{tuple(obs.x_shape)} use 'small-images', 'images' or 'table'"
+            )
         for text in data_warnings(problem.obs, images=resolved.network.kind == "unet"):
             warn(text)
     return resolved, problem

@@ -212,6 +212,12 @@ def test_columns_that_are_not_standardised_cause_a_warning():
     assert data_warnings(observations(), images=False) == []
 
 
+def test_the_recipe_of_the_digits_for_other_samples_causes_a_warning(tmp_path):
+    obs, bad = Observations(torch.randn(100, 6), sigma=0.1), {"network.kind": "none"}
+    with pytest.warns(RunWarning, match=r"made for the digits.*\(6,\) use"), pytest.raises(InputError, match="none"):
+        diffem.fit(obs, out=tmp_path / "run", changes=bad, progress=False)
+
+
 def test_very_few_observations_cause_a_warning():
     """A single image, or an array whose first axis does not count observations."""
     x = torch.randn(16, 8, 8)

@@ -163,6 +163,16 @@ def test_shifted_masks_are_reported(filled, step):
     assert "shifted by one entry" in warning
 
 
+def test_zeros_in_place_of_missing_values_are_reported():
+    """Without a mask, too; zeros of rounded data are not more frequent than their other values."""
+    y, A, _ = problem("masks")
+    seen = y.where(A._tensors["mask"], 0.0)
+    found = [w for w in check(Observations(seen, sigma=SIGMA)).warnings if "exactly 0" in w]
+    assert len(found) == 1
+    assert "must be NaN" in found[0]
+    assert check(Observations((y / 0.2).round() * 0.2, sigma=SIGMA)).warnings == []
+
+
 def test_masks_detect_a_stated_level_that_is_too_large_only_for_data_near_a_curve():
     """Values on a curve have a singular covariance; with a full covariance, less noise than stated always fits."""
     obs = small_observations(400)

@@ -12,8 +12,10 @@ from diffem.em.context import SplitObservations
 from diffem.em.diagnosis import warnings
 from diffem.em.evaluation import evaluate
 from diffem.em.held_out import chi2_median, expected_chi2, explained, measure_held_out
+from diffem.em.validation import notes
 from diffem.em.watch import in_pictures, watch
 from diffem.metrics.evidence import hidden_spread, hide
+from diffem.metrics.log_density import unbiased_log_density
 from diffem.runs.recipe import load_recipe
 
 from ..exact import random_covariance
@@ -88,6 +90,15 @@ def test_full_coverage_of_a_few_hidden_values_has_a_large_error():
     prior, obs, draw = exact_problem(5, n=4)
     measures = measure_held_out(prior, obs, draw, 0.2, seed=1)
     assert measures["hidden_coverage90_error"] > 0.03
+
+
+def test_one_observation_with_a_hidden_value_gives_no_standard_error():
+    prior, obs, draw = exact_problem(5, n=4)
+    few = obs[:2]
+    shares = (measure_held_out(prior, few, draw, 0.1, seed=seed) for seed in range(20))
+    errors = {len([e for e in m["predictive_each"] if e]): m.get("predictive_error") for m in shares if len(m) > 4}
+    assert errors[1] is None
+    assert errors[2] > 0
 
 
 def widened(prior, some, factor, k=8):
@@ -216,3 +227,18 @@ def test_clean_data_sorted_by_size_are_compared_evenly(tmp_path):
     found = evaluate(tmp_path / "run", str(tmp_path / "y.npy"), samples=128, draws=0, lap=0)
     assert found["sliced_wasserstein"] < 0.45  # 0.77 from the first ones
     assert found["observation_distance"] < 0.45
+
+
+@pytest.mark.parametrize(("k", "reported"), [(2, True), (3, True), (4, False)])
+def test_too_few_draws_for_a_predictive_log_likelihood_are_reported(k, reported):
+    """Two or three draws: most runs are far above the exact value, which four to sixteen are not."""
+    error, v, noise = 3.0, 1.0, 0.01  # a precise value, three standard deviations away
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(k, 100 * 100, generator=generator, dtype=DOUBLE) * math.sqrt(v)
+    y = torch.full((100 * 100,), error, dtype=DOUBLE)
+    runs = unbiased_log_density(y, draws, torch.full_like(y, noise**2)).reshape(100, 100).mean(1)
+    exact = -0.5 * (error**2 / (v + noise**2) + math.log(2 * math.pi * (v + noise**2)))
+    assert (float(runs.median()) - exact > 2) == reported
+    obs = Observations(torch.randn(100, 8), operators.Identity(), sigma=0.1)
+    recipe = load_recipe("digits", {"watch.draws": k})
+    assert any("watch.draws is" in note for note in notes(recipe, obs)) == reported

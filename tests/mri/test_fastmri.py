@@ -194,6 +194,11 @@ class TestWrongFiles:
         self.refused("no folder or file at", tmp_path / "none")
         self.refused(r"no \*.h5 files", tmp_path)
 
+    def test_a_setting_of_the_other_mode_is_refused(self, tmp_path):
+        write_volume(tmp_path / "v.h5")
+        self.refused("'estimate' needs data.mode: acquired", tmp_path, coils="estimate")
+        self.refused("has no reconstruction_rss.*data.image", tmp_path, image="reconstruction_rss")
+
     def test_other_files_are_refused(self, tmp_path):
         (tmp_path / "v.h5").write_text("once upon a time")
         self.refused("v.h5 cannot be read: it is not an HDF5 file", tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from diffem import InputError, Observations, linalg, operators
+from diffem import InputError, Observations, linalg, metrics, operators
 
 TABLE = np.array([[1.0, 2.0, np.nan], [4.0, np.nan, 6.0], [7.0, 8.0, 9.0], [np.nan, 11.0, 12.0]])
 
@@ -78,6 +78,34 @@ def test_nan_together_with_an_operator_is_an_error_that_explains_masks():
         Observations(y, blur, sigma=0.1)
     obs = Observations(y, operators.Compose(operators.Mask(~y.isnan()), blur), sigma=0.1)
     assert obs.counts().tolist() == [16, 15]
+
+
+def test_a_mask_of_complex_measurements_is_complex():
+    y = torch.randn(3, 4, 6, dtype=torch.complex128)
+    measured = torch.rand(3, 4, 6) < 0.5
+    y[~measured] = torch.nan
+    with pytest.raises(InputError, match=r"Fourier\(measured\).*measured\[\.\.\., None\]"):
+        Observations(y, operators.Fourier(), sigma=0.1)
+    composed = operators.Compose(operators.Mask(measured[..., None]), operators.Fourier())
+    obs, expected = (Observations(y, A, sigma=0.1) for A in (composed, operators.Fourier(measured)))
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    assert obs.A.complex_output
+    assert torch.equal(obs.chi2(x), expected.chi2(x))
+    hidden = metrics.hide(obs, 0.5)[1]
+    assert torch.equal(hidden[..., 0], hidden[..., 1])  # the parts of a number are hidden together
+
+
+def test_the_noise_of_an_entry_that_nothing_measures_may_be_nan():
+    y = np.ones((4, 2, 3))
+    y[:, 0, 1] = np.nan
+    y[0, 1, 1] = np.nan
+    sigma = np.full((2, 3), 0.1)
+    sigma[0, 1] = np.nan
+    variances = Observations(y, sigma=sigma).cov.diagonal((2, 3))
+    assert torch.allclose(variances, torch.tensor(0.01, dtype=torch.float64))
+    sigma[1, 1] = np.nan  # some observations measure this entry
+    with pytest.raises(InputError, match="positive and finite"):
+        Observations(y, sigma=sigma)
 
 
 def test_labelled_noise_levels_follow_the_columns():
@@ -180,6 +208,13 @@ def test_masks_matrices_and_kernels_may_be_arrays():
         (lambda: Observations(TABLE, sigma=[0.1, 0.1]), r"4 of them, got shape \(2,\)"),
         (lambda: Observations(TABLE, sigma=[0.1, 0.0, 0.1]), r"positive and finite, got \[0.0\]"),
         (lambda: Observations(TABLE, sigma=np.ones((1, 4, 3))), r"got shape \(1, 4, 3\)"),
+        (lambda: Observations(np.ones((4, 3)), sigma=np.where(TABLE > 0, 1, np.nan)), "nan.*y must be NaN too"),
+        (lambda: Observations(TABLE, cov=np.ones((4, 3))), "diffem.linalg covariance, got ndarray.*square root"),
+        (
+            lambda: Observations(np.ones((4, 8, 8), np.float32), operators.Blur(np.ones((3, 3)) / 9), sigma=0.1),
+            r"float32, kernel of Blur is torch.float64.*\.astype",
+        ),
+        (lambda: operators.Blur(np.ones((3, 3), int)), "floating-point numbers.*got int64"),
     ],
 )
 def test_misuse_is_named(make, words):

@@ -52,10 +52,17 @@ def test_mistakes_are_explained(images, tmp_path):
     path, _ = images
     obs = Observations(np.ones((3, 2)), sigma=0.1)
     obs.save(tmp_path / "obs.safetensors")
+    np.savez(tmp_path / "y.npz", y=np.ones((3, 2)))
+    (tmp_path / "empty.npy").touch()
     for call, words in [
         (lambda: read_observations(path), "is an array: give its noise level too"),
         (lambda: read_observations(tmp_path / "obs.safetensors", 0.1), "contains its noise level"),
         (lambda: read_observations(tmp_path / "none.npy", 0.1), "none.npy cannot be read: No such file"),
+        (lambda: read_observations(tmp_path), "is not a file but a folder"),
+        (lambda: read_observations(tmp_path / "none.npz", 0.1), "none.npz cannot be read: No such file"),
+        (lambda: read_observations(tmp_path / "y.npz", 0.1), "neither a .npy array nor a file of Observations.save"),
+        (lambda: read_observations(tmp_path / "empty.npy", 0.1), "it has only 0 bytes"),
+        (lambda: load_recipe({"name": "x", "data": "y.npy", "laps": 1}), "data must be a mapping.*got 'y.npy'"),
         (lambda: Observations.load(path), r"Observations\(np.load\(path\), sigma=...\)"),
         (lambda: load_recipe(str(path)), "is data, not a recipe"),
     ]:

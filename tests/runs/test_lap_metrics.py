@@ -1,6 +1,10 @@
 """Every number that a lap records is in the list of metrics, and files are validated against it."""
 
+import json
+import math
+
 import diffem
+from diffem.files.writing import portable_json
 from diffem.runs.lap_metrics import METRIC, METRICS, wrong_number
 
 from ..em.small import CONDITIONAL, observations
@@ -16,6 +20,14 @@ def test_a_run_records_listed_numbers_only(tmp_path):
     laps = [*first.laps, *second.laps]
     assert set().union(*laps) - METRIC.keys() - NO_NUMBERS - {"start", "checksum"} == set()
     assert all(wrong_number(lap) is None for lap in laps)
+
+
+def test_numbers_that_json_does_not_have_become_null():
+    assert json.loads(portable_json({"a": [math.nan, 1.0], "b": (math.inf, "x"), "c": 2})) == {
+        "a": [None, 1.0],
+        "b": [None, "x"],
+        "c": 2,
+    }
 
 
 def test_entries_of_other_versions_are_accepted_and_wrong_types_are_found():

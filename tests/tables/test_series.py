@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from diffem.core.errors import InputError
+from diffem.core.errors import InputError, RunWarning
 from diffem.nn.conv1d import Conv1d
 from diffem.tables import SeriesImputer
-from diffem.tables.windows import Grid, spacing
+from diffem.tables.windows import Grid, clock_of, spacing, times_of
 
 TINY = {
     "gaussian.rounds": 2,
@@ -107,6 +107,13 @@ def test_bad_series_are_refused(X, words):
 def test_a_bad_spacing_is_refused(every):
     with pytest.raises(InputError, match="every must be a positive number or a duration"):
         tiny(every=every).fit(series())
+
+
+def test_a_spacing_that_is_too_coarse_causes_a_warning():
+    hourly = series()
+    step = spacing(None, [times_of(hourly)], clock_of(hourly))
+    with pytest.warns(RunWarning, match=r"times of the series fall on \d+ points.*smaller every"):
+        tiny(every=3 * step).fit(hourly)
 
 
 def test_a_spacing_is_a_duration_or_a_number():

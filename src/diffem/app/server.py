@@ -164,7 +164,7 @@ def _application(page: Any, blocked: Path | None) -> Any:
         pwa=False,
         mcp_server=False,
         theme=theme,
-        css=(files("diffem.app") / "style.css").read_text(),
+        css=(files("diffem.app") / "style.css").read_text("utf-8"),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from ..core.errors import RunWarning
+from ..files.writing import portable_json
 from .drawing import register as register_drawing
 from .impute import register as register_impute
 from .options import (
@@ -25,6 +26,7 @@ from .options import (
     printed_warnings,
     require_folder,
 )
+from .streams import usable_streams
 
 ELSEWHERE = ("diffem.mri.commands",)  # other modules with commands, which their `register(app)` adds
 PATIENCE = 8.0  # seconds after a signal within which a run must stop; see `core/interruption.py`
@@ -208,7 +210,7 @@ def evaluate(
         source=source,
         device=device(),
     )
-    typer.echo(json.dumps(results, indent=1))
+    typer.echo(portable_json(results, indent=1))
 
 
 @app.command()
@@ -322,7 +324,7 @@ def main() -> None:
     from ..files.memory import is_out_of_memory
 
     try:
-        with printed_warnings(sys.stderr):
+        with usable_streams(), printed_warnings(sys.stderr):
             app()
     except InputError as error:
         _exit(2, error)

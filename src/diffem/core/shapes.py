@@ -94,9 +94,12 @@ def require_precision(dtype: torch.dtype, owner: str) -> None:
         )
 
 
+CONVERT = "convert one with .to(...), a NumPy array with .astype(...)"
+
+
 def require_same_dtype(a: Tensor, a_name: str, b: Tensor, b_name: str) -> None:
     if a.dtype != b.dtype:
-        raise InputError(f"dtype mismatch: {a_name} is {a.dtype}, {b_name} is {b.dtype}; convert one with .to(...)")
+        raise InputError(f"dtype mismatch: {a_name} is {a.dtype}, {b_name} is {b.dtype}; {CONVERT}")
     if a.device != b.device:
         raise InputError(f"device mismatch: {a_name} is on {a.device}, {b_name} is on {b.device}")
 

@@ -66,7 +66,7 @@ def measure_held_out(
     spread = hidden_spread(x, obs, hidden)
     if spread is not None:
         metrics |= {"hidden_spread": spread.ratio, "hidden_spread_z": spread.z}
-    if len(obs) > 1:
+    if math.isfinite(predicted.standard_error):  # at least two observations have a hidden value
         metrics["predictive_error"] = predicted.standard_error
         metrics["hidden_coverage90_error"] = max(metrics["hidden_coverage90_error"], inside.standard_error)
     return metrics

@@ -9,7 +9,7 @@ import torch
 from ..core.counting import count_of
 from ..core.errors import InputError
 from ..linalg import SOLVERS
-from ..nn.networks import make_network
+from ..nn.networks import BUILT_IN, make_network, require_network
 from ..observations import Observations
 from ..observations.features import is_simulated
 from ..observations.levels import level_count
@@ -26,6 +26,7 @@ from .unfinished import earlier_piece
 from .watch import evenly_spaced, split
 
 CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
+ENOUGH_DRAWS = 4  # fewest draws whose predictive log-likelihood is of use
 
 
 def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
@@ -63,9 +64,16 @@ def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:
 
 
 def _require_network(settings: dict[str, Any], obs: Observations) -> None:
-    """Raise an `InputError` for wrong settings, by building the network without allocating memory."""
+    """Raise an `InputError` for wrong settings, by building the network without allocating memory.
+
+    A network that the user registered is also built in memory and tried on two samples.
+    """
+    kind, options = settings["kind"], {name: v for name, v in settings.items() if name != "kind"}
     with torch.device("meta"):
-        make_network(settings["kind"], obs.x_shape, {name: v for name, v in settings.items() if name != "kind"})
+        make_network(kind, obs.x_shape, options)
+    if kind not in BUILT_IN:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            require_network(make_network(kind, obs.x_shape, options).eval(), kind, obs.x_shape)
 
 
 def _require_channel_laps(recipe: Recipe) -> None:
@@ -104,6 +112,11 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
         out.append(
             f"no value was measured in {empty} of {count_of(len(obs), 'observation')}: draws for these are samples of "
             "the prior, and all metrics exclude them"
+        )
+    if recipe.watch.held_out and not is_simulated(obs) and recipe.watch.draws < ENOUGH_DRAWS:
+        out.append(
+            f"watch.draws is {recipe.watch.draws}: with fewer than {ENOUGH_DRAWS} draws the predictive log-likelihood "
+            "is often far too high, its standard error means little, and the best lap is unreliable; use 8 or more"
         )
     _, why_not = usable_share(largest(recipe.train.measured), obs)
     return [*out, why_not] if why_not else out

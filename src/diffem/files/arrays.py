@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from ..core.counting import count_of
 from ..core.errors import InputError
 from . import memory
 from .reading import BLOCK, open_checked, require_substance, size_of
@@ -107,6 +108,8 @@ def array_rows(path: Path) -> RowsInFile:
 def _header(start: _Start, size: int, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Read the header of an array in a file of `size` bytes: its shape, whether it is in Fortran order, its dtype."""
     try:
+        if size < 8:
+            raise ValueError(f"it has only {count_of(size, 'byte')}")
         version = np.lib.format.read_magic(start)
         if version not in ((1, 0), (2, 0)):
             raise ValueError(f"format version {version}")

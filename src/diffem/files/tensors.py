@@ -144,7 +144,10 @@ def _tensor_file(path: StrPath, what: str) -> Iterator[tuple[Any, int, dict[str,
         header = int.from_bytes(start, "little")
         if len(start) < 8 or not 2 <= header <= min(HEADER_BYTES, size - 8):
             claim = f"it claims a header of {header} bytes in" if len(start) == 8 else "it has only"
-            raise InputError(f"{path} cannot be read as {what}: {claim} {count_of(size, 'byte')}")
+            raise InputError(
+                f"{path} cannot be read as {what}: it is not a safetensors file, or is damaged ({claim} "
+                f"{count_of(size, 'byte')})"
+            )
         entries = file.read(header).count(b'"data_offsets"')
     try:
         _require_few(entries)  # checked before the parser allocates an object per tensor

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -87,6 +88,19 @@ def write_json(path: Path, value: Any) -> None:
         value = {name: item for name, item in value.items() if name != "checksum"}
         value["checksum"] = json_checksum(value)
     write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def portable_json(value: Any, indent: int | None = None) -> str:
+    """Format JSON for other programs: NaN and infinite numbers, which JSON does not have, become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:

@@ -62,7 +62,8 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
     correlated between values is itself predicted from the residuals of the values that were not hidden.
 
     Args:
-        draws: Posterior draws given the observations without their hidden values, shape `(k, n, *event)`, k ≥ 2.
+        draws: Posterior draws given the observations without their hidden values, shape `(k, n, *event)`, k ≥ 2; with
+            fewer than 4 the error of the estimate is large, mostly positive, and not described by its standard error.
         obs: The observations with these values.
         hidden: Which values were hidden, shape `(n, *measurement)`; see `hide`.
 

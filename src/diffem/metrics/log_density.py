@@ -41,7 +41,8 @@ def unbiased_log_density(y: Tensor, draws: Tensor, noise: Tensor) -> Tensor:
         noise: The noise variance s² of each value, shape `(n,)`.
 
     Returns:
-        Float64, shape `(n,)`. With few draws single values may have large errors; their mean is unbiased.
+        Float64, shape `(n,)`. With few draws single values may have large errors; their mean is unbiased. With two or
+        three draws rare values are so low that the mean of a typical set of values is far too high.
     """
     k = len(draws)
     if k < 2:

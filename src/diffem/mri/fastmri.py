@@ -84,6 +84,10 @@ def fastmri(
     maps = None
     if mode == "simulated":
         acquisition = Acquisition(accel, 0.01 if sigma is None else sigma, seed)
+        if coils == "estimate":
+            raise InputError(
+                "data.coils: 'estimate' needs data.mode: acquired; in simulated mode, name a file of maps (c, h, w)"
+            )
         maps = None if coils is None else read_maps(coils, "", 0, 1)
         reader = partial(_complex_images, calibration=calibration) if complex else partial(_magnitudes, image=image)
         each = partial(_simulated, acquisition=acquisition, reader=reader, window=window, maps=maps)

@@ -129,7 +129,8 @@ class Volume:
             if name in self.names:
                 return name
         raise InputError(
-            f"{self.path} has no {wanted if wanted != 'auto' else 'reconstruction'}, only {', '.join(self.names)}"
+            f"{self.path} has no {wanted if wanted != 'auto' else 'reconstruction'}, only {', '.join(self.names)}; "
+            "data.image names the reconstruction to use"
         )
 
     def require_kspace(self) -> tuple[int, ...]:

@@ -69,6 +69,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "unet": unet,
 }
 
+BUILT_IN = frozenset(NETWORKS)
 
 # upper bound of each setting
 LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64, "shown": 1 << 20}
@@ -99,6 +100,23 @@ def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any
         raise
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"network {kind!r} does not take these settings: {options} ({error})") from None
+
+
+def require_network(network: nn.Module, kind: str, event_shape: tuple[int, ...]) -> None:
+    """Raise an `InputError` unless a network has parameters and maps two samples and their log σ to two samples."""
+    if not any(p.requires_grad for p in network.parameters()):
+        raise InputError(f"network {kind!r} has no parameters to train")
+    x, log_sigma = torch.zeros(2, *event_shape), torch.zeros(2)
+    try:
+        out = network(x, log_sigma)
+    except Exception as error:  # of the user's code
+        raise InputError(
+            f"network {kind!r} fails on x of shape {tuple(x.shape)} and log σ of shape (2,): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(out, torch.Tensor) or out.shape != x.shape:
+        found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise InputError(f"network {kind!r} must return a tensor of the shape of x, {tuple(x.shape)}, got {found}")
 
 
 def _check(options: dict[str, Any]) -> None:

@@ -211,8 +211,9 @@ def require_batch_of(A: Operator, n: int) -> None:
         raise InputError(f"y holds {count_of(n, 'observation')}, but A has parameters for {A.batch}")
 
 
-def without_unmeasured(y: Tensor, measured: Tensor | None) -> Tensor:
+def without_unmeasured(y: Tensor, A: Operator) -> Tensor:
     """Set unmeasured entries of y to 0, without a copy if they are 0 already. Large y are processed in parts."""
+    measured = A.measured(y)
     rows = max(1, CHUNK_BYTES // max(1, y[0].numel() * y.element_size()))
     bad, same, has_nan = [], True, False
     for start in range(0, len(y), rows):
@@ -225,9 +226,11 @@ def without_unmeasured(y: Tensor, measured: Tensor | None) -> Tensor:
         bad += (start + (~finite).nonzero().flatten()).tolist()
         has_nan = has_nan or (not finite.all() and bool(part.isnan().any()))
     if bad:
+        entries = "measured[..., None]" if A.complex_output else "measured"  # the last axis of y is (re, im)
+        direct = "operators.Fourier(measured) for k-space" if A.complex_output else "operators.Mask(measured)"
         advice = (
-            ". NaN means 'not measured' only if no operator is given; otherwise use operators.Mask(measured), or "
-            "operators.Compose(operators.Mask(measured), A) after another operator A"
+            f". NaN means 'not measured' only if no operator is given; otherwise use {direct}, or "
+            f"operators.Compose(operators.Mask({entries}), A) after another operator A"
         )
         raise InputError(
             f"y holds non-finite measured values, first in observation {bad[0]} ({len(bad)} in all)"

@@ -34,7 +34,10 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
     elif sigma is not None:
         cov = independent_noise(sigma, y, measured)
     if not isinstance(cov, Covariance):
-        raise InputError(f"cov must be a diffem covariance, got {type(cov).__name__}")
+        raise InputError(
+            f"cov must be a diffem.linalg covariance, got {type(cov).__name__}; pass the standard deviation of "
+            "independent noise, the square root of its variance, as sigma"
+        )
     cov = cov.bind(y.ndim - 1)
     if cov.batch is not None and cov.batch != len(y):
         raise InputError(
@@ -99,7 +102,8 @@ def independent_noise(sigma: Any, y: Tensor, measured: Tensor | None) -> Covaria
             (one per column of a table), or to all, `(n, *measurement)`. If there are as many observations as columns,
             `(n,)` is one per observation; pass `(1, n)` for one per column.
         y: The observations, `(n, *measurement)`.
-        measured: Mask of the measured entries. Where it is False, a sigma of the shape of y may have any value.
+        measured: Mask of the measured entries. Where it is False, a sigma of the shape of y may have any value, and a
+            sigma of the shape of one measurement where it is False for all observations.
     """
     value = as_tensor(sigma, "sigma")
     if value.is_complex():
@@ -107,9 +111,12 @@ def independent_noise(sigma: Any, y: Tensor, measured: Tensor | None) -> Covaria
     value = value.to(device=y.device, dtype=torch.float64)
     if value.shape == y.shape and measured is not None:
         value = _without_unmeasured(value, measured.expand_as(value))
+    elif value.shape == y.shape[1:] and value.ndim > 1 and measured is not None:
+        value = _without_unmeasured(value, measured.any(0).expand_as(value))
     if not ((value > 0) & torch.isfinite(value)).all():
         bad = value[~((value > 0) & torch.isfinite(value))]
-        raise InputError(f"sigma must be positive and finite, got {bad.reshape(-1)[:4].tolist()}")
+        advice = "; where nothing was measured, y must be NaN too, or masked" if value.ndim >= y.ndim - 1 > 0 else ""
+        raise InputError(f"sigma must be positive and finite, got {bad.reshape(-1)[:4].tolist()}{advice}")
     if value.ndim == 0 or (value.ndim == 1 and len(value) == len(y)):
         return Isotropic(value**2)
     shape = tuple(value.shape)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.batched import Index, as_index, take
+from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.shapes import promoted, require_batch, require_precision
@@ -100,7 +101,7 @@ class Observations:
         if y.numel() == 0:
             raise InputError(f"an observation needs at least one value, got y of shape {tuple(y.shape)}")
         require_batch_of(A, len(y))
-        clean = without_unmeasured(y, A.measured(y))
+        clean = without_unmeasured(y, A)
         if isinstance(A, Channel):
             A = check_channel(A, clean)
         # one adjoint checks that y and A fit, and gives the shape of a sample

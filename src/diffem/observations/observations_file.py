@@ -27,6 +27,10 @@ from .lazy import LazyObservations
 from .observations import FORMAT, Observations, require_repeats
 
 TABLES = (".csv", ".tsv", ".txt", ".xlsx", ".parquet")
+FOREIGN = (  # files of arrays and images that users may try
+    *(".npz", ".h5", ".hdf5", ".nc", ".fits", ".fit", ".mat", ".nii", ".gz", ".dcm", ".pt", ".pth", ".pkl"),
+    *(".png", ".jpg", ".jpeg", ".tif", ".tiff"),
+)
 
 
 def read_observations(path: Path, sigma: Any = None) -> Observations:
@@ -40,11 +44,21 @@ def read_observations(path: Path, sigma: Any = None) -> Observations:
     Raises:
         InputError: If the file cannot be read, or `sigma` is missing, or given twice.
     """
+    with open_checked(path):
+        pass  # a missing file is an error before its kind is
     if path.suffix in TABLES:
         raise InputError(f"{path} is a table. {about_table(path)}")
+    if path.suffix in FOREIGN:
+        raise InputError(
+            f"{path} is neither a .npy array nor a file of Observations.save: read it in Python and pass "
+            "Observations(y, A, sigma=...) to diffem.fit, or save it with np.save, or these observations with save"
+        )
     if path.suffix != ".npy":
         if sigma is not None:
-            raise InputError(f"{path} contains its noise level: sigma is for .npy files only")
+            raise InputError(
+                f"sigma is for .npy files only: {path} must be a file of Observations.save, which contains its noise "
+                "level"
+            )
         return Observations.load(path)
     if sigma is None:
         raise InputError(f"{path} is an array: give its noise level too (--sigma 0.1; in a recipe data.sigma)")

@@ -24,7 +24,7 @@ from ..core.batched import BatchedValue
 from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
-from ..core.shapes import require_batch
+from ..core.shapes import CONVERT, require_batch
 from .spectrum import Spectrum
 
 
@@ -126,7 +126,7 @@ class Operator(BatchedValue):
             if tensor.is_floating_point() and tensor.dtype != data.dtype and key not in self.any_dtype:
                 raise InputError(
                     f"dtype mismatch: {name} is {data.dtype}, {key} of {type(self).__name__} is {tensor.dtype}; "
-                    "convert one with .to(...)"
+                    + CONVERT
                 )
             if tensor.device != data.device:
                 raise InputError(

@@ -33,8 +33,10 @@ class Blur(Operator):
             raise InputError(f"Blur: boundary must be one of {', '.join(BOUNDARIES)}, got {boundary!r}")
         kernel = numeric(kernel, "Blur: kernel")
         if not isinstance(kernel, Tensor) or not kernel.is_floating_point():
-            given = kernel.dtype if isinstance(kernel, Tensor) else type(kernel).__name__
-            raise InputError(f"Blur: kernel must be a floating-point tensor of shape (h, w) or (n, h, w), got {given}")
+            given = getattr(kernel, "dtype", type(kernel).__name__)
+            raise InputError(
+                f"Blur: kernel must be a tensor or array of floating-point numbers, (h, w) or (n, h, w), got {given}"
+            )
         if kernel.ndim == 1:
             raise InputError(
                 f"Blur: kernel must have 2 axes, got shape {tuple(kernel.shape)}. A signal is an image with one row: "

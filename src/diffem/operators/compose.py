@@ -13,6 +13,8 @@ from ..core.counting import count_of
 from ..core.errors import InputError
 from .base import Operator
 from .channel import Channel
+from .identity import Identity
+from .mask import Mask
 from .spectrum import Entries, Spectrum
 
 
@@ -57,7 +59,8 @@ class Compose(_Composite):
 
     @property
     def complex_output(self) -> bool:  # type: ignore[override]
-        return self._children[0].complex_output
+        # masked complex numbers are complex numbers
+        return next((A.complex_output for A in self._children if not isinstance(A, Mask | Identity)), False)
 
     def _forward(self, x: Tensor) -> Tensor:
         for A in reversed(self._children):

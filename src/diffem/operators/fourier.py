@@ -20,9 +20,10 @@ from .spectrum import Frequencies, Spectrum
 
 
 class Fourier(Operator):
-    """k-space of an image.
+    """k-space of an image: y = M F (C ⊙ x), with shape `(n, ..., H, W, 2)`, or `(n, ..., c, H, W, 2)` with coils.
 
-    y has shape `(n, ..., H, W, 2)`, or `(n, ..., c, H, W, 2)` with coils.
+    F is the centred orthonormal transform, `fftshift(fft2(ifftshift(x), norm="ortho"))` over the last two axes of the
+    image: the zero frequency is in the middle of y and of the mask.
 
     Args:
         mask: True where measured; `(W,)`, `(H, W)` or `(1, W)` shared, `(n, H, W)` or `(n, 1, W)` one per

@@ -60,7 +60,7 @@ def write_report(
     recipe, info, metrics = run.recipe(), run.info(), run.metrics()
     if not metrics:
         raise InputError(f"{path}: no lap of this run is finished yet")
-    page = Environment(autoescape=True).from_string((files("diffem.report") / "page.html").read_text())
+    page = Environment(autoescape=True).from_string((files("diffem.report") / "page.html").read_text("utf-8"))
     if obs is not None:
         run.require_observations(obs, "those given to the report")
     index = in_pictures(len(obs), recipe.watch.held_out) if obs is not None else torch.arange(0)

@@ -75,7 +75,7 @@ def load_recipe(recipe: str | Path | dict[str, Any] | Recipe, changes: dict[str,
 
 def _read(recipe: str) -> dict[str, Any]:
     if recipe in names():
-        text = (files("diffem.runs") / "recipes" / f"{recipe}.yaml").read_text()
+        text = (files("diffem.runs") / "recipes" / f"{recipe}.yaml").read_text("utf-8")
     elif _is_file(recipe) and Path(recipe).suffix in set(TABLES) - {".txt"}:  # a text file may be a recipe
         raise InputError(f"{recipe} is data, not a recipe. {about_table(Path(recipe))}")
     elif _is_file(recipe) and Path(recipe).suffix in DATA:

@@ -42,7 +42,10 @@ def _explain(item: Any, model: type[BaseModel], prefix: str) -> str:
         return f"{key!r} is missing"
     if item["type"] == "value_error":  # raised by a validator of the schema, whose message contains the value
         return (f"{key}: " if path else "") + item["msg"].removeprefix("Value error, ")
-    return f"{key or 'recipe'}: {item['msg'].lower()}, got {_SHORT.repr(item['input'])}"
+    given = _SHORT.repr(item["input"])
+    if item["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{key or 'recipe'} must be a mapping, {{key: value, ...}}, got {given}"
+    return f"{key or 'recipe'}: {item['msg'].lower()}, got {given}"
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

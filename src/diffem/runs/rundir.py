@@ -12,7 +12,6 @@ resumed.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from ..core.errors import InputError
 from ..core.version import __version__
 from ..files.origin import Origin, require_origin, stamped
 from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, require_inside
-from ..files.writing import clear_partials, read_json, write_json, write_text
+from ..files.writing import clear_partials, portable_json, read_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, with_description_of, with_paths_of, with_usable_paths
@@ -275,7 +274,7 @@ class RunDir:
         metrics = stamped(metrics, self.origin("metrics", k))
         others = [self.lap_metrics(j) for j in range(self.recipe().last_lap + 1) if j != k and self.done(j)]
         log = sorted([*others, metrics], key=lambda m: m["lap"])
-        write_text(self.path / "metrics.jsonl", "".join(json.dumps(m) + "\n" for m in log))
+        write_text(self.path / "metrics.jsonl", "".join(portable_json(m) + "\n" for m in log))
         write_json(self.metrics_file(k), metrics)
 
     def metrics(self) -> list[dict[str, Any]]:

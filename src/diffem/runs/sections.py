@@ -252,7 +252,9 @@ class Watch(Section):
     held_out_share: float = Field(
         1.0, gt=0, le=1, description="at most this fraction of the observations is held out, for small sets of them"
     )
-    draws: int = Field(16, ge=2, le=100_000, description="posterior draws per held-out observation")
+    draws: int = Field(
+        16, ge=2, le=100_000, description="posterior draws per held-out observation; 8 or more to compare laps reliably"
+    )
     hidden: float = Field(
         0.1, gt=0, lt=1, description="fraction of the held-out observations' values that are hidden and predicted"
     )

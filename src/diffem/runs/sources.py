@@ -21,8 +21,11 @@ Source = Callable[..., Problem]  # (seed, **settings)
 
 def file(seed: int, path: str = "", sigma: float | list[float] | str | None = None) -> Problem:
     """Observations saved with `Observations.save`, or a `.npy` array with the noise level sigma."""
+    if not path:
+        raise InputError("data.path, the file of the observations, is missing")
     if not Path(path).is_file():
-        raise InputError(f"data.path: observations file {path!r} does not exist")
+        what = "is a folder or no regular file" if Path(path).exists() else "does not exist"
+        raise InputError(f"data.path: observations file {path!r} {what}")
     level = float(sigma) if isinstance(sigma, str) and sigma != "learn" else sigma  # YAML 1.1 reads 1e-2 as a string
     return Problem(read_observations(Path(path), level))
 

@@ -11,7 +11,7 @@ from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.writing import write_text
 from .assessment import assess, hide
-from .files import read_strings, read_table, require_format, write_table
+from .files import doubts_about_names, read_strings, read_table, require_format, write_table
 from .imputer import DiffusionImputer
 from .report import warnings_of, write_page
 
@@ -54,6 +54,8 @@ def impute(
         raise InputError(
             f"columns to skip must exist in {table}, got {unknown[:5]}; its columns are {list(whole.columns)[:20]}"
         )
+    for text in doubts_about_names(table, skip):
+        print_line(f"warning: {text}")
     frame = whole.drop(columns=list(skip))
     typed = ".parquet" in (table.suffix, out.suffix)
     copied = whole[list(skip)] if typed or not skip else read_strings(table)[list(skip)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,21 +42,50 @@ def read_table(path: Path) -> pd.DataFrame:
         if path.suffix == ".parquet":
             frame, names = pd.read_parquet(path), pd.Series(dtype=str)
         else:
-            names = pd.read_csv(path, sep=_separator(path), header=None, nrows=1, dtype=str).iloc[0]
+            names = _first_line(path)
             frame = _read_text(path, names)
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read as a table: it must be saved as UTF-8 text ({error})") from None
     except (OSError, ValueError) as error:  # the errors of pandas and pyarrow about contents are ValueErrors
-        raise InputError(f"{path} cannot be read as a table: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).strip()
+        raise InputError(f"{path} cannot be read as a table: {reason}") from None
     duplicates = names[names.duplicated()].unique().tolist()
     if duplicates:  # pandas renamed them
-        raise InputError(f"{path}: the names of columns must differ, but these occur more than once: {duplicates[:10]}")
+        raise InputError(
+            f"{path}: the names of columns, its first line, must differ, but these occur more than once: "
+            f"{duplicates[:10]}"
+        )
     if frame.empty:
         raise InputError(
             f"{path} holds {count_of(len(frame), 'row')} and {count_of(len(frame.columns), 'column')}: there is "
             "nothing to impute"
         )
     return frame.apply(_with_gaps)
+
+
+def doubts_about_names(path: Path, skipped: Sequence[str] = ()) -> list[str]:
+    """Return warnings about the first line of a text file: columns without a name, and values in place of names."""
+    if path.suffix == ".parquet":
+        return []
+    names = _first_line(path)
+    doubts = []
+    unnamed = [f"Unnamed: {place}" for place in names.index[names == ""]]  # as pandas names them
+    if unused := [name for name in unnamed if name not in skipped]:
+        doubts.append(
+            f"the name of a column is missing in the first line of {path}; the column is called {unused[0]!r}. If it "
+            f"holds row numbers, which are no property of a row, leave it out: --skip {unused[0]!r}"
+        )
+    numbers = [name for name in names if re.fullmatch(r"\s*[+-]?\d*[.]\d+(e[+-]?\d+)?\s*", name, re.I)]
+    if numbers:
+        doubts.append(
+            f"the first line of {path} is read as the names of the columns, but holds numbers, such as {numbers[0]!r}: "
+            "if it is a row of the table, insert a line with names"
+        )
+    return doubts
+
+
+def _first_line(path: Path) -> pd.Series:
+    return pd.read_csv(path, sep=_separator(path), header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
 
 
 def read_strings(path: Path) -> pd.DataFrame:

@@ -42,7 +42,7 @@ def write_page(
         (k for k, column in enumerate(assessments) if column.missing), key=lambda k: -assessments[k].missing
     )
     pictures = [(str(columns[k].name), _picture(frame, drawn, columns[k])) for k in with_gaps[:PICTURES]]
-    page = Environment(autoescape=True).from_string((files("diffem.tables") / "report.html").read_text())
+    page = Environment(autoescape=True).from_string((files("diffem.tables") / "report.html").read_text("utf-8"))
     covered = [column for column in assessments if column.coverage90 is not None]
     weights = np.array([column.hidden for column in covered])
     return page.render(

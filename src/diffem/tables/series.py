@@ -6,6 +6,7 @@ A series is cut into overlapping windows (`windows.py`), whose joint distributio
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..core.errors import InputError
+from ..core.errors import InputError, RunWarning
 from .base import Imputer, require_count
 from .drawing import Draws
 from .encoding import Encoding
@@ -78,6 +79,7 @@ class SeriesImputer(Imputer):
             ]
             raise InputError(f"channels must vary, but {constant[:5]} have a single value: leave them out")
         grids = [Grid.of(self.encoding_.encode(f), t, self.every_) for f, t in zip(frames, times, strict=True)]
+        _warn_of_coarse(grids, self.every)
         windows, held_out = _split(grids, int(self.window))
         windows = with_more_blocks(windows, random)
         recipe = default_recipe(len(windows), self.laps or LAPS, self.steps) | {
@@ -136,6 +138,18 @@ def _completed(frame: pd.DataFrame, values: Sequence[np.ndarray]) -> pd.DataFram
     gaps = frame.isna().to_numpy()
     columns = [filled(frame[name], gaps[:, k], values[k][gaps[:, k]]) for k, name in enumerate(frame.columns)]
     return pd.concat(columns, axis=1)
+
+
+def _warn_of_coarse(grids: list[Grid], every: Any) -> None:
+    """Warn if most times share a point of the grid with another: their gaps would all get the same value."""
+    rows, points = sum(len(grid.places) for grid in grids), sum(len(np.unique(grid.places)) for grid in grids)
+    if points < rows / 2:
+        warnings.warn(
+            f"{rows} times of the series fall on {points} points of the grid with every={every!r}: values at one point "
+            "are averaged, and gaps at one point get one value. Choose a smaller every",
+            RunWarning,
+            stacklevel=3,
+        )
 
 
 def _split(grids: list[Grid], length: int) -> tuple[np.ndarray, np.ndarray | None]:

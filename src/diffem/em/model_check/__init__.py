@@ -77,10 +77,9 @@ def check_model(
     noise = noise_evidence(some, recipe.gaussian, recipe.seed)
     if isinstance(noise, NoiseEvidence):
         unseen = noise.unseen
-    masks = mask_evidence(some)
-    _check_masks(masks, check)
+    _check_masks(mask_evidence(some), check, some.measured is not None)
     if unseen:
-        _check_pairing(pairing_evidence(unseen, recipe.seed), check, masks is not None)
+        _check_pairing(pairing_evidence(unseen, recipe.seed), check, some.measured is not None)
     else:
         check.notes.append(
             "whether operators and observations belong together was not checked: no observations are held out "
@@ -169,9 +168,7 @@ def _check_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
         )
 
 
-def _check_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
-    if masks is None:
-        return
+def _check_masks(masks: MaskEvidence, check: ModelCheck, masked: bool) -> None:
     check.metrics["mask_zeros"] = masks.zeros
     strongest = max(masks.neighbours, key=lambda place: abs(masks.neighbours[place]), default=None)
     limit = two_sided(CHECK_LEVEL / TESTS / max(1, len(masks.neighbours)))
@@ -182,8 +179,13 @@ def _check_masks(masks: MaskEvidence | None, check: ModelCheck) -> None:
             f"{step:+d}): the masks are probably shifted by one entry against the observations, or they were chosen "
             "depending on x"
         )
-    elif masks.zeros > ZEROS:
+    elif masks.zeros > ZEROS and masks.distinct:
+        cause = (
+            "masks and observations do not belong together"
+            if masked
+            else "values that were not measured must be NaN, or excluded by the mask of the operator"
+        )
         check.warnings.append(
             f"{masks.zeros:.0%} of the values at a typical measured entry are exactly 0, which continuous noise does "
-            "not produce: masks and observations do not belong together, or values were rounded or clipped"
+            f"not produce: {cause}; or values were rounded or clipped"
         )

@@ -1,7 +1,8 @@
 r"""Do masks and observations belong together? Two tests detect values that count as measured but were not.
 
 - Exact zeros. Unmeasured entries of y are 0, which continuous noise never produces. The fraction of zeros is computed
-  for each entry of y, and its median over the entries is reported, so that entries that are always 0 do not count.
+  for each entry of y, and its median over the entries is reported, so that entries that are always 0 do not count. In
+  rounded data, 0 must also be more frequent than every other value.
 - Neighbours. If the mask was chosen independently of x, the size of a value does not depend on whether its neighbour is
   measured. If the masks are shifted by one entry, the neighbour decides whether the value was measured at all. Let u be
   the squared deviation of a value in units of its entry's variance, and g whether the neighbour is measured. The
@@ -18,8 +19,10 @@ import torch
 from torch import Tensor
 
 from ...observations import Observations
+from .scale import some_values
 
 NUMBERS = 1 << 24  # values per part
+DISTINCT = 2  # how much more frequent zeros are than any other value if they mean "not measured"
 
 
 @dataclass(frozen=True)
@@ -28,18 +31,20 @@ class MaskEvidence:
 
     Attributes:
         zeros: The fraction of exact zeros at a typical measured entry.
-        neighbours: For each neighbour (axis of y, ±1), the z of its influence.
+        distinct: Whether 0 is at least `DISTINCT` times as frequent as every other value.
+        neighbours: For each neighbour (axis of y, ±1), the z of its influence; empty if everything is measured.
     """
 
     zeros: float
+    distinct: bool
     neighbours: dict[tuple[int, int], float]
 
 
-def mask_evidence(obs: Observations) -> MaskEvidence | None:
-    """Run both tests; None if every observation measures every value."""
-    if obs.measured is None:
-        return None
+def mask_evidence(obs: Observations) -> MaskEvidence:
+    """Run both tests."""
     zeros, mean, variance = _entries(obs)
+    if obs.measured is None:
+        return MaskEvidence(zeros, _zeros_stand_out(obs), {})
     axes = [-2, -1] if not obs.A.complex_output else [-3, -2]  # the last axis of complex measurements is (re, im)
     axes = [axis for axis in axes if -axis < obs.y.ndim and obs.y.shape[axis] > 1]
     places = [(axis, step) for axis in axes for step in (1, -1)]
@@ -51,7 +56,14 @@ def mask_evidence(obs: Observations) -> MaskEvidence | None:
             # rolling back moves the neighbour at +1 to its entry
             g = measured.roll(-step, axis).double()
             covariances[axis, step].append(_covariance(u, g, inside))
-    return MaskEvidence(zeros, {place: _z(torch.cat(parts)) for place, parts in covariances.items()})
+    neighbours = {place: _z(torch.cat(parts)) for place, parts in covariances.items()}
+    return MaskEvidence(zeros, _zeros_stand_out(obs), neighbours)
+
+
+def _zeros_stand_out(obs: Observations) -> bool:
+    values, counts = some_values(obs).unique(return_counts=True)
+    zeros, others = counts[values == 0], counts[values != 0]
+    return len(zeros) > 0 and (len(others) == 0 or int(zeros) >= DISTINCT * int(others.max()))
 
 
 def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
@@ -59,8 +71,8 @@ def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
     batch = max(1, NUMBERS // obs.y[0].numel())
     for start in range(0, len(obs), batch):
         part = obs[start : start + batch]
-        assert part.measured is not None
-        yield part.y.double(), part.measured.expand_as(part.y)
+        measured = torch.ones_like(part.y, dtype=torch.bool) if part.measured is None else part.measured
+        yield part.y.double(), measured.expand_as(part.y)
 
 
 def _entries(obs: Observations) -> tuple[float, Tensor, Tensor]:

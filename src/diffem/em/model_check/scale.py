@@ -18,7 +18,7 @@ from ...priors import GaussianPrior
 
 ROUNDED = 0.01  # largest deviation of a rounded value from a multiple of the step, in steps
 REPEATED = 2  # smallest number of values per distinct value in rounded data
-VALUES = 1 << 18  # largest number of measured values for this test
+VALUES = 1 << 18  # largest number of measured values for the tests of single values
 
 
 def deviation(obs: Observations, prior: GaussianPrior) -> Estimate:
@@ -29,15 +29,20 @@ def deviation(obs: Observations, prior: GaussianPrior) -> Estimate:
 
 def rounding_step(obs: Observations) -> float | None:
     """Return the step that all measured values are multiples of; None if they are not rounded, or all equal."""
-    measured = obs.measured
-    y = obs.y if measured is None else obs.y[measured.expand_as(obs.y)]
-    y = y.flatten()[:VALUES].double()
+    y = some_values(obs)
     distinct = y.unique()
     if len(distinct) < 2 or len(y) < REPEATED * len(distinct):
         return None
     step = float(distinct.diff().min())
     places = (distinct - distinct[0]) / step
     return step if bool(((places - places.round()).abs() < ROUNDED).all()) else None
+
+
+def some_values(obs: Observations) -> Tensor:
+    """Return the first `VALUES` measured values."""
+    measured = obs.measured
+    y = obs.y if measured is None else obs.y[measured.expand_as(obs.y)]
+    return y.flatten()[:VALUES].double()
 
 
 def smallest_std(obs: Observations) -> Tensor:
