@@ -97,6 +97,32 @@ MASKS = {
 
 
 @EACH
+@pytest.mark.parametrize("variance", [0.3, torch.tensor(0.3), torch.linspace(0.1, 2.0, N, dtype=torch.float64)])
+def test_filtered_is_the_mean_of_x_given_x_plus_noise(name, variance):
+    cov = REGISTRY[name]().bind(len(EVENT))
+    v = torch.randn(N, *EVENT, dtype=torch.float64)
+    expected = apply(dense(cov) @ torch.linalg.inv(dense(cov.plus(variance))), v)
+    assert torch.allclose(cov.filtered(v, variance), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["low rank", "dense"])
+@pytest.mark.parametrize("sigma", [1e-3, 1e-2, 1.0, 1e2])
+def test_filtered_is_exact_to_float32_for_variances_of_ten_orders_of_magnitude(kind, sigma):
+    """Without the noise of x_t, the result is wrong by much less than σ, and by less than 1e-5 where σ is large."""
+    factor = torch.randn(8, 128, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wide = LowRank(factor, 1e-8)
+    if kind == "dense":
+        wide = DenseCovariance(factor.T @ factor + 1e-8 * torch.eye(128, dtype=torch.float64))
+    narrow = wide.to(torch.float32)
+    z = torch.randn(2, 3, 128, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    v = (wide.sqrt(z[0]) + sigma * z[1]).float()
+    error = narrow.filtered(v, torch.tensor(sigma**2, dtype=torch.float32)).double() - wide.filtered(
+        v.double(), torch.tensor(sigma**2, dtype=torch.float32).double()
+    )
+    assert float(error.abs().max()) < 0.05 * min(sigma, 1e-2)
+
+
+@EACH
 @pytest.mark.parametrize("mask", MASKS)
 def test_restrict_is_the_marginal_covariance_of_the_measured_entries(name, mask):
     """Every method of every kind against dense algebra on the block, in float64 with condition numbers below 1e3."""

@@ -17,7 +17,9 @@ from .errors import InputError
 
 def per_sample(value: Tensor | float, like: Tensor) -> Tensor:
     """Reshape a scalar or `(n,)` value so that it multiplies `like` of shape `(n, *event)` sample by sample."""
-    value = torch.as_tensor(value, device=like.device)
+    if not isinstance(value, Tensor):  # in the dtype of `like`: torch.as_tensor would round it to float32
+        return torch.full((), value, dtype=like.dtype if like.is_floating_point() else None, device=like.device)
+    value = value.to(like.device)
     if value.ndim == 0:
         return value
     return value.reshape(-1, *(1,) * (like.ndim - 1))

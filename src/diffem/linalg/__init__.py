@@ -1,10 +1,11 @@
 """Covariances and batched solvers."""
 
-from .covariance import Covariance, Diagonal, Isotropic, LowRank
+from .covariance import Covariance, Diagonal, Isotropic
 from .dense import DenseCovariance
 from .dense import DenseCovariance as Dense  # noqa: F401  # the name in earlier versions
 from .inner import axpy, dot
 from .kinds import COVARIANCES, as_covariance
+from .low_rank import LowRank
 from .simulated import SimulatedNoise
 from .solvers import (
     SOLVERS,

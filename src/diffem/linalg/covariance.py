@@ -1,4 +1,4 @@
-r"""Covariance matrices that are never formed: isotropic, diagonal, low rank plus diagonal. Full ones are in `dense.py`.
+r"""Covariance matrices that are never formed: isotropic and diagonal. Others are in `low_rank.py` and `dense.py`.
 
 Each acts on batches `(n, *event)` and is shared by all samples or given one per sample. All have the same methods:
 
@@ -6,6 +6,7 @@ Each acts on batches `(n, *event)` and is shared by all samples or given one per
 - `sqrt(z)`: Lz with LLᵀ = Σ, so that `sqrt` of white noise has covariance Σ,
 - `logdet(event_shape)`: log|Σ|,
 - `plus(variance)`: Σ + variance·I, the variance a scalar or one per sample (the covariance of x + σz),
+- `filtered(v, variance)`: Σ(Σ + variance·I)⁻¹v, the mean of x given v = x + σz,
 - `scaled(factor)`: factor²·Σ, the covariance of factor·x,
 - `restrict(measured)`: the marginal covariance of the measured entries: their block of Σ, zero on the other entries,
 - `conditional_mean(observed, v)`, `conditional_variances(observed, event_shape)`: moments of the other entries given
@@ -23,7 +24,6 @@ from torch import Tensor
 
 from ..core.batched import BatchedValue
 from ..core.errors import InputError
-from ..core.modes import in_default_modes
 from ..core.shapes import per_sample
 from .inner import accumulate_dtype, dot
 
@@ -72,6 +72,14 @@ class Covariance(BatchedValue):
         """Σ + variance·I; the variance is a scalar or `(n,)`."""
         raise NotImplementedError
 
+    def filtered(self, v: Tensor, variance: Tensor | float) -> Tensor:
+        """Σ(Σ + variance·I)⁻¹v, `(n, *event)`, to the precision of v; the variance is positive, a scalar or `(n,)`.
+
+        The mean of x ~ N(0, Σ) given v = x + noise. Covariances that mix entries override it: (Σ + variance·I)⁻¹v is
+        much larger than the result if Σ is ill-conditioned, and so are its rounding errors.
+        """
+        return self.matvec(self.plus(variance).solve(v))
+
     def scaled(self, factor: float) -> Self:
         """factor²·Σ: the covariance of samples multiplied by `factor`."""
         new = copy.copy(self)
@@ -116,7 +124,7 @@ class Covariance(BatchedValue):
         return -0.5 * (self.mahalanobis(v) + self.logdet(event_shape) + count * math.log(2 * math.pi))
 
 
-def _positive(name: str, values: Tensor) -> Tensor:
+def check_positive(name: str, values: Tensor) -> Tensor:
     if not isinstance(values, Tensor) or not values.is_floating_point():
         raise InputError(f"{name} must be a floating-point tensor or a number, got {values!r}")
     good = torch.isfinite(values) & (values > 0)
@@ -136,7 +144,7 @@ class Isotropic(Covariance):
         super().__init__()
         if not isinstance(variance, Tensor):
             variance = torch.tensor(float(variance), dtype=torch.float64)
-        self._store("variance", _positive("variance", variance), 0)
+        self._store("variance", check_positive("variance", variance), 0)
 
     def _scale(self, v: Tensor) -> Tensor:
         return self._read("variance").to(v.dtype).reshape(-1, *(1,) * (v.ndim - 1))
@@ -151,7 +159,7 @@ class Isotropic(Covariance):
         return self._scale(z).sqrt() * z
 
     def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
-        return math.prod(event_shape) * _log(self._read("variance"))
+        return math.prod(event_shape) * log_positive(self._read("variance"))
 
     def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
         variance = self._read("variance")
@@ -178,7 +186,7 @@ class Diagonal(Covariance):
 
     def __init__(self, variances: Tensor) -> None:
         super().__init__()
-        self._store("variances", _positive("variances", variances), None)
+        self._store("variances", check_positive("variances", variances), None)
 
     def bind(self, event_ndim: int) -> Diagonal:
         return self._bind(variances=event_ndim)
@@ -190,19 +198,19 @@ class Diagonal(Covariance):
         return self._variances(v) * v
 
     def solve(self, v: Tensor) -> Tensor:
-        return v * _reciprocal(self._variances(v))
+        return v * reciprocal(self._variances(v))
 
     def sqrt(self, z: Tensor) -> Tensor:
         return self._variances(z).sqrt() * z
 
     def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
-        return _log(self.diagonal(event_shape)).flatten(1).sum(1)
+        return log_positive(self.diagonal(event_shape)).flatten(1).sum(1)
 
     def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
         return self._read("variances", len(event_shape)).expand(-1, *event_shape)
 
     def plus(self, variance: Tensor | float) -> Diagonal:
-        variances, ndim = _add(self, variance)
+        variances, ndim = with_variance(self, variance)
         return Diagonal._raw(variances=(variances, ndim))
 
     def restrict(self, measured: Tensor) -> Diagonal:
@@ -210,136 +218,26 @@ class Diagonal(Covariance):
         return Diagonal._raw(variances=(measured * self._read("variances", ndim), ndim))
 
     def eigenvalue_floor(self) -> Tensor:
-        return _smallest(self)
+        return smallest_variance(self)
 
 
-class LowRank(Covariance):
-    r"""Σ = D + UUᵀ, by Woodbury: Σ⁻¹ = D⁻¹ − D⁻¹U(I + UᵀD⁻¹U)⁻¹UᵀD⁻¹.
-
-    Args:
-        factor: U as `(r, *event)` or `(n, r, *event)`.
-        variances: D as a number, `(*event)` or `(n, *event)`; axes of size 1 broadcast.
-    """
-
-    powers: ClassVar[dict[str, int]] = {"factor": 1, "variances": 2}
-    axes: ClassVar[dict[str, int | None]] = {"factor": None, "variances": None}
-
-    def __init__(self, factor: Tensor, variances: Tensor | float) -> None:
-        super().__init__()
-        if not isinstance(factor, Tensor) or not factor.is_floating_point() or factor.ndim < 2:
-            raise InputError("factor must be a floating-point tensor of shape (r, *event) or (n, r, *event)")
-        variances = torch.as_tensor(variances, dtype=factor.dtype, device=factor.device)
-        self._store("factor", factor, None)
-        self._store("variances", _positive("variances", variances), None)
-
-    def bind(self, event_ndim: int) -> LowRank:
-        new, variances = copy.copy(self), self._tensors["variances"]
-        event = self._tensors["factor"].shape[-event_ndim:]
-        if variances.ndim in (0, event_ndim, event_ndim + 1):
-            try:
-                expanded = variances.expand(*variances.shape[:-event_ndim], *event)
-            except RuntimeError:
-                raise InputError(f"LowRank: variances {tuple(variances.shape)} do not fit {tuple(event)}") from None
-            new._tensors = self._tensors | {"variances": expanded}
-        return new._bind(factor=event_ndim + 1, variances=event_ndim)
-
-    def _parts(self, event_ndim: int) -> tuple[Tensor, Tensor]:
-        """U as `(1 or n, r, N)` and D as `(1 or n, N)`."""
-        bound = self.bind(event_ndim)
-        return bound._read("factor").flatten(2), bound._read("variances").flatten(1)
-
-    def matvec(self, v: Tensor) -> Tensor:
-        u, d = self._parts(v.ndim - 1)
-        w = v.flatten(1)
-        return (d * w + _lift(u, _project(u, w))).reshape(v.shape)
-
-    def solve(self, v: Tensor) -> Tensor:
-        u, d = self._parts(v.ndim - 1)
-        inverse = _reciprocal(d)
-        w = v.flatten(1) * inverse
-        coefficients = torch.cholesky_solve(_project(u, w).unsqueeze(-1), _capacitance(u, inverse)).squeeze(-1)
-        return (w - inverse * _lift(u, coefficients)).reshape(v.shape)
-
-    def sqrt(self, z: Tensor) -> Tensor:
-        # With W = D^-½U = P diag(s) Qᵀ:  Σ = D^½ (I + P diag(s²) Pᵀ) D^½, and the bracket has root I + P
-        # diag(√(1+s²)−1) Pᵀ.
-        u, d = self._parts(z.ndim - 1)
-        root = d.sqrt()
-        _, s, p = torch.linalg.svd(u * _reciprocal(root).unsqueeze(1), full_matrices=False)
-        w = z.flatten(1)
-        return (root * (w + _lift(p, _project(p, w) * ((1 + s**2).sqrt() - 1)))).reshape(z.shape)
-
-    def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
-        u, d = self._parts(len(event_shape))
-        chol = _capacitance(u, _reciprocal(d))
-        return _log(d).sum(1) + 2 * _log(chol.diagonal(dim1=-2, dim2=-1)).sum(-1)
-
-    def diagonal(self, event_shape: tuple[int, ...]) -> Tensor:
-        u, d = self._parts(len(event_shape))
-        return (d + u.square().sum(1)).reshape(-1, *event_shape)
-
-    def plus(self, variance: Tensor | float) -> LowRank:
-        variances, ndim = _add(self, variance)
-        new = LowRank._raw(factor=(self._tensors["factor"], self._shared_ndim["factor"]), variances=(variances, ndim))
-        new._pending = self._pending
-        return new
-
-    def restrict(self, measured: Tensor) -> LowRank:
-        ndim = measured.ndim - 1
-        bound = self.bind(ndim)
-        return LowRank._raw(
-            factor=(bound._read("factor") * measured.unsqueeze(1), ndim + 1),
-            variances=(bound._read("variances") * measured, ndim),
-        )
-
-    def conditional_variances(self, observed: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        # the observed entries leave (I + UᵀD⁻¹U)⁻¹ of the r latent variables' unit covariance
-        seen, d_seen = self.restrict(observed)._parts(len(event_shape))
-        u, d = self._parts(len(event_shape))
-        chol = _capacitance(seen, _reciprocal(d_seen))
-        whitened = torch.linalg.solve_triangular(chol, u, upper=False)
-        return (d + whitened.square().sum(1)).reshape(-1, *event_shape)
-
-    def eigenvalue_floor(self) -> Tensor:
-        return _smallest(self)
-
-
-@in_default_modes
-def _project(u: Tensor, w: Tensor) -> Tensor:
-    """Uᵀw: `(1 or n, r, N)`, `(n, N)` → `(n, r)`; a shared U takes one matrix product."""
-    return w @ u[0].T if len(u) == 1 else (u @ w.unsqueeze(-1)).squeeze(-1)
-
-
-@in_default_modes
-def _lift(u: Tensor, c: Tensor) -> Tensor:
-    """Uc: `(1 or n, r, N)`, `(n, r)` → `(n, N)`."""
-    return c @ u[0] if len(u) == 1 else (c.unsqueeze(1) @ u).squeeze(1)
-
-
-@in_default_modes
-def _capacitance(u: Tensor, inverse: Tensor) -> Tensor:
-    """Cholesky factor of I + UᵀD⁻¹U, `(1 or n, r, r)`."""
-    gram = (u * inverse.unsqueeze(1)) @ u.mT
-    return torch.linalg.cholesky(gram + torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device))
-
-
-def _reciprocal(d: Tensor) -> Tensor:
+def reciprocal(d: Tensor) -> Tensor:
     """1/d, and 0 where a restriction put 0: those entries are outside the system."""
     return torch.where(d > 0, 1 / d, 0)
 
 
-def _log(d: Tensor) -> Tensor:
+def log_positive(d: Tensor) -> Tensor:
     return torch.where(d > 0, d.to(accumulate_dtype(d.device)).log(), 0)
 
 
-def _smallest(cov: Diagonal | LowRank) -> Tensor:
+def smallest_variance(cov: Covariance) -> Tensor:
     """The smallest entry of the diagonal that a restriction left, `(1 or n,)`."""
     variances = cov._read("variances").flatten(1)
     smallest = torch.where(variances > 0, variances, torch.inf).amin(-1)
     return torch.where(smallest.isinf(), 1, smallest)
 
 
-def _add(cov: Diagonal | LowRank, variance: Tensor | float) -> tuple[Tensor, int | None]:
+def with_variance(cov: Covariance, variance: Tensor | float) -> tuple[Tensor, int | None]:
     """The diagonal of `cov` plus a scalar or one variance per sample, and how many axes a sample of it has."""
     variances, ndim = cov._tensors["variances"], cov._shared_ndim["variances"]
     if not isinstance(variance, Tensor) or variance.ndim == 0:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
+from ..core.shapes import per_sample
 from .covariance import Covariance
 from .inner import accumulate_dtype
 
@@ -97,6 +98,10 @@ class DenseCovariance(Covariance):
 
     def sqrt(self, z: Tensor) -> Tensor:
         return self._apply(z, self._read("values").sqrt())
+
+    def filtered(self, v: Tensor, variance: Tensor | float) -> Tensor:
+        values = self._read("values")
+        return self._apply(v, values / (values + per_sample(variance, values)))
 
     def logdet(self, event_shape: tuple[int, ...]) -> Tensor:
         values = self._read("values")

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from ..core.errors import InputError
-from .covariance import Covariance, Diagonal, Isotropic, LowRank
+from .covariance import Covariance, Diagonal, Isotropic
 from .dense import DenseCovariance
+from .low_rank import LowRank
 from .unknown import UnknownNoise
 
 COVARIANCES: dict[str, type[Covariance]] = {

@@ -44,7 +44,7 @@ class GaussianDenoiser(SigmaX):
     def correction(self, prior: LinearisedDenoiser, pullback: Tensor, sigma: Tensor) -> Tensor:
         cov, variance = self.prior.covariance(), per_sample(sigma, pullback) ** 2
         assert cov is not None
-        return cov.matvec(cov.plus(sigma**2).solve(variance * pullback))
+        return cov.filtered(variance * pullback, sigma**2)
 
 
 @dataclass

@@ -71,7 +71,5 @@ class SigmaX(ExplicitCovariance):
     def covariance(self, prior: LinearisedDenoiser, x_t: Tensor, sigma: Tensor) -> Callable[[Tensor], Tensor]:
         cov = self.cov_x
         assert isinstance(cov, Covariance)
-        shifted = cov.plus(sigma**2)
         variance = per_sample(sigma, x_t) ** 2
-        # the variance first: in small units Σ⁻¹w alone could overflow
-        return lambda w: cov.matvec(shifted.solve(variance * w))
+        return lambda w: cov.filtered(variance * w, sigma**2)

@@ -19,6 +19,7 @@ from ..core.randomness import Stream
 from ..core.shapes import require_batch, require_like, require_precision, require_same_dtype
 from ..files.memory import working_bytes
 from ..linalg import Covariance, DenseCovariance, Diagonal, Isotropic, System, as_covariance, cg
+from ..linalg.inner import accumulate_dtype
 from ..linalg.selected import SelectedBlocks
 from ..linalg.solvers import ConvergenceMonitor
 from ..observations import Observations
@@ -78,7 +79,7 @@ class GaussianPrior(Prior):
         return min(most, max(1, working_bytes(self.mean.device) // (VECTORS * 8 * self.mean.numel())))
 
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
-        return self.mean + self._cov.matvec(self._cov.plus(sigma**2).solve(x_t - self.mean))
+        return self.mean + self._cov.filtered(x_t - self.mean, sigma**2)
 
     @in_default_modes
     @torch.no_grad()
@@ -242,7 +243,9 @@ class GaussianPrior(Prior):
         require_like(require_batch(x, "x"), "x", self.mean, "GaussianPrior")
         if not (self._cov.eigenvalue_floor() > 0).all():
             raise InputError("the covariance of this GaussianPrior is singular: it has no density")
-        return self._cov.log_prob(x - self.mean)
+        # in float64: small variances amplify rounding errors
+        exact = accumulate_dtype(x.device)
+        return self._cov.to(exact).log_prob(x.to(exact) - self.mean.to(exact))
 
     def extra_repr(self) -> str:
         return f"event_shape={self.event_shape}, cov={self._cov}"
