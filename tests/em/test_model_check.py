@@ -163,11 +163,12 @@ def test_shifted_masks_are_reported(filled, step):
     assert "shifted by one entry" in warning
 
 
-def test_zeros_in_place_of_missing_values_are_reported():
-    """Without a mask, too; zeros of rounded data are not more frequent than their other values."""
+@pytest.mark.parametrize("value", [0.0, -999.0, 0.123456789])
+def test_constants_in_place_of_missing_values_are_reported(value):
+    """Without a mask, too; values of rounded data are not much more frequent than the others."""
     y, A, _ = problem("masks")
-    seen = y.where(A._tensors["mask"], 0.0)
-    found = [w for w in check(Observations(seen, sigma=SIGMA)).warnings if "exactly 0" in w]
+    seen = y.where(A._tensors["mask"], value)
+    found = [w for w in check(Observations(seen, sigma=SIGMA)).warnings if f"exactly {value:.6g}," in w]
     assert len(found) == 1
     assert "must be NaN" in found[0]
     assert check(Observations((y / 0.2).round() * 0.2, sigma=SIGMA)).warnings == []
