@@ -174,6 +174,19 @@ def test_constants_in_place_of_missing_values_are_reported(value):
     assert check(Observations((y / 0.2).round() * 0.2, sigma=SIGMA)).warnings == []
 
 
+@pytest.mark.parametrize("background", [-2.0, 0.0])
+def test_a_few_clean_samples_may_repeat_values(background):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 8, generator=generator, dtype=DOUBLE).clamp(min=0.5) - 0.5 + background
+    clean = Observations(x[:40], sigma=0.05)
+    y = x + 0.1 * torch.randn(x.shape, generator=generator, dtype=DOUBLE)
+    mask = torch.rand(300, 8, generator=generator) < 0.5
+    obs = Observations.concatenate([clean, Observations(y[40:], operators.Mask(mask[40:]), sigma=0.1)])
+    evidence = mask_evidence(obs)
+    assert evidence.filled is None
+    assert mask_evidence(clean).filled == background  # many samples: these have no noise
+
+
 def test_masks_detect_a_stated_level_that_is_too_large_only_for_data_near_a_curve():
     """Values on a curve have a singular covariance; with a full covariance, less noise than stated always fits."""
     obs = small_observations(400)

@@ -3,7 +3,7 @@ r"""Do masks and observations belong together? Two tests detect values that coun
 - Repeated values. Unmeasured entries of y are often 0 or another constant such as −999, and continuous noise never
   produces the same value twice. The fraction of the most frequent value is computed for each entry of y, and its median
   over the entries is reported, so that entries that are always 0 do not count. In rounded data, only 0 counts, and must
-  be more frequent than every other value.
+  be more frequent than every other value. Many observations must contain it: a few clean samples may repeat values.
 - Neighbours. If the mask was chosen independently of x, the size of a value does not depend on whether its neighbour is
   measured. If the masks are shifted by one entry, the neighbour decides whether the value was measured at all. Let u be
   the squared deviation of a value in units of its entry's variance, and g whether the neighbour is measured. The
@@ -23,6 +23,7 @@ from ...observations import Observations
 from .scale import rounding_step, some_values
 
 NUMBERS = 1 << 24  # values per part
+CONTAINING = 0.25  # smallest fraction of the observations that contain this value
 DISTINCT = 2  # how much more frequent than any other value one is that means "not measured"
 
 
@@ -71,7 +72,10 @@ def _filled(obs: Observations) -> float | None:
     if len(counts) == 0 or (len(counts) > 1 and int(most.values[0]) < DISTINCT * int(most.values[1])):
         return None
     value = float(values[most.indices[0]])
-    return value if value == 0 or rounding_step(obs) is None else None
+    containing = sum(int((measured & (y == value)).flatten(1).any(1).sum()) for y, measured in _parts(obs))
+    if containing < CONTAINING * len(obs) or (value != 0 and rounding_step(obs) is not None):
+        return None
+    return value
 
 
 def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
