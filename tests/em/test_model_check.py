@@ -163,14 +163,28 @@ def test_shifted_masks_are_reported(filled, step):
     assert "shifted by one entry" in warning
 
 
-def test_zeros_in_place_of_missing_values_are_reported():
-    """Without a mask, too; zeros of rounded data are not more frequent than their other values."""
+@pytest.mark.parametrize("value", [0.0, -999.0, 0.123456789])
+def test_constants_in_place_of_missing_values_are_reported(value):
+    """Without a mask, too; values of rounded data are not much more frequent than the others."""
     y, A, _ = problem("masks")
-    seen = y.where(A._tensors["mask"], 0.0)
-    found = [w for w in check(Observations(seen, sigma=SIGMA)).warnings if "exactly 0" in w]
+    seen = y.where(A._tensors["mask"], value)
+    found = [w for w in check(Observations(seen, sigma=SIGMA)).warnings if f"exactly {value:.6g}," in w]
     assert len(found) == 1
     assert "must be NaN" in found[0]
     assert check(Observations((y / 0.2).round() * 0.2, sigma=SIGMA)).warnings == []
+
+
+@pytest.mark.parametrize("background", [-2.0, 0.0])
+def test_a_few_clean_samples_may_repeat_values(background):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 8, generator=generator, dtype=DOUBLE).clamp(min=0.5) - 0.5 + background
+    clean = Observations(x[:40], sigma=0.05)
+    y = x + 0.1 * torch.randn(x.shape, generator=generator, dtype=DOUBLE)
+    mask = torch.rand(300, 8, generator=generator) < 0.5
+    obs = Observations.concatenate([clean, Observations(y[40:], operators.Mask(mask[40:]), sigma=0.1)])
+    evidence = mask_evidence(obs)
+    assert evidence.filled is None
+    assert mask_evidence(clean).filled == background  # many samples: these have no noise
 
 
 def test_masks_detect_a_stated_level_that_is_too_large_only_for_data_near_a_curve():

@@ -26,7 +26,7 @@ from .significance import CHECK_LEVEL, one_sided, two_sided
 
 CHECKED = 1024  # largest number of observations that are checked
 TESTS = 5  # twice the noise, half the noise, pairing, masks, noise larger than the data
-ZEROS = 0.01  # fraction of exact zeros above which continuous noise is impossible
+REPEATED_SHARE = 0.01  # fraction of one value above which continuous noise is impossible
 ALL_NOISE = 0.9  # mean squared deviation from the mean, in units of the noise; correct models have at least 1
 
 
@@ -179,13 +179,13 @@ def _check_masks(masks: MaskEvidence, check: ModelCheck, masked: bool) -> None:
             f"{step:+d}): the masks are probably shifted by one entry against the observations, or they were chosen "
             "depending on x"
         )
-    elif masks.zeros > ZEROS and masks.distinct:
+    elif masks.filled is not None and masks.share > REPEATED_SHARE:
         cause = (
             "masks and observations do not belong together"
             if masked
             else "values that were not measured must be NaN, or excluded by the mask of the operator"
         )
         check.warnings.append(
-            f"{masks.zeros:.0%} of the values at a typical measured entry are exactly 0, which continuous noise does "
-            f"not produce: {cause}; or values were rounded or clipped"
+            f"{masks.share:.0%} of the values at a typical measured entry are exactly {masks.filled + 0.0:.6g}, which "
+            f"continuous noise does not produce: {cause}; or values were rounded or clipped"
         )

@@ -1,8 +1,9 @@
 r"""Do masks and observations belong together? Two tests detect values that count as measured but were not.
 
-- Exact zeros. Unmeasured entries of y are 0, which continuous noise never produces. The fraction of zeros is computed
-  for each entry of y, and its median over the entries is reported, so that entries that are always 0 do not count. In
-  rounded data, 0 must also be more frequent than every other value.
+- Repeated values. Unmeasured entries of y are often 0 or another constant such as −999, and continuous noise never
+  produces the same value twice. The fraction of the most frequent value is computed for each entry of y, and its median
+  over the entries is reported, so that entries that are always 0 do not count. In rounded data, only 0 counts, and must
+  be more frequent than every other value. Many observations must contain it: a few clean samples may repeat values.
 - Neighbours. If the mask was chosen independently of x, the size of a value does not depend on whether its neighbour is
   measured. If the masks are shifted by one entry, the neighbour decides whether the value was measured at all. Let u be
   the squared deviation of a value in units of its entry's variance, and g whether the neighbour is measured. The
@@ -19,10 +20,11 @@ import torch
 from torch import Tensor
 
 from ...observations import Observations
-from .scale import some_values
+from .scale import rounding_step, some_values
 
 NUMBERS = 1 << 24  # values per part
-DISTINCT = 2  # how much more frequent zeros are than any other value if they mean "not measured"
+CONTAINING = 0.25  # smallest fraction of the observations that contain this value
+DISTINCT = 2  # how much more frequent than any other value one is that means "not measured"
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,23 @@ class MaskEvidence:
 
     Attributes:
         zeros: The fraction of exact zeros at a typical measured entry.
-        distinct: Whether 0 is at least `DISTINCT` times as frequent as every other value.
+        filled: The value that seems to stand for "not measured"; None if there is none.
+        share: The fraction of this value at a typical measured entry.
         neighbours: For each neighbour (axis of y, ±1), the z of its influence; empty if everything is measured.
     """
 
     zeros: float
-    distinct: bool
+    filled: float | None
+    share: float
     neighbours: dict[tuple[int, int], float]
 
 
 def mask_evidence(obs: Observations) -> MaskEvidence:
     """Run both tests."""
-    zeros, mean, variance = _entries(obs)
+    filled = _filled(obs)
+    zeros, share, mean, variance = _entries(obs, 0.0 if filled is None else filled)
     if obs.measured is None:
-        return MaskEvidence(zeros, _zeros_stand_out(obs), {})
+        return MaskEvidence(zeros, filled, share, {})
     axes = [-2, -1] if not obs.A.complex_output else [-3, -2]  # the last axis of complex measurements is (re, im)
     axes = [axis for axis in axes if -axis < obs.y.ndim and obs.y.shape[axis] > 1]
     places = [(axis, step) for axis in axes for step in (1, -1)]
@@ -57,13 +62,20 @@ def mask_evidence(obs: Observations) -> MaskEvidence:
             g = measured.roll(-step, axis).double()
             covariances[axis, step].append(_covariance(u, g, inside))
     neighbours = {place: _z(torch.cat(parts)) for place, parts in covariances.items()}
-    return MaskEvidence(zeros, _zeros_stand_out(obs), neighbours)
+    return MaskEvidence(zeros, filled, share, neighbours)
 
 
-def _zeros_stand_out(obs: Observations) -> bool:
+def _filled(obs: Observations) -> float | None:
+    """Return the value that is at least `DISTINCT` times as frequent as every other, if any; in rounded data only 0."""
     values, counts = some_values(obs).unique(return_counts=True)
-    zeros, others = counts[values == 0], counts[values != 0]
-    return len(zeros) > 0 and (len(others) == 0 or int(zeros) >= DISTINCT * int(others.max()))
+    most = counts.topk(min(2, len(counts)))
+    if len(counts) == 0 or (len(counts) > 1 and int(most.values[0]) < DISTINCT * int(most.values[1])):
+        return None
+    value = float(values[most.indices[0]])
+    containing = sum(int((measured & (y == value)).flatten(1).any(1).sum()) for y, measured in _parts(obs))
+    if containing < CONTAINING * len(obs) or (value != 0 and rounding_step(obs) is not None):
+        return None
+    return value
 
 
 def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
@@ -75,19 +87,20 @@ def _parts(obs: Observations) -> Iterator[tuple[Tensor, Tensor]]:
         yield part.y.double(), measured.expand_as(part.y)
 
 
-def _entries(obs: Observations) -> tuple[float, Tensor, Tensor]:
-    """Return the median fraction of zeros, and the mean and variance of the measured values, both per entry of y."""
-    count, zeros, total, square = (torch.zeros_like(obs.y[0], dtype=torch.float64) for _ in range(4))
+def _entries(obs: Observations, value: float) -> tuple[float, float, Tensor, Tensor]:
+    """Return the median fractions of zeros and of a value, and mean and variance of the measured values per entry."""
+    count, zeros, same, total, square = (torch.zeros_like(obs.y[0], dtype=torch.float64) for _ in range(5))
     for y, measured in _parts(obs):
         count += measured.sum(0)
         zeros += (measured & (y == 0)).sum(0)
+        same += (measured & (y == value)).sum(0)
         total += y.where(measured, 0).sum(0)
     mean = total / count.clamp(min=1)
     for y, measured in _parts(obs):
         square += (y - mean).square().where(measured, 0).sum(0)
     seen = count > 0
-    share = float((zeros[seen] / count[seen]).median()) if bool(seen.any()) else 0.0
-    return share, mean, square / count.clamp(min=1)
+    shares = [float((k[seen] / count[seen]).median()) if bool(seen.any()) else 0.0 for k in (zeros, same)]
+    return shares[0], shares[1], mean, square / count.clamp(min=1)
 
 
 def _covariance(u: Tensor, g: Tensor, inside: Tensor) -> Tensor:
