@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..core.errors import InputError
@@ -68,10 +69,14 @@ class SolvingPosterior(Posterior):
 
     def solve(self, system: System, residual: Tensor) -> Solution:
         """Solve M u = residual by the method's solver. The statistics are those of the scaled system."""
+        b = system.scaled(residual)
+        # `direct` needs no unit: it solves in float64, and returns an energy in the units of b
+        unit = per_sample(torch.ones_like(b.flatten(1)[:, 0]) if self.solver == "direct" else _binary_unit(b), b)
         solution = SOLVERS[self.solver](
-            system, system.scaled(residual), iterations=self.iterations, tolerance=self.tolerance, guard=self.guard
+            system, b / unit, iterations=self.iterations, tolerance=self.tolerance, guard=self.guard
         )
-        return replace(solution, u=system.scaled(solution.u))
+        pullback = per_sample(unit.flatten(), solution.pullback) * solution.pullback
+        return replace(solution, u=unit * system.scaled(solution.u), pullback=pullback)
 
     @property
     def likelihood_iterations(self) -> int:
@@ -85,3 +90,14 @@ class SolvingPosterior(Posterior):
         elif sampler.needs_likelihood:  # for log |M|
             decomposed = min(measured, self.iterations)
         return self.tolerance is None and self.solver != "gmres" and decomposed <= CLOSED_FORM
+
+
+def _binary_unit(b: Tensor) -> Tensor:
+    """The power of two next to the largest entry of each b, `(n,)`; 1 if b is 0 or not finite.
+
+    In these units products with M do not leave the range of float32, whatever the units of y and x are, and rounding is
+    the same as without them.
+    """
+    largest = b.flatten(1).abs().amax(1)
+    usable = torch.isfinite(largest) & (largest > 0)
+    return torch.ldexp(torch.ones_like(largest), torch.where(usable, largest, 1).log2().floor())
