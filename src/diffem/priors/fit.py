@@ -102,7 +102,8 @@ def fit_gaussian(
     """
     require_linear_gaussian(obs, "fit_gaussian", "Use priors.fit_channel_gaussian, which fits to estimates of x")
     _check_rank(rank, math.prod(obs.x_shape))
-    require_count(rounds, "rounds")
+    most = ROUNDS if rounds is None else rounds
+    require_count(most, "rounds")
     if batch_size is not None:
         require_count(batch_size, "batch_size")
     if moments not in (known := get_args(Moments)):
@@ -121,7 +122,7 @@ def fit_gaussian(
         history.log_likelihood.append(log_likelihood - per_value)
     else:
         unseen = None if held_out is None else held_out.scaled(1 / scale)
-        fit = Rounds(ROUNDS if rounds is None else rounds, tolerance, per_value, history, progress, checkpoint, resume)
+        fit = Rounds(most, tolerance, per_value, history, progress, checkpoint, resume)
         try:
             mean, cov = _iterate(obs, batches, rank, moments, seed, start, scale, unseen, batch_size, device, fit)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
