@@ -48,7 +48,7 @@ def test_which_observations_are_empty():
 
 def test_counts_of_masks_with_axes_that_broadcast():
     mask = torch.rand(5, 1, 3, generator=torch.Generator().manual_seed(0)) < 0.5
-    for A in (operators.Mask(mask), operators.Mask(mask[:1]), operators.Mask(mask[0]), operators.Identity()):
+    for A in (operators.Mask(mask), operators.Mask(mask[0]), operators.Identity()):
         obs = Observations(torch.zeros(5, 4, 3), A, sigma=1.0)
         ones = torch.ones(5, 4, 3, dtype=torch.bool)
         expected = ones if obs.measured is None else obs.measured & ones

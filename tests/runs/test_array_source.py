@@ -6,7 +6,7 @@ import torch
 from typer.testing import CliRunner
 
 import diffem
-from diffem import InputError, Observations
+from diffem import InputError, Observations, operators
 from diffem.cli.commands import app
 from diffem.observations.observations_file import read_observations
 from diffem.runs.recipe import load_recipe
@@ -72,3 +72,9 @@ def test_mistakes_are_explained(images, tmp_path):
     for read in (read_observations, lambda path: load_recipe(str(path))):
         with pytest.raises(InputError, match=r"diffem impute .*table\.csv"):
             read(tmp_path / "table.csv")
+
+
+def test_saved_observations_may_have_any_name(tmp_path):
+    obs = Observations(torch.ones(2, 3), operators.Identity(), sigma=0.1)
+    obs.save(tmp_path / "obs.npz")
+    assert torch.equal(read_observations(tmp_path / "obs.npz")[:].y, obs.y)

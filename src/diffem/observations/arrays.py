@@ -208,7 +208,10 @@ def try_operator(A: Operator, y: Tensor) -> tuple[Tensor, Tensor]:
 def require_batch_of(A: Operator, n: int) -> None:
     """Raise InputError if A has parameters for another number of observations than n."""
     if A.batch is not None and A.batch != n:
-        raise InputError(f"y holds {count_of(n, 'observation')}, but A has parameters for {A.batch}")
+        raise InputError(
+            f"y holds {count_of(n, 'observation')}, but A has parameters for {A.batch}; parameters that all "
+            "observations share have no axis of observations"
+        )
 
 
 def without_unmeasured(y: Tensor, A: Operator) -> Tensor:

@@ -44,11 +44,11 @@ def read_observations(path: Path, sigma: Any = None) -> Observations:
     Raises:
         InputError: If the file cannot be read, or `sigma` is missing, or given twice.
     """
-    with open_checked(path):
-        pass  # a missing file is an error before its kind is
+    with open_checked(path) as file:  # a missing file is an error before its kind is
+        is_saved = file.read(9)[8:] == b"{"  # of a header in JSON: `Observations.save` accepts any name
     if path.suffix in TABLES:
         raise InputError(f"{path} is a table. {about_table(path)}")
-    if path.suffix in FOREIGN:
+    if path.suffix in FOREIGN and not is_saved:
         raise InputError(
             f"{path} is neither a .npy array nor a file of Observations.save: read it in Python and pass "
             "Observations(y, A, sigma=...) to diffem.fit, or save it with np.save, or these observations with save"

@@ -103,11 +103,7 @@ def fit_gaussian(
     require_linear_gaussian(obs, "fit_gaussian", "Use priors.fit_channel_gaussian, which fits to estimates of x")
     _check_rank(rank, math.prod(obs.x_shape))
     most = ROUNDS if rounds is None else rounds
-    require_count(most, "rounds")
-    if batch_size is not None:
-        require_count(batch_size, "batch_size")
-    if moments not in (known := get_args(Moments)):
-        raise InputError(f"moments must be one of {', '.join(known)}, got {moments!r}")
+    _check_options(most, batch_size, moments)
     history = FitHistory() if history is None else history
     informative = as_lazy(obs).informative()  # observations without measured values add nothing to the likelihood
     if informative is None:
@@ -153,6 +149,14 @@ def _warn_if_not_converged(log_likelihood: list[float]) -> None:
         return
     message = f"the covariance of the Gaussian is not quite that of maximum likelihood: {reason}"
     warnings.warn(message, ConvergenceWarning, stacklevel=5)
+
+
+def _check_options(rounds: int, batch_size: int | None, moments: str) -> None:
+    require_count(rounds, "rounds")
+    if batch_size is not None:
+        require_count(batch_size, "batch_size")
+    if moments not in (known := get_args(Moments)):
+        raise InputError(f"moments must be one of {', '.join(known)}, got {moments!r}")
 
 
 def _check_rank(rank: int | None, size: int) -> None:
