@@ -357,5 +357,7 @@ def test_draws_of_systems_that_are_not_solved_cause_a_warning():
         found = given.posterior(Observations(y, A, sigma=sigma))(x_t, 0.1)
     solved = given.posterior(Observations(y, A, sigma=sigma), "sigma_x", solver="direct")(x_t, 0.1)
     assert torch.allclose(found, solved, atol=1e-7)
+    advised = given.posterior(Observations(y, A, sigma=sigma), "mmps", solver="direct")(x_t, 0.1)
+    assert torch.allclose(found, advised, atol=1e-7)
     for options in ({"iterations": 3}, {"solver": "direct"}):  # chosen, and solved
         given.posterior(Observations(y, A, sigma=sigma), "sigma_x", **options).sample(steps=4)

@@ -91,7 +91,7 @@ class Posterior:
         evaluation = self.evaluate(differentiable(x_t), differentiable(sigma))
         counted = Statistics.zeros(len(x_t), x_t.device)
         counted.add(evaluation)
-        self.warn_of(counted, "estimates")
+        self.warn_of(counted, "estimate")
         return evaluation.x_hat
 
     def finish(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
@@ -109,12 +109,12 @@ class Posterior:
         """
         return self
 
-    def warn_of(self, statistics: Statistics, results: str = "draws") -> None:
+    def warn_of(self, statistics: Statistics, result: str = "draw") -> None:
         """Warn if the statistics show that systems which the method solves as exact were not solved.
 
         Args:
             statistics: The statistics of draws, or of one evaluation.
-            results: What they belong to, for the message.
+            result: What each of them belongs to, for the message.
         """
 
     def capturable(self, sampler: Sampler) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ..core.counting import count_of
 from ..core.shapes import per_sample
 from ..linalg import ConvergenceWarning
 from .base import LinearisedDenoiser
@@ -32,6 +34,8 @@ class ExplicitCovariance(SolvingPosterior):
     Draws with unconverged systems cause a warning, unless fewer iterations were chosen.
     """
 
+    advice: ClassVar[str] = "use solver='direct' or more iterations"  # if systems did not converge
+
     iterations: int = ITERATIONS
 
     def __post_init__(self) -> None:
@@ -39,16 +43,15 @@ class ExplicitCovariance(SolvingPosterior):
         if self.tolerance is None:
             self.tolerance = torch.finfo(self.obs.y.dtype).eps ** 0.75  # 2e-12 in float64, 6e-6 in float32
 
-    def warn_of(self, statistics: Statistics, results: str = "draws") -> None:
+    def warn_of(self, statistics: Statistics, result: str = "draw") -> None:
         # solves that the guard stopped are counted as such
         above = (statistics.residuals > ACCURATE) & (statistics.guards == 0)
         if self.iterations >= ITERATIONS and (count := int(above.sum())):
-            largest = float(statistics.residuals[above].max())
+            largest, total = float(statistics.residuals[above].max()), count_of(above.numel(), result)
             warnings.warn(
-                f"method {self.method!r}: systems of {count} of {above.numel()} {results} did not converge within "
-                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these {results} only "
-                "approximate those of the method, and rounding errors can change them: use solver='direct' or more "
-                "iterations",
+                f"method {self.method!r}: systems of {count} of {total} did not converge within "
+                f"{self.iterations} iterations (relative residual up to {largest:.1e}), so these {result}s only "
+                f"approximate those of the method, and rounding errors can change them: {self.advice}",
                 ConvergenceWarning,
                 stacklevel=4,
             )

@@ -34,6 +34,7 @@ class GaussianDenoiser(SigmaX):
     """The exact E[x | x_t, y]: `sigma_x` with the covariance of the prior, whose Jacobian is Σ(Σ + σ²I)⁻¹."""
 
     method: ClassVar[str] = "exact"
+    advice: ClassVar[str] = "use method='mmps' with solver='direct', which gives the same posterior"
 
     iterations: int = EXACT_ITERATIONS  # systems with unequal noise need hundreds
 
@@ -80,8 +81,8 @@ class GaussianPosterior(Posterior):
     def capturable(self, sampler: Sampler) -> bool:
         return self.denoiser().capturable(sampler)
 
-    def warn_of(self, statistics: Statistics, results: str = "draws") -> None:
-        self.denoiser().warn_of(statistics, results)
+    def warn_of(self, statistics: Statistics, result: str = "draw") -> None:
+        self.denoiser().warn_of(statistics, result)
 
     def evaluate(self, x_t: Tensor, sigma: Tensor) -> Evaluation:
         return self.denoiser().evaluate(x_t, sigma)
