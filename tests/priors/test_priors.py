@@ -223,3 +223,9 @@ def test_type_checkers_know_that_draws_are_tensors():
     """`py.typed` promises types; `prior.posterior(obs).sample()` is the most common call."""
     plain, counted = typing.get_overloads(ConditionedPrior.sample)
     assert (plain.__annotations__["return"], counted.__annotations__["return"]) == ("Tensor", "tuple[Tensor, Any]")
+
+
+def test_samples_of_a_prior_are_not_picked_from_sets_of_particles():
+    prior = priors.MixturePrior(torch.ones(1), torch.zeros(1, 2), torch.ones(1))
+    with pytest.raises(ValueError, match="picks is for posterior draws"):
+        prior.sample(4, sampler="tds", particles=4, picks=2)

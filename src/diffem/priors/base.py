@@ -145,6 +145,8 @@ class Prior(nn.Module):
         if batch_size is not None:
             require_count(batch_size, "batch_size")
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
+        if method.picks > 1:
+            raise InputError("picks is for posterior draws: samples of a prior are independent")
         sigmas, stream = self.sigmas(steps), Stream(seed, "prior")
         with evaluation_mode(self), Progress("prior samples", n * steps, "sample steps", progress) as bar:
             return torch.cat(
