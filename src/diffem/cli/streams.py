@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from ..core.errors import StorageError
 
@@ -29,12 +30,19 @@ def usable_streams() -> Iterator[None]:
             stream.reconfigure(errors="replace")
     try:
         yield
-    except StorageError:
-        raise
     except OSError as error:
-        if error.errno not in FAILURES:
+        if isinstance(error, StorageError) or error.errno not in FAILURES or _can_be_written(sys.stdout):
             raise
         with open(os.devnull, "w") as nowhere:  # otherwise Python tries again at exit, and fails with code 120
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         reason = error.strerror or error
         raise StorageError(error.errno, f"the standard output cannot be written: {reason}") from None
+
+
+def _can_be_written(stream: TextIO) -> bool:
+    """Whether no output waits that cannot be written: if it does, another attempt fails again."""
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True

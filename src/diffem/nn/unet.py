@@ -101,8 +101,7 @@ class UNet(nn.Module):
         dropout: The dropout probability.
         space_to_depth: Size s of the s×s blocks of pixels that are folded into channels.
         shown: The number of channels that describe the observation. They enter the first convolution with weights that
-            start at 0.
-            If they are not given they are 0, and the network is a prior.
+            start at 0. If they are not given they are 0, and the network is a prior.
     """
 
     def __init__(
