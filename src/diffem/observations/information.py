@@ -10,7 +10,7 @@ import math
 import torch
 
 from ..operators import Channel
-from ..operators.spectrum import Information, RowInformation
+from ..operators.spectrum import Information, RowInformation, rounded
 from .features import features_of
 from .krylov import Krylov
 from .matrices import measurement_matrices
@@ -19,15 +19,19 @@ from .observations import Observations
 EXPLICIT = 256  # largest size of a sample for which G is formed and diagonalised
 
 
-def information_of(obs: Observations) -> Information:
-    """Represent G in a known basis if there is one, by its eigenvectors if samples are small, otherwise matrix-free."""
+def information_of(obs: Observations, exact: bool = False) -> Information:
+    """Represent G in a known basis if there is one, by its eigenvectors if samples are small, otherwise matrix-free.
+
+    exact: Keep computed eigenvectors in float64 instead of rounding them to the precision of y.
+    """
     if isinstance(obs.A, Channel):
         return features_of(obs)
     known = obs.information()
     if known is not None:
         return known
     if math.prod(obs.x_shape) <= EXPLICIT:
-        return explicit_information(obs)
+        information = explicit_information(obs)
+        return information if exact else rounded(information, obs.y.dtype)
     return matrix_free_information(obs)
 
 
@@ -37,7 +41,7 @@ def matrix_free_information(obs: Observations) -> Krylov:
 
 
 def explicit_information(obs: Observations) -> RowInformation:
-    """Form G and compute its eigenvectors, in float64, so that the gains of unmeasured directions are exactly 0.
+    """Form G and compute its eigenvectors, both in float64, so that the gains of unmeasured directions are exactly 0.
 
     Rounding would otherwise leave gains of about eps/σ_y², which count as measurements at large noise levels σ.
     """
@@ -50,4 +54,4 @@ def explicit_information(obs: Observations) -> RowInformation:
     rank = min(size, obs.y[0].numel())
     gains, rows = gains[:, -rank:], vectors.mT[:, -rank:]
     negligible = size * torch.finfo(torch.float64).eps * gains[:, -1:]
-    return RowInformation(torch.where(gains > negligible, gains, 0).to(obs.y), rows.to(obs.y))
+    return RowInformation(torch.where(gains > negligible, gains, 0), rows)

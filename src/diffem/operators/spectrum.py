@@ -78,6 +78,11 @@ class DiagonalInformation(Information, Protocol):
         ...
 
 
+def rounded(information: DiagonalInformation, dtype: torch.dtype) -> DiagonalInformation:
+    """The same information with its tensors in `dtype`."""
+    return information.with_tensors({name: tensor.to(dtype) for name, tensor in information.tensors().items()})
+
+
 @dataclass(frozen=True)
 class Entries:
     """The basis of x itself."""

@@ -73,7 +73,7 @@ class Conditional(Posterior):
 
     def _require_supported(self) -> Information:
         """Return AᵀΣ_y⁻¹A, or raise an `InputError` if the network was not trained for such operators."""
-        information = information_of(self.obs)
+        information = information_of(self.obs, exact=True)
         assert isinstance(self.prior, DiffusionPrior)
         assert self.prior.family is not None
         if (why := self.prior.family.impossible(information)) is not None:
@@ -88,13 +88,14 @@ class Conditional(Posterior):
     def _prepare(self) -> tuple[Pivot | Correction | IdentityPivot, Information]:
         if self._pivot is None or self._information is None:
             information = self._require_supported()
-            self._information = information.scaled(self.prior.scale)
-            if isinstance(self._information, Features):
-                self._pivot = IdentityPivot()
-            elif isinstance(self._information, Krylov):
+            if isinstance(information, Features):
+                self._pivot, self._information = IdentityPivot(), information
+            elif isinstance(information, Krylov):
+                self._information = information.scaled(self.prior.scale)
                 self._pivot = Correction(self.obs, self._information, self.prior.scale)
             else:
                 self._pivot = Pivot(self.obs, cast(DiagonalInformation, information))
+                self._information = self._pivot.information.scaled(self.prior.scale)
         return self._pivot, self._information
 
     def for_draw(self, sampler: Sampler, steps: int, last_level: float) -> Self:

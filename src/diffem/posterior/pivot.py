@@ -9,10 +9,11 @@ exactly, without a Jacobian. Λ⁻¹ = σ²K with K = (I + σ²G)⁻¹, whose ei
 that is still unknown. In the basis where G is diagonal (`operators/spectrum.py`), with ỹ = g⁻¹ B AᵀΣ_y⁻¹y the value
 that y alone gives a coordinate,
 
-    m = x_t + Bᵀ (1 − k) (ỹ − B x_t):
+    m = K x_t + Bᵀ (1 − k) ỹ:
 
-measured coordinates move from x_t to ỹ by the share that y determines, and the others are unchanged. If no such basis
-is available, `correction.py` replaces the pivot.
+measured coordinates move from x_t to ỹ by the share that y determines, and the others are unchanged. (As a correction
+of x_t, x_t + Bᵀ (1 − k) (ỹ − B x_t), it would be rounded to the precision of x_t, which is large at large σ.) If no
+such basis is available, `correction.py` replaces the pivot.
 """
 
 from __future__ import annotations
@@ -22,26 +23,28 @@ from torch import Tensor
 
 from ..core.shapes import per_sample
 from ..observations import Observations
-from ..operators.spectrum import DiagonalInformation, determined_share
+from ..operators.spectrum import DiagonalInformation, determined_share, rounded
 
 
 class Pivot:
     """The pivot of n observations whose information is diagonal in a known basis (`observations/information.py`)."""
 
     def __init__(self, obs: Observations, information: DiagonalInformation) -> None:
-        self.information = information
-        # ỹ divides by small gains: in float64 this amplifies the noise of y, but no rounding errors
+        """information: A computed basis should have the precision of float64 (`information_of(obs, exact=True)`).
+
+        ỹ divides by small gains: this amplifies the noise of y as it should, but also rounding errors of the basis.
+        """
         exact = obs.to(dtype=torch.float64)
-        tensors = {name: tensor.double() for name, tensor in information.tensors().items()}
-        basis, gains = information.with_tensors(tensors), tensors["gains"]
-        scaled = basis.coordinates(exact.A.adjoint(exact.noise.solve(exact.y))) / torch.where(gains > 0, gains, 1)
-        values = torch.where(gains > 0, scaled, 0)
-        self._values = values.to(information.coordinates(obs.y.new_zeros(1, *obs.x_shape)).dtype)
+        basis = rounded(information, torch.float64)
+        scaled = basis.coordinates(exact.A.adjoint(exact.noise.solve(exact.y)))
+        values = torch.where(basis.gains > 0, scaled / torch.where(basis.gains > 0, basis.gains, 1), 0)
+        self.information = rounded(information, obs.y.dtype)
+        self._values = values.to(self.information.coordinates(obs.y.new_zeros(1, *obs.x_shape)).dtype)
 
     def centre(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         """Compute m, `(n, *event)`, at the noise level sigma, `()` or `(n,)`."""
-        move = determined_share(sigma)(self.information.gains) * (self._values - self.information.coordinates(x_t))
-        return x_t + self.information.restore(move, x_t.shape)
+        determined = determined_share(sigma)(self.information.gains) * self._values
+        return self.unknown(x_t, sigma) + self.information.restore(determined, x_t.shape)
 
     def unknown(self, v: Tensor, sigma: Tensor) -> Tensor:
         """Compute K v, the part of v `(n, *event)` that the observation does not determine."""
