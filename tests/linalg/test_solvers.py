@@ -286,3 +286,57 @@ def test_scalars_are_kept_in_float64():
 def test_direct_rejects_systems_that_exceed_memory():
     with pytest.raises(ValueError, match=r"direct.*5000.*cg"):
         SOLVERS["direct"](System(lambda p: (p, p), Isotropic(1.0)), torch.randn(1, 5000), iterations=1)
+
+
+def two_parallel_rows(A):
+    return torch.cat([A[:, :1], A[:, :1] + 1e-3 * A[:, 1:]], 1)
+
+
+ACCURATE = {  # A `(n, m, N)` of accurate measurements, and the standard deviations of their noise
+    "square": (lambda A: A, torch.full((20,), 1e-5)),
+    "redundant, unequal noise": (lambda A: 30 * A[:, :8, :5], torch.logspace(-5, -2, 8)),
+    "two rows, nearly parallel": (lambda A: two_parallel_rows(A[:, :2]), torch.full((2,), 1e-5)),
+}
+
+
+@pytest.mark.parametrize("name", ACCURATE)
+def test_direct_resolves_accurate_measurements_in_float32(name):
+    """The posterior mean of x ~ N(0, I) is within a tenth of its standard deviation; in float64, it is exact."""
+    make, stds = ACCURATE[name]
+    A = make(torch.randn(4, 20, 20, generator=torch.Generator().manual_seed(0)))
+    y = (A @ torch.randn(4, A.shape[-1], 1, generator=torch.Generator().manual_seed(1))).squeeze(-1)
+
+    def mean(A, y):
+        def signal(p):
+            pullback = A.mT @ p.unsqueeze(-1)
+            return (A @ pullback).squeeze(-1), pullback.squeeze(-1)
+
+        noise = Diagonal(stds.to(A).square())
+        return SOLVERS["direct"](System(signal, noise), y)
+
+    A64 = A.double()
+    precision = torch.eye(A.shape[-1], dtype=torch.float64) + (A64.mT / stds.double().square()) @ A64
+    exact = torch.linalg.solve(precision, A64.mT @ (y.double() / stds.double().square()).unsqueeze(-1)).squeeze(-1)
+    root = torch.linalg.cholesky(precision).mT  # takes differences to posterior standard deviations
+    for solution, bound in ((mean(A, y), 0.1), (mean(A64, y.double()), 1e-4)):
+        distance = (root @ (solution.pullback - exact).unsqueeze(-1)).squeeze(-1)
+        assert distance.square().mean(-1).sqrt().max() < bound
+
+
+def test_direct_does_not_depend_on_the_batch():
+    """A sample that needs a second measurement of its matrix leaves the others unchanged."""
+    A = torch.randn(4, 20, 20, generator=torch.Generator().manual_seed(0))
+    A[0] = torch.eye(20)
+    b = torch.randn(4, 20, generator=torch.Generator().manual_seed(1))
+
+    def solve(n):
+        def signal(p):
+            pullback = A[:n].mT @ p.unsqueeze(-1)
+            return (A[:n] @ pullback).squeeze(-1), pullback.squeeze(-1)
+
+        return SOLVERS["direct"](System(signal, Isotropic(1e-8)), b[:n])
+
+    alone, together = solve(1), solve(4)
+    assert (alone.products, together.products) == (20, 40)
+    assert torch.equal(alone.u, together.u[:1])
+    assert torch.equal(alone.pullback, together.pullback[:1])

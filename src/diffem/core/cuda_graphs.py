@@ -39,6 +39,11 @@ def capture(function: Callable[[], None], warmup: int = 2) -> torch.cuda.CUDAGra
     return graph
 
 
+def capturing(tensor: Tensor) -> bool:
+    """Whether the computation of a tensor is being captured, so that nothing may depend on its value."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def replay(
     step: Callable[[State, Tensor, Tensor], State],
     state: State,

@@ -1,12 +1,15 @@
 """Direct solve: form the matrix with one product per measured value and factor it. For few measured values."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 
+from ...core.cuda_graphs import capturing
 from ...core.errors import InputError
-from ..inner import accumulate_dtype
-from ..tiny import eigh, solve
-from .system import GUARD_SLACK, Solution, Status, System, relative, rounding
+from ..tiny import solve
+from .form import Directions, Form, times
+from .system import Solution, Status, System, relative, rounding
 
 MAX_SIZE = 1024
 
@@ -28,97 +31,54 @@ def direct(
             f"solver 'direct' forms the {size}×{size} matrix with {size} products; it is meant for at most {MAX_SIZE} "
             "measured values per observation: use 'cg' or 'gmres'"
         )
-    guard = guard and system.noise is not None
-    dtype = accumulate_dtype(b.device)
-    gram, noise, pulls = _columns(system, b, dtype)
-    # unmeasured entries have zero rows: they become rows of a diagonal matrix of the size of M, with a zero right-hand
-    # side; a system without noise has no such entries
-    outside = ((gram == 0) & (noise == 0)).all(-1)  # (n, m)
-    largest = (gram + noise).diagonal(dim1=-2, dim2=-1).abs().amax(-1, keepdim=True)
-    largest = torch.where((largest > 0) & torch.isfinite(largest), largest, 1)  # (n, 1)
-    noise = noise + torch.diag_embed(outside * largest)
+    form, outside, largest, finite = Form.of(system, b)
+    products, gram = size, form.gram
+    directions: Directions | None = None
+    if guard and system.noise is not None:
+        directions = form.directions()
+        if not capturing(gram) and bool(directions.hidden.any()):
+            form, products = form.along(system, b, directions), 2 * size
+            directions = form.directions()
+        gram = directions.weighted(directions.magnitudes)
 
-    rhs = b.flatten(1).to(dtype)
-    finite = torch.isfinite(gram).flatten(1).all(1) & torch.isfinite(rhs).all(1)
-    gram = torch.where(finite.reshape(-1, 1, 1), gram, 0)
-    clean = torch.where(finite.unsqueeze(1), rhs, 0)
-    guards = torch.zeros(len(b), dtype=torch.int64, device=b.device)
-    kept: Tensor | None = None
-    resolved: Tensor | None = None
-    if guard:
-        gram, refused, kept, resolved = _directions(gram, noise, torch.finfo(b.dtype).eps)
-        guards = refused.sum(-1)
-    M = gram + noise
-    u, logdet, regular = solve(M, clean)
+    M, rhs = gram + form.noise, b.flatten(1).to(gram)
+    finite = finite & torch.isfinite(rhs).all(1)
+    rhs = form.coordinates(torch.where(finite.unsqueeze(1), rhs, 0))
+    c, logdet, regular = solve(M, rhs)
     logdet = logdet - (outside * largest.log()).sum(-1)
     solved = finite & regular
-    energy = torch.where(solved, (clean * u).sum(-1), torch.nan)
-    if kept is not None:
+    energy = torch.where(solved, (rhs * c).sum(-1), torch.nan)
+    guards = torch.zeros(len(b), dtype=torch.int64, device=b.device)
+    moving = c
+    if directions is not None:
+        guards = directions.refused.sum(-1)
+        kept = directions.weighted(~directions.refused)
         # of the size of M, or rounding errors of the projection could be larger than M
-        rest = largest.unsqueeze(-1) * (torch.eye(size, dtype=dtype, device=b.device) - kept)
-        projected = solve(kept @ M @ kept + rest, (kept @ clean.unsqueeze(-1)).squeeze(-1))[0]
-        u = torch.where(guards.unsqueeze(1) > 0, projected, u)
-    u = torch.where(solved.unsqueeze(1) & ~outside, u, 0)
+        rest = largest.unsqueeze(-1) * (torch.eye(size, dtype=M.dtype, device=b.device) - kept)
+        projected = solve(kept @ M @ kept + rest, times(kept, rhs))[0]
+        c = torch.where(guards.unsqueeze(1) > 0, projected, c)
+        # directions without signal, as of redundant rows of A, have large c whose pullbacks would cancel up to rounding
+        moving = times(directions.weighted(directions.resolved), c)
+    c, moving = (torch.where(solved.unsqueeze(1), v, 0) for v in (c, moving))
 
-    # directions without signal, as of redundant rows of A, have a large u whose pullbacks would cancel up to rounding
-    moving = u if resolved is None else (resolved @ u.unsqueeze(-1)).squeeze(-1)
-    moving = torch.where(outside, 0, moving)
-    pullback = torch.zeros_like(pulls[0], dtype=dtype)
-    for j, pull in enumerate(pulls):
-        weight = moving[:, j].reshape(-1, *(1,) * (pull.ndim - 1))
+    pullback = torch.zeros_like(form.pulls[0], dtype=M.dtype)
+    for weight, pull in zip(moving.unbind(-1), form.pulls, strict=True):
+        weight = weight.reshape(-1, *(1,) * (pull.ndim - 1))
         pullback = torch.where(weight == 0, pullback, pullback + weight * pull)
-    residual = (clean - (M @ u.unsqueeze(-1)).squeeze(-1)).norm(dim=-1)
-    status = torch.where(solved, torch.where(guards > 0, Status.GUARDED, Status.CONVERGED), Status.BREAKDOWN)
-    count = torch.ones_like(guards)
+    u = torch.where(outside, 0, form.restored(c))
+    norm = rhs.norm(dim=-1)
+    residual = relative((rhs - times(M, c)).norm(dim=-1), norm)
     # M is factored in float64, but its columns have the precision of b
-    error = rounding(M.norm(dim=-1).amax(-1), u.square().sum(-1), clean.norm(dim=-1), b.dtype)
+    error = rounding(M.norm(dim=-1).amax(-1), u.square().sum(-1), norm, b.dtype)
+    status = torch.where(solved, torch.where(guards > 0, Status.GUARDED, Status.CONVERGED), Status.BREAKDOWN)
     return Solution(
         u.to(b.dtype).reshape(b.shape),
         pullback.to(b.dtype),
-        count,
-        torch.maximum(relative(residual, clean.norm(dim=-1)), error),
+        torch.ones_like(guards),
+        torch.maximum(residual, error),
         status,
         guards,
-        size,
+        products,
         logdet,
         energy,
     )
-
-
-def _columns(system: System, b: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Form A V Aᵀ and Σ_y, `(n, m, m)` in `dtype`, and the pullbacks of the unit vectors, each `(n, *event)`."""
-    signal_columns, noise_columns, pulls = [], [], []
-    for j in range(b[0].numel()):
-        e = torch.zeros_like(b[:1]).flatten(1)
-        e[:, j] = 1
-        e = e.reshape(1, *b.shape[1:]).expand_as(b)
-        signal, noise_column, pull = system.product(e)
-        signal_columns.append(signal.flatten(1))
-        noise_columns.append(noise_column.flatten(1))
-        pulls.append(pull)
-    return torch.stack(signal_columns, -1).to(dtype), torch.stack(noise_columns, -1).to(dtype), pulls
-
-
-def _directions(gram: Tensor, noise: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Apply the guard to the eigenvectors of A V Aᵀ.
-
-    Args:
-        gram: (n, m, m). A V Aᵀ.
-        noise: (n, m, m). Σ_y.
-        eps: The precision of gram.
-
-    Returns:
-        A V Aᵀ with the absolute values of its eigenvalues; which eigenvalues are refused `(n, m)`; and the projections
-        `(n, m, m)` onto the directions that are kept, and onto those whose signal exceeds rounding errors.
-    """
-    values, vectors = eigh((gram + gram.mT) / 2)
-
-    def projection(chosen: Tensor) -> Tensor:
-        return (vectors * chosen.to(vectors).unsqueeze(-2)) @ vectors.mT
-
-    smallest_noise = noise.diagonal(dim1=-2, dim2=-1).amin(-1, keepdim=True)
-    # rounding errors of gram along an eigenvector; those of redundant rows of A have no other value
-    spread = (gram.diagonal(dim1=-2, dim2=-1).abs().unsqueeze(1) @ vectors.square()).squeeze(1)
-    rounded = gram.shape[-1] * eps * spread
-    refused = values < -GUARD_SLACK * smallest_noise - rounded
-    return projection(values.abs()), refused, projection(~refused), projection(values.abs() > rounded)
