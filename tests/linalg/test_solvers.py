@@ -294,17 +294,21 @@ def two_parallel_rows(A):
 
 ACCURATE = {  # A `(n, m, N)` of accurate measurements, and the standard deviations of their noise
     "square": (lambda A: A, torch.full((20,), 1e-5)),
-    "redundant, unequal noise": (lambda A: 30 * A[:, :8, :5], torch.logspace(-5, -2, 8)),
+    "unequal noise": (lambda A: A, torch.logspace(-5, -2, 20)),
+    "redundant": (lambda A: A[:, :8, :5], torch.full((8,), 1e-5)),
     "two rows, nearly parallel": (lambda A: two_parallel_rows(A[:, :2]), torch.full((2,), 1e-5)),
 }
 
 
 @pytest.mark.parametrize("name", ACCURATE)
 def test_direct_resolves_accurate_measurements_in_float32(name):
-    """The posterior mean of x ~ N(0, I) is within a tenth of its standard deviation; in float64, it is exact."""
+    """The posterior mean of x ~ N(0, I) is within a tenth of its standard deviation; in float64, it is exact.
+
+    Rounding y to float32 alone moves it by up to 0.04 standard deviations.
+    """
     make, stds = ACCURATE[name]
-    A = make(torch.randn(4, 20, 20, generator=torch.Generator().manual_seed(0)))
-    y = (A @ torch.randn(4, A.shape[-1], 1, generator=torch.Generator().manual_seed(1))).squeeze(-1)
+    A = make(torch.randn(32, 20, 20, generator=torch.Generator().manual_seed(0)))
+    y = (A @ torch.randn(32, A.shape[-1], 1, generator=torch.Generator().manual_seed(1))).squeeze(-1)
 
     def mean(A, y):
         def signal(p):
