@@ -136,7 +136,8 @@ def main() -> None:
 def join_pieces(name: str, pieces: list[Path], folder: Path) -> Path:
     """Join the results of the pieces of one run. Laps are counted from the start of the first piece.
 
-    The result has the command and the figures of the last piece; rows of the others keep their sources.
+    The result has the command of the last piece, and each figure of the last piece that has it; rows of the other
+    pieces keep their sources.
     """
     read = [json.loads(piece.read_text()) for piece in pieces]
     for piece in read:
@@ -148,7 +149,10 @@ def join_pieces(name: str, pieces: list[Path], folder: Path) -> Path:
         before = piece["figures"]["laps_before"]
         # lap 0 of a later piece is the last lap of the piece before it
         rows += [origin | row | {"lap": before + row["lap"]} for row in piece["rows"] if row["lap"] or not before]
-    figures = last["figures"] | {"laps": rows[-1]["lap"], "laps_before": 0}
+    figures: dict[str, float] = {}
+    for piece in read:  # the final prior has no draws of its own
+        figures |= piece["figures"]
+    figures |= {"laps": rows[-1]["lap"], "laps_before": 0}
     path = folder / f"{name}.json"
     path.write_text(json.dumps(last | {"name": name, "figures": figures, "rows": rows}, indent=1) + "\n")
     return path

@@ -4,8 +4,9 @@ Starts `diffem fit cifar10-table1` with the given changes as a process of its ow
 prior has a checkpoint, its averaged weights are exported every `--every` seconds to `DIR/newest`, which is replaced as
 a whole: whenever the machine is lost, the newest complete export can be copied from there and continued
 (`final.start`). When the training ends, is stopped by `--minutes` or fails, FID and KID of samples of the newest export
-are measured, so that the measurement depends on nobody. The result has the figures of `benchmarks.cifar10`, and its
-pieces are joined with those of the laps (`benchmarks.cifar10 --join`).
+are measured, so that the measurement depends on nobody. `--measure FOLDER` measures an export again, for example with
+another sampler. The result has the figures of `benchmarks.cifar10`, and is joined with those of the laps
+(`benchmarks.cifar10 --join`).
 
     python -m benchmarks.final_prior --exports /somewhere/safe --minutes 20 --set start=weights/cifar10-rho75 \\
         final.start=weights/cifar10-rho75-final …
@@ -38,11 +39,15 @@ from .cifar10 import prior_samples
 from .record import RESULTS, record
 
 PIECE_BYTES = 15_000_000
+# `diffem` with the fastest convolutions of this GPU, as in the other benchmarks
+DIFFEM = "import torch; torch.backends.cudnn.benchmark = True; from diffem.cli import main; main()"
 
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--exports", type=Path, required=True, help="folder of the exports")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--exports", type=Path, help="folder of the exports")
+    what.add_argument("--measure", type=Path, help="an export to measure, without training")
     parser.add_argument("--out", type=Path, default=Path("runs/final"), help="the run")
     parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe; it has no laps of its own")
     parser.add_argument("--minutes", type=float, help="stop the training after this time, as `diffem fit --minutes`")
@@ -55,6 +60,10 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--name", default="cifar10-final")
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args(words)
+    torch.backends.cudnn.benchmark = True
+    if arguments.measure is not None:
+        print(measure(arguments.measure, arguments))
+        return
     changes = [f"data.folder={arguments.assets / 'cifar10'}", "laps=0", *arguments.set]
     recipe = load_recipe("cifar10-table1", dict(parse_change(text) for text in changes))
     if recipe.final is None or recipe.start is None:
@@ -63,7 +72,7 @@ def main(words: list[str] | None = None) -> None:
     if arguments.minutes is not None:
         options += ["--minutes", str(arguments.minutes)]
     newest = arguments.exports / "newest"
-    command = [sys.executable, "-m", "diffem", "fit", "cifar10-table1", "-o", str(arguments.out), *options]
+    command = [sys.executable, "-c", DIFFEM, "fit", "cifar10-table1", "-o", str(arguments.out), *options]
     code = train(command, arguments.out, newest, arguments.every)
     print(f"the training ended with exit code {code}", flush=True)
     if newest.is_dir():
@@ -111,7 +120,8 @@ def measure(folder: Path, arguments: argparse.Namespace) -> Path:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)
     reference = make_reference(cifar10.images(arguments.assets / "cifar10"), extractor)
-    training: dict[str, Any] = read_card(folder)["training"]
+    card = read_card(folder)
+    training: dict[str, Any] = card["training"]
     began = time.monotonic()
     x = prior_samples(diffem.load(folder, device=device), arguments)
     sampling_seconds = time.monotonic() - began
@@ -126,10 +136,12 @@ def measure(folder: Path, arguments: argparse.Namespace) -> Path:
         "samples": arguments.samples,
         "gpu_minutes": training["minutes"],
         "images_seen": training["images"],
+        "laps": 1,
+        "laps_before": card["lap"] - int(unfinished is None),  # a finished final prior counts as a lap
         "final": int(unfinished is None),
         **done,
     }
-    rows = [{"lap": 1, "sampling_seconds": sampling_seconds, **figures, **quality}]
+    rows = [{"lap": 1, "images": training["images"], "sampling_seconds": sampling_seconds, **figures, **quality}]
     return record(arguments.name, figures, rows, arguments.results)
 
 

@@ -82,14 +82,14 @@ def cifar_conditional(result: dict[str, Any]) -> str:
 def table1(result: dict[str, Any]) -> str:
     """Some laps of a run for the paper's Table 1, with the training examples so far."""
     laps = [row for row in result["rows"] if row["lap"]]
-    shown = [row for row in laps if row["lap"] in (1, 2, 3) or row["lap"] % 4 == 0 or "fid_draws" in row]
+    shown = [row for row in laps if row["lap"] in (1, 2, 3) or row["lap"] % 4 == 0 or {"fid", "fid_draws"} & {*row}]
     last = laps[-1]["lap"] if result["figures"].get("final") else None
     rows = [
         [
             "final" if row["lap"] == last else str(result["figures"]["laps_before"] + row["lap"]),
             f"{row['gpu_minutes']:.1f}",
             f"{row['images'] / 1e6:.1f}",
-            f"{row['mse_deleted']:.3f}",
+            f"{row['mse_deleted']:.3f}" if "mse_deleted" in row else "",
             f"{row['fid_draws']:.2f}" if "fid_draws" in row else "",
             f"{row['fid']:.2f}" if "fid" in row else "",
         ]

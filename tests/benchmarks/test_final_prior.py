@@ -34,7 +34,12 @@ def test_a_training_is_exported_and_measured(assets, tmp_path):
     assert figures["fid_0k"] > 0
     assert figures["gpu_minutes"] > 0
     assert "steps_done" not in figures
+    assert (figures["laps_before"], figures["laps"]) == (0, 1)
     assert (tmp_path / "results" / "cifar10-final.png").is_file()
+    measured = ["--measure", f"{tmp_path}/exports/newest", "--results", f"{tmp_path}/again", "--assets", str(assets)]
+    final_prior.main([*measured, *sizes])
+    again = json.loads((tmp_path / "again" / "cifar10-final.json").read_text())
+    assert again["figures"] == figures
     prior = diffem.load(tmp_path / "exports" / "newest")
     assert prior.sample(1, steps=2, progress=False).shape == (1, 3, 32, 32)
 

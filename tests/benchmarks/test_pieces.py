@@ -14,6 +14,15 @@ def piece(path: Path, before: int, laps: int, commit: str) -> Path:
     return path
 
 
+def test_a_figure_that_the_last_piece_lacks_is_that_of_an_earlier_one(tmp_path: Path):
+    laps, final = piece(tmp_path / "laps.json", 0, 3, "aaa"), piece(tmp_path / "final.json", 3, 1, "bbb")
+    with_draws = json.loads(laps.read_text())
+    with_draws["figures"]["fid_draws"] = 5.8
+    laps.write_text(json.dumps(with_draws))
+    joined = json.loads(join_pieces("whole", [laps, final], tmp_path).read_text())
+    assert joined["figures"] == {"laps": 4, "laps_before": 0, "gpu_minutes": 4.0, "fid_draws": 5.8}
+
+
 def test_laps_of_pieces_are_counted_from_the_first_one(tmp_path: Path):
     first, second = piece(tmp_path / "a.json", 0, 3, "aaa"), piece(tmp_path / "b.json", 3, 2, "bbb")
     joined = json.loads(join_pieces("whole", [first, second], tmp_path).read_text())
