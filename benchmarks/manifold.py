@@ -1,7 +1,10 @@
 """The paper's first experiment: `python -m benchmarks.manifold [--laps 32] [--recipe manifold] [--out runs/manifold]`.
 
-Runs (or resumes) the recipe, then measures laps by the Sinkhorn divergence (squared distance, regularisation 1e-3).
-Only E-steps and M-steps count as computing time; evaluation is excluded. The divergence is measured in three ways:
+Runs (or resumes) the recipe and measures every lap when it ends by the Sinkhorn divergence (squared distance,
+regularisation 1e-3). The measures lie in the run folder: with `--minutes`, a run can continue elsewhere without the
+draws of earlier laps. Only E-steps and M-steps count as computing time; evaluation is excluded.
+
+The divergence is measured in three ways:
 
 - `draws`, as in the paper: 16,384 draws of a lap, or prior samples every fourth lap, against 16,384 random points of
   the truth.
@@ -13,12 +16,13 @@ Only E-steps and M-steps count as computing time; evaluation is excluded. The di
 are zero for exact draws of the true points: the distance of the draws from the curve, the fraction on another branch
 than the true points, W₂ to the true points along the curve, and sliced W₂ to the true points. Prior samples, four times
 as many, are compared with the whole curve by their positions along it. For comparison, all measures are also computed
-for exact posterior draws along the curve. The result is written after every measured lap.
+for exact posterior draws along the curve.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -27,13 +31,14 @@ import torch
 from torch import Tensor
 
 import diffem
+from diffem.core.interruption import Preempted
 from diffem.datasets.manifold import truth
 from diffem.em.watch import split
 from diffem.metrics.distances import sliced_wasserstein
 from diffem.metrics.transport import entropic_cost
 from diffem.report.pictures import marginals
 from diffem.runs.draws import DrawStore
-from diffem.runs.recipe import parse_change
+from diffem.runs.recipe import Recipe, load_recipe, parse_change
 from diffem.runs.rundir import RunDir
 
 from .curve import REG, DivergenceFrom, along_truth, even_truth, exact_draws, without_floor, worst_rise
@@ -77,64 +82,107 @@ def figures_of(rows: list[dict[str, float]]) -> dict[str, float]:
     return figures
 
 
-def on_event(event: str, data: dict[str, Any]) -> None:
-    if event == "lap":
-        print({k: round(v, 4) if isinstance(v, float) else v for k, v in data.items()}, flush=True)
+class Measures:
+    """The measures of the laps of a run, which are computed once and kept in the run folder.
+
+    Args:
+        recipe: The recipe of the run.
+        folder: The run folder.
+        points: The number of random points of the truth, of draws and of prior samples that are compared.
+        prior_steps: The number of sampling steps of prior samples.
+    """
+
+    def __init__(self, recipe: Recipe, folder: RunDir, points: int, prior_steps: int) -> None:
+        self.recipe, self.folder, self.points, self.prior_steps = recipe, folder, points, prior_steps
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        problem = recipe.problem()
+        assert problem.reference is not None
+        trained_on = split(len(problem.obs), recipe.watch.held_out)[0]
+        self.obs, self.reference = problem.obs[trained_on], problem.reference[trained_on]
+        self.random = [x.to(self.device) for x in self._truth((FLOORS + 1) * points).split(points)]
+        even = even_truth(EVEN, recipe.seed, self.reference.shape[1]).to(self.device)
+        self.divergences = Divergences(self.random[0], even)
+        self.file = folder.path / "measures.json"
+        self.rows: list[dict[str, float]] = json.loads(self.file.read_text()) if self.file.is_file() else []
+
+    def _truth(self, n: int) -> Tensor:
+        return truth(n, self.recipe.seed, self.reference.shape[1])
+
+    def of_truth(self) -> dict[str, float]:
+        """The measures of exact posterior draws, and the divergences between sets of the truth."""
+        seed = self.recipe.seed
+        A, sigma = self.obs.A.tensors()["matrix"].to(self.device), self.recipe.data.options()["sigma"]
+        exact = exact_draws(self.obs.y.to(self.device), A, sigma, seed)
+        measures = self.divergences(exact) | without_floor(exact, self.reference, seed)
+        floors = [self.divergences.random(other) for other in self.random[1:]]
+        return {f"perfect_{key}": v for key, v in measures.items()} | {
+            "floor": min(floors),
+            "highest_floor": max(floors),
+            "perfect_prior_along": along_truth(torch.cat(self.random), seed),
+            "sliced_floor": sliced_wasserstein(self._truth(len(self.reference)), self.reference, p=2),
+        }
+
+    def catch_up(self) -> None:
+        """Measure the finished laps that are not measured yet."""
+        for lap in range(len(self.rows), self.folder.laps_done() + 1):
+            start = time.monotonic()
+            self.rows.append(self._of_lap(lap))
+            self.file.write_text(json.dumps(self.rows))
+            shown = {key: round(value, 5) for key, value in self.rows[-1].items()}
+            print(shown, f"({time.monotonic() - start:.1f} s)", flush=True)
+
+    def _of_lap(self, lap: int) -> dict[str, float]:
+        row: dict[str, float] = {"lap": lap}
+        if lap in (1, 2) or lap % 4 == 0 or lap == self.recipe.laps:
+            samples = self.prior_samples(lap, PRIOR * self.points)
+            row["sinkhorn_prior"] = self.divergences.random(samples[: self.points])
+            row["prior_along"] = along_truth(samples, self.recipe.seed)
+        if lap:
+            store = DrawStore.of_lap(self.folder, lap, len(self.obs), self.recipe.e_step.shard)
+            draws = store.all().to(self.device)
+            row |= {f"sinkhorn_{key}": v for key, v in self.divergences(draws).items()}
+            row |= without_floor(draws, self.reference[store.owners(self.recipe.e_step.draws)], self.recipe.seed)
+            metrics = self.folder.lap_metrics(lap)
+            row |= {key: metrics[key] for key in ("e_seconds", "m_seconds", "rejected", "guards", "loss", "chi2")}
+        return row
+
+    def prior_samples(self, lap: int, n: int) -> Tensor:
+        """`(n, d)` samples of the prior of a lap; the first ones do not depend on n."""
+        prior = diffem.load(self.folder.path, lap, self.device)
+        return prior.sample(n, steps=self.prior_steps, seed=1, progress=False)
 
 
 def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="manifold")
     parser.add_argument("--out", default="runs/manifold")
     parser.add_argument("--laps", type=int, default=32)
     parser.add_argument("--points", type=int, default=16384)
     parser.add_argument("--prior-steps", type=int, default=256)
+    parser.add_argument("--minutes", type=float, help="time limit; the same command resumes the run")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "pictures" / "manifold.png")
-    parser.add_argument("--set", nargs="*", default=[])
+    parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe")
     arguments = parser.parse_args(words)
     changes = dict(parse_change(text) for text in arguments.set) | {"laps": arguments.laps}
-    run = diffem.fit(None, arguments.recipe, arguments.out, changes=changes, on_event=on_event)
-    folder, recipe = RunDir(run.path), RunDir(run.path).recipe()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    problem = recipe.problem()
-    assert problem.reference is not None
-    n, seed = arguments.points, recipe.seed
-    trained_on = split(len(problem.obs), recipe.watch.held_out)[0]
-    obs, reference = problem.obs[trained_on], problem.reference[trained_on]
-    random = [some.to(device) for some in truth((FLOORS + 1) * n, seed, reference.shape[1]).split(n)]
-    divergences = Divergences(random[0], even_truth(EVEN, seed, reference.shape[1]).to(device))
-    floors = [divergences.random(other) for other in random[1:]]
-    A, sigma = obs.A.tensors()["matrix"].to(device), recipe.data.options()["sigma"]
-    perfect = exact_draws(obs.y.to(device), A, sigma, seed)
-    perfect_figures = divergences(perfect) | without_floor(perfect, reference, seed)
-    fixed = {f"perfect_{key}": v for key, v in perfect_figures.items()}
-    fixed |= {"floor": min(floors), "highest_floor": max(floors)}
-    fixed["perfect_prior_along"] = along_truth(torch.cat(random), seed)
-    fixed["sliced_floor"] = sliced_wasserstein(truth(len(reference), seed), reference, p=2)
-    print(fixed, flush=True)
-    rows, pictures = [], {}
-    for k in range(arguments.laps + 1):
-        start = time.monotonic()
-        row: dict[str, float] = {"lap": k}
-        if k in (1, 2) or k % 4 == 0 or k == arguments.laps:
-            prior = diffem.load(run.path, k, device)
-            samples = prior.sample(PRIOR * n, steps=arguments.prior_steps, seed=1, progress=False)
-            row["sinkhorn_prior"], row["prior_along"] = divergences.random(samples[:n]), along_truth(samples, seed)
-            if k in (0, 1, 2, 4, 8, 16) or k == arguments.laps:
-                pictures[f"lap {k}"] = samples[:n].cpu().numpy()
-        if k:
-            store = DrawStore.of_lap(folder, k, len(obs), recipe.e_step.shard)
-            draws = store.all().to(device)
-            row |= {f"sinkhorn_{key}": v for key, v in divergences(draws).items()}
-            row |= without_floor(draws, reference[store.owners(recipe.e_step.draws)], seed)
-            metrics = folder.metrics()[k]
-            row |= {key: metrics[key] for key in ("e_seconds", "m_seconds", "rejected", "guards", "loss", "chi2")}
-        rows.append(row)
-        path = record("manifold", fixed | figures_of(rows), rows, arguments.results)
-        print({key: round(v, 5) for key, v in row.items()}, f"({time.monotonic() - start:.1f} s)", flush=True)
-    print(figures_of(rows), path)
-    pictures["truth"] = random[0].cpu().numpy()
+    recipe, folder = load_recipe(arguments.recipe, changes), RunDir(arguments.out)
+    measures = Measures(recipe, folder, arguments.points, arguments.prior_steps)
+
+    def on_event(event: str, data: dict[str, Any]) -> None:
+        if event == "lap":
+            measures.catch_up()
+
+    try:
+        diffem.fit(None, recipe, arguments.out, minutes=arguments.minutes, on_event=on_event)
+    except Preempted as stop:
+        print(f"stopped: {stop}")
+        return
+    measures.catch_up()
+    figures = measures.of_truth() | figures_of(measures.rows)
+    print(figures, record("manifold", figures, measures.rows, arguments.results))
+    shown = [lap for lap in (0, 1, 2, 4, 8, 16) if lap < arguments.laps] + [arguments.laps]
+    pictures = {f"lap {lap}": measures.prior_samples(lap, arguments.points).cpu().numpy() for lap in shown}
+    pictures["truth"] = measures.random[0].cpu().numpy()
     arguments.picture.write_bytes(marginals(pictures))
 
 

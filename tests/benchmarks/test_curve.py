@@ -1,6 +1,7 @@
 """Measures of points against the manifold's curve with known answers, and tiny runs of the benchmarks that use them."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -120,7 +121,10 @@ def test_a_tiny_run_writes_its_result(tmp_path, monkeypatch):
     monkeypatch.setattr(manifold, "EVEN", 128)
     words = ["--recipe", "manifold-quick", "--laps", "2", "--points", "64", "--prior-steps", "8", "--out"]
     words += [str(tmp_path / "run"), "--results", str(tmp_path), "--picture", str(tmp_path / "picture.png"), "--set"]
-    manifold.main([*words, *SMALL, "train.steps=20", "train.first_steps=20"])
+    manifold_words = [*words, *SMALL, "train.steps=20", "train.first_steps=20"]
+    manifold.main([*manifold_words, "--minutes", "1e-9"])  # stops before lap 1
+    assert not (tmp_path / "manifold.json").exists()
+    manifold.main(manifold_words)
     result = json.loads((tmp_path / "manifold.json").read_text())
     assert [row["lap"] for row in result["rows"]] == [0, 1, 2]
     last, figures = result["rows"][-1], result["figures"]
@@ -130,6 +134,10 @@ def test_a_tiny_run_writes_its_result(tmp_path, monkeypatch):
     assert figures["worst_rise"] == last["sinkhorn_draws"] / result["rows"][1]["sinkhorn_draws"] - 1
     assert figures["worst_rise_off_curve"] == last["off_curve"] / result["rows"][1]["off_curve"] - 1
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    # a run that was stopped goes on without the draws of earlier laps, whose measures it keeps
+    shutil.rmtree(tmp_path / "run" / "laps" / "001" / "draws")
+    manifold.main([*manifold_words, "--minutes", "9"])
+    assert json.loads((tmp_path / "manifold.json").read_text())["rows"] == result["rows"]
     words = ["--run", str(tmp_path / "run"), "--streams", "1", "--train", "4", "--samples", "64", "--steps", "4"]
     last_lap.main([*words, "--results", str(tmp_path)])
     result = json.loads((tmp_path / "last-lap.json").read_text())
