@@ -1,10 +1,12 @@
 """Addressed random numbers: published values of Philox, the right distribution, dependence on the address alone."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
+from diffem.core import randomness
 from diffem.core.randomness import Stream, open_interval, philox
 
 # Known answers for philox4x32-10 distributed with the Random123 library.
@@ -101,3 +103,23 @@ def test_uniform_numbers_lie_strictly_inside_the_interval(dtype):
     assert (u > 0).all()
     assert (u < 1).all()
     assert (u.diff() >= 0).all()
+
+
+def test_few_variants_of_the_normals_are_compiled(monkeypatch):
+    """torch.compile gives up after eight variants of a function, and would leave it uncompiled on the GPU."""
+    compiled = []
+
+    def backend(module, inputs):
+        compiled.append(module)
+        return module.forward
+
+    torch.compiler.reset()
+    monkeypatch.setattr(randomness, "_normals", torch.compile(randomness._normals, dynamic=True, backend=backend))
+    stream = Stream(0, "noise")
+    for grad, rows, shape in itertools.product((True, False), (5, 1, 2), ((5,), (1,), (2, 16))):
+        same_draw = torch.zeros(1, dtype=torch.int64).expand(rows)
+        steps = (0, torch.tensor(1), torch.tensor([2]))
+        for step, draw, dtype in itertools.product(steps, (None, same_draw), (torch.float32, torch.float64)):
+            with torch.set_grad_enabled(grad):
+                stream.normal(torch.arange(rows), shape, step=step, draw=draw, dtype=dtype)
+    assert len(compiled) <= 4  # one row or more, in two precisions

@@ -43,9 +43,9 @@ def philox(
     return c0, c1, c2, c3
 
 
-def _words(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tensor) -> tuple[Tensor, ...]:
-    """Four tensors `(n, blocks)` of 32-bit words; index, draw: `(n,)`, key: `(2,)`, block: `(blocks,)`."""
-    return philox((block[None, :], index[:, None], step.reshape(1, 1), draw[:, None]), (key[0], key[1]))
+def _words(index: Tensor, draw: Tensor, step: Tensor, block: Tensor, key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Four tensors `(n, blocks)` of 32-bit words; index, draw: `(n,)`, block: `(blocks,)`, step and keys: `()`."""
+    return philox((block[None, :], index[:, None], step, draw[:, None]), key)
 
 
 def open_interval(words: Tensor, dtype: torch.dtype) -> Tensor:
@@ -55,9 +55,11 @@ def open_interval(words: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @fused
-def _normals(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tensor, dtype: torch.dtype) -> Tensor:
+def _normals(
+    index: Tensor, draw: Tensor, step: Tensor, block: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype
+) -> Tensor:
     """`(n, 4·blocks)` standard normals by Box–Muller, two from every pair of words."""
-    words = _words(index, draw, step, key, block)
+    words = _words(index, draw, step, block, (low, high))
     normals = []
     for w_radius, w_angle in (words[:2], words[2:]):
         radius = torch.sqrt(-2 * torch.log((w_radius.to(dtype) + 0.5) * 2.0**-32))
@@ -67,8 +69,8 @@ def _normals(index: Tensor, draw: Tensor, step: Tensor, key: Tensor, block: Tens
 
 
 def _on_device(value: Tensor | int, device: torch.device) -> Tensor:
-    """Make a tensor from an integer on the device. A copy from the host would synchronise and cannot be captured."""
-    return value.to(device) if isinstance(value, Tensor) else torch.full((), value, device=device)
+    """Make a tensor `()` from an integer on the device. A copy from the host would synchronise and not be captured."""
+    return value.to(device).reshape(()) if isinstance(value, Tensor) else torch.full((), value, device=device)
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,12 @@ class Stream:
 
     def _words(self, index: Tensor, draw: Tensor, step: Tensor | int, blocks: int) -> tuple[Tensor, ...]:
         """Four tensors `(n, blocks)` of 32-bit words."""
-        step = _on_device(step, index.device)
-        return _words(index, draw, step, self._key_on(index.device), torch.arange(blocks, device=index.device))
+        block = torch.arange(blocks, device=index.device)
+        return _words(index, draw, _on_device(step, index.device), block, self._key_on(index.device))
 
-    def _key_on(self, device: torch.device) -> Tensor:
+    def _key_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         low, high = self.key
-        return torch.stack([_on_device(low, device), _on_device(high, device)])
+        return _on_device(low, device), _on_device(high, device)
 
     def uniform(
         self,
@@ -126,17 +128,20 @@ class Stream:
         """Standard normal numbers, `(n, *shape)`, one row per entry of index `(n,)`."""
         size = math.prod(shape)
         draw = torch.zeros_like(index) if draw is None else draw
-        step = _on_device(step, index.device)
-        # the blocks come in as a tensor: a compiled arange would count in 32 bits, and overflow in the products
-        block, key = torch.arange(-(-size // 4), device=index.device), self._key_on(index.device)
+        step, key = _on_device(step, index.device), self._key_on(index.device)
+        # The blocks come in as a tensor: a compiled arange would count in 32 bits, and overflow in the products. At
+        # least two, and strides of 1: compilation would distinguish one block and strides of 0 from other values.
+        block = torch.arange(max(2, -(-size // 4)), device=index.device)
+        index, draw = index.contiguous(), draw.contiguous()
         if index.device.type != "cpu" or len(index) * size <= CPU_NUMBERS:
-            flat = _normals(index, draw, step, key, block, dtype)[:, :size]
+            with torch.no_grad():  # compilation would distinguish whether gradients are recorded
+                flat = _normals(index, draw, step, block, *key, dtype)[:, :size]
             return flat.reshape(len(index), *shape)
         # on a CPU every word is a separate tensor: in parts, they take little memory and stay in the cache
         flat, rows = torch.empty(len(index), size, dtype=dtype), max(1, CPU_NUMBERS // size)
         for part in torch.arange(len(index)).split(rows):
             some = slice(int(part[0]), int(part[-1]) + 1)
-            flat[some] = _normals(index[some], draw[some], step, key, block, dtype)[:, :size]
+            flat[some] = _normals(index[some], draw[some], step, block, *key, dtype)[:, :size]
         return flat.reshape(len(index), *shape)
 
     def permutation(self, n: int, step: int = 0, device: torch.device | str = "cpu") -> Tensor:
