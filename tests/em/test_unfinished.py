@@ -10,7 +10,7 @@ import diffem
 from diffem import InputError
 from diffem.core.interruption import Preempted
 from diffem.em import exports as hub
-from diffem.em import maximization
+from diffem.em import loop, maximization
 from diffem.em.trainer import Trainer, learning_rates
 from diffem.em.unfinished import earlier_piece, export_unfinished, trainer_state
 from diffem.files.tensors import read_tensors
@@ -76,6 +76,30 @@ def test_the_export_holds_the_averaged_weights_and_the_cost_so_far(one_lap, firs
     assert card["training"]["images"] == before["images"] + 100 * 16
     assert card["training"]["minutes"] > before["minutes"] + 100
     assert card["lap"] == 1
+
+
+def test_an_export_while_the_training_runs_counts_the_time_of_the_draws(one_lap, clock, monkeypatch, tmp_path):  # noqa: F811
+    recipe = {**CHAIN, "laps": 0, "start": str(one_lap[1]), "train": {**CHAIN["train"], "checkpoint_seconds": 60}}
+    expect, step, calls = loop.expect, Trainer.step, itertools.count(1)
+
+    def slow_draws(*arguments):
+        clock(6000)
+        return expect(*arguments)
+
+    def timed(*arguments):
+        if (call := next(calls)) == 50:
+            clock(100)  # a checkpoint is due
+        if call == 90:
+            export_unfinished(tmp_path / "run", tmp_path / "piece")
+        return step(*arguments)
+
+    monkeypatch.setattr(loop, "expect", slow_draws)
+    monkeypatch.setattr(Trainer, "step", timed)
+    diffem.fit(observations(), recipe, tmp_path / "run", progress=False, report=False)
+    unfinished = hub.read_card(tmp_path / "piece")["training"]["unfinished"]
+    assert unfinished["steps"] == 60
+    assert 100 < unfinished["seconds"] < 3000
+    assert 6100 < unfinished["lap_seconds"] < 9000
 
 
 def test_another_run_continues_the_training(one_lap, first_piece, tmp_path):

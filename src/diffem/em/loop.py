@@ -128,7 +128,7 @@ class Loop:
             with context.interruptible(f"lap {lap}: E-step"):
                 store = expect(context, lap, before, metrics)
                 unseen = unseen_draws(context, lap, before)  # before the M-step, which trains this network in place
-            prior = maximise(context, lap, before, store, metrics)
+            prior = maximise(context, lap, before, store, metrics, began)
             context.use_estimates(prior)
             self._finish(lap, prior, metrics, began, unseen)
         except Preempted:

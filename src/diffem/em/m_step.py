@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,20 @@ from .examples import draw_repeats
 from .maximization import MeasuredWith, maximization
 from .measured_loss import usable_share
 from .start import denoiser_to_train, is_conditional
+from .totals import write_elapsed
 from .training_blocks import TrainingRecord
 from .unfinished import CHECKPOINT, earlier_piece, trainer_state
 
 
-def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any]) -> DiffusionPrior:
+def maximise(
+    context: RunContext, lap: int, before: Prior, store: DrawStore, metrics: dict[str, Any], began: float
+) -> DiffusionPrior:
     """Train the prior of a lap and save it; if it is saved already, load it.
 
     Args:
         before: The prior of the previous lap. Its network is trained in place.
         metrics: The metrics of the lap, which are added to.
+        began: The time at which the lap began.
     """
     file, origin = context.run.prior_file(lap), context.run.origin("prior", lap)
     if context.processes.broadcast(file.is_file()):  # the run was interrupted between training and evaluation
@@ -35,7 +40,7 @@ def maximise(context: RunContext, lap: int, before: Prior, store: DrawStore, met
         metrics |= description["training"]
         assert isinstance(prior, DiffusionPrior)
         return prior.to(context.device)
-    training = _Training(context, lap, before)
+    training = _Training(context, lap, before, began)
     context.unknowns.update(training.prior, before, context.start, store)
     record = training.run(store)
     results = training.results(record)
@@ -53,6 +58,7 @@ class _Training:
     """The training of one lap.
 
     Attributes:
+        began: The time at which the lap began.
         prior: The prior that is trained.
         continues: Whether its network is that of the previous lap, so that the optimizer can continue.
         notes: What the user should know about this training.
@@ -61,8 +67,8 @@ class _Training:
         checkpoint_file: The checkpoint of an interrupted training.
     """
 
-    def __init__(self, context: RunContext, lap: int, before: Prior) -> None:
-        self.context, self.lap = context, lap
+    def __init__(self, context: RunContext, lap: int, before: Prior, began: float) -> None:
+        self.context, self.lap, self.began = context, lap, began
         self.options, network = context.recipe.at(lap).train, context.recipe.network_from(lap)
         conditional = is_conditional(before, context.recipe, lap)
         self.conditioning: Conditioning | None = context.conditioning if conditional else None
@@ -90,6 +96,7 @@ class _Training:
         def checkpoint(done: int, state: dict[str, torch.Tensor], record: TrainingRecord) -> None:
             if context.processes.is_first:
                 write_checkpoint(self.checkpoint_file, done, state, record, origin)
+                write_elapsed(context.run, self.lap, time.monotonic() - self.began)
 
         resume = read_checkpoint(self.checkpoint_file, origin)
         if resume is None and self.piece is not None:

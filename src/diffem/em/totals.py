@@ -73,7 +73,7 @@ def totals(laps: list[dict[str, Any]], recipe: Recipe) -> Totals:
 
 
 def read_elapsed(run: RunDir, lap: int) -> float:
-    """Return the seconds that the lap took before it was stopped; 0 if it was not stopped, or was killed."""
+    """Return the seconds that the lap took until it was stopped or saved; 0 if it was killed before."""
     file = run.file(lap, "elapsed.json")
     try:
         seconds = float(read_json(file)["seconds"]) if file.is_file() else 0.0
@@ -83,5 +83,5 @@ def read_elapsed(run: RunDir, lap: int) -> float:
 
 
 def write_elapsed(run: RunDir, lap: int, seconds: float) -> None:
-    """Write the time of a lap that is being stopped."""
+    """Write the time of a lap that is stopped, or whose training is saved."""
     write_json(run.file(lap, "elapsed.json"), {"seconds": seconds})
