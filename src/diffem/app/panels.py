@@ -173,7 +173,7 @@ def status(p: Progress) -> str:
         else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
     )
     if p.status == "exported":
-        state = "an exported prior, without laps, measures and observations"
+        state = "an exported prior, without laps, measures or observations"
     if p.last < 0:
         state = f"{p.status}: no lap is finished yet"
     stage = f" · {p.stage} · last file written {quiet} ago" if p.stage else ""

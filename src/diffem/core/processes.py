@@ -36,7 +36,7 @@ BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and seconds without on
 JOINING = 300.0  # seconds that a process waits for the others at the beginning; a failed one may not announce it
 GRACE = 10.0  # seconds that the first process waits at the end until the others no longer need the store
 STOPPING = 10.0  # seconds that a process has to stop after another one announced its end
-LONG = datetime.timedelta(days=7)
+LONG = datetime.timedelta(days=7)  # in place of torch.distributed's time limit: heartbeats detect lost processes
 
 
 @dataclass

@@ -72,7 +72,7 @@ def low_noise(lap: Lap) -> list[str]:
     which = "the noise level" if len(pairs) == 1 else "one noise level"
     return [
         f"the run uses {level:.2g} as {which}, but the observations allow up to {high:.2g}: they are too few to "
-        "estimate it, and draws would reproduce noise as detail of x; use at least ten observations per number of x, "
+        "estimate it, and draws would reproduce noise as detail of x; use at least ten observations per entry of x, "
         "or measure the noise and pass sigma as a number"
     ]
 
