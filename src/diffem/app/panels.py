@@ -181,7 +181,7 @@ def status(p: Progress) -> str:
         else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
     )
     if p.status == "exported":
-        state = "an exported prior, without laps, measures or observations"
+        state = "an exported prior, without laps, metrics or observations"
     if p.last < 0:
         state = f"{p.status}: no lap is finished yet"
     stage = f" · {p.stage} · last file written {quiet} ago" if p.stage else ""
@@ -191,7 +191,7 @@ def status(p: Progress) -> str:
 
 
 def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
-    """The table of measures, one row per lap, and the meaning of its columns."""
+    """The table of metrics, one row per lap, and the meaning of its columns."""
     shown = columns(metrics, clean)
     head = "".join(f'<th title="{escape(m.meaning)}">{escape(m.heading)}</th>' for m in shown)
     rows = "".join(
@@ -203,10 +203,10 @@ def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
 
 
 def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]], clean: bool = False) -> str:
-    """Curves of the measures that need no clean data, one point per lap, and of the training loss."""
+    """Curves of the metrics that need no clean data, one point per lap, and of the training loss."""
     series = lap_curves(metrics, clean)
     out = (
-        figure(pictures.data_url(pictures.curves(series)), "measures per lap, on held-out data", "wide")
+        figure(pictures.data_url(pictures.curves(series)), "metrics per lap, on held-out data", "wide")
         if series
         else ""
     )
