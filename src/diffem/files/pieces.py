@@ -120,7 +120,7 @@ def read_pieces(folder: Path, files: dict[str, str], what: str) -> dict[str, Ten
     """Read all tensors.
 
     Raises:
-        InputError: If a file is missing, corrupted or has another SHA-256; the message names the file.
+        InputError: If a file is missing, damaged or has another SHA-256; the message names the file.
     """
     parts: dict[str, list[Tensor]] = {}
     for file, sha256 in files.items():

@@ -114,7 +114,7 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
             raise
         except tarfile.ReadError:
             raise InputError(
-                f"data.path: {path!r} is not a folder, a tar archive or an .npz file, or it is corrupted"
+                f"data.path: {path!r} is not a folder, a tar archive or an .npz file, or it is damaged"
             ) from None
         except Exception as error:  # decompressors raise many kinds of exceptions, all caused by the file
             raise InputError(f"data.path: {path!r} cannot be read as a tar archive: {error}") from None

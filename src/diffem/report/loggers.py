@@ -172,7 +172,7 @@ class RunLoggers:
         file = self.run.inside(self.run.path / LOGGED)
         try:
             logged = read_json(file) if file.is_file() else {}
-        except InputError:  # corrupted: all laps are logged again
+        except InputError:  # damaged: all laps are logged again
             logged = {}
         return {k: v for k, v in logged.items() if isinstance(v, int)} if isinstance(logged, dict) else {}
 

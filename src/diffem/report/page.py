@@ -39,7 +39,7 @@ def write_report(
 ) -> Path:
     """Write `report.html` of a run, and the pictures into the folders of their laps.
 
-    Samples and draws of a lap that are missing or corrupted are recomputed; draws need the observations.
+    Samples and draws of a lap that are missing or damaged are recomputed; draws need the observations.
 
     Args:
         path: The run folder.
