@@ -276,20 +276,20 @@ def _connector(host: str, port: int, count: int) -> Callable[[bool], Store]:
 
 def _listen(processes: Processes, store: Store) -> None:
     """Send heartbeats, check those of the other processes, and watch for announcements of their end."""
-    heard = {r: (-1, time.monotonic()) for r in range(processes.count) if r != processes.rank}
+    last_beat = {r: (-1, time.monotonic()) for r in range(processes.count) if r != processes.rank}
     while not processes._leaving.wait(BEAT):
         try:
             store.add(f"alive/{processes.rank}", 1)
             processes._read_end(store)
             if processes.ended is not None and not processes._leaving.wait(STOPPING):
                 _give_up(processes, str(processes.ended))
-            for r, (beats, when) in list(heard.items()):
+            for r, (beats, when) in list(last_beat.items()):
                 if store.check([f"left/{r}"]):
-                    del heard[r]
+                    del last_beat[r]
                     continue
                 now = store.add(f"alive/{r}", 0)
-                heard[r] = (now, time.monotonic()) if now != beats else (beats, when)
-                if time.monotonic() - heard[r][1] > PATIENCE:
+                last_beat[r] = (now, time.monotonic()) if now != beats else (beats, when)
+                if time.monotonic() - last_beat[r][1] > PATIENCE:
                     _give_up(processes, f"process {r} of {processes.count} has sent no heartbeat for {PATIENCE:.0f} s")
         except RuntimeError:  # torch.distributed's own errors are RuntimeErrors
             if not processes._leaving.wait(BEAT):
