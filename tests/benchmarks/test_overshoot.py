@@ -1,4 +1,4 @@
-"""The linear theory of a push along the data: its formula for training, and its predictions for laps."""
+"""The linear theory of a shift along the data: its formula for training, and its predictions for laps."""
 
 import itertools
 
@@ -38,14 +38,14 @@ def test_the_trained_offset_minimises_the_loss():
 
 
 @pytest.mark.parametrize("corrections", [0, 1])
-def test_em_removes_a_push_at_once_and_the_loss_on_measured_values_reverses_it(corrections):
+def test_em_removes_a_shift_at_once_and_the_loss_on_measured_values_reverses_it(corrections):
     data, sampler = line(256), get_sampler("pc", corrections=corrections)
     em, measured = (shifts(data, share, 1.0, sampler, 128) for share in (0.0, 0.8))
     assert abs(em[1]) < 0.02 * em[0]
     assert all(a * b < 0 for a, b in itertools.pairwise(measured[:4]))
 
 
-def test_renewing_half_of_the_draws_averages_a_push_and_its_opposite():
+def test_renewing_half_of_the_draws_averages_a_shift_and_its_opposite():
     """A lap is linear in its training draws.
 
     Half of the first lap's draws and half of the second's give the mean of the two results.
