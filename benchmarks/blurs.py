@@ -5,7 +5,7 @@ circular, widths 0.5 to 1.5 pixels) with its own noise level (0.05 to 0.3). The 
 for three laps. Three losses are compared:
 
 - `determined`: weight 0.8 for `train.measured`, as the library computes it;
-- `gain`: the same weight, multiplied by the square of the gain of A, as in earlier versions;
+- `gain`: the same weight, but each direction is weighted by the square of the gain of A (AᵀA in place of D);
 - `none`: weight 0, which is EM.
 
 Each row contains, for one lap, the mean squared error of a draw and of the mean of 8 draws on observations of the run,

@@ -2,9 +2,9 @@
 
 FashionMNIST at 16×16 pixels with values from 0 to 1, seen by three channels (`operators.Channel`): photon counts with a
 peak of 5 and of 30 photons, and one bit per pixel, the comparison of the pixel with a threshold that is random for
-every pixel and observation. The rival is what a user without channels would do: an estimate of x, its noise stated as
-Gaussian with the level that it really has on average, and the same recipe, network and number of steps. Errors are mean
-squared errors of draws, of the mean of eight draws and of the data themselves (the estimate).
+every pixel and observation. They are compared with what is possible without channels: an estimate of x as the
+observation, with Gaussian noise of the level that the estimate has on average, and the same recipe, network and number
+of steps. Errors are mean squared errors of draws, of the mean of eight draws and of the data themselves (the estimate).
 
 Measurements simulated from draws are compared with real measurements of other images; two halves of the real ones give
 the distance that chance alone produces. `--only KIND METHOD` measures one row, and `--merge FOLDER` joins such results,
@@ -129,7 +129,7 @@ def measure(
     recipe, rows = RunDir(run.path).recipe(), torch.arange(MEASURED)
     part, truth = obs[rows], x[rows]
     bound = largest_plausible(run.load(0), recipe.e_step.bound)
-    for lap in range(1, recipe.last_lap):  # the course, from a single draw
+    for lap in range(1, recipe.last_lap):  # the error of every lap, from a single draw
         drawn = posterior_draws(run.load(lap), part, recipe, 1, bound)
         row[f"mse_draw_lap{lap}"] = float((drawn[0] - truth).square().mean())
     for lap, name in ((0, "_start"), (recipe.last_lap, "")):

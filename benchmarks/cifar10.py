@@ -18,6 +18,8 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,11 @@ from diffem.datasets import cifar10
 from diffem.em.run import run_recipe
 from diffem.files.writing import read_json, write_bytes, write_json
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
+from diffem.observations import Problem
 from diffem.priors import DiffusionPrior
 from diffem.report.pictures import grid
 from diffem.runs.draws import DrawStore
-from diffem.runs.recipe import load_recipe, parse_change
+from diffem.runs.recipe import Recipe, load_recipe, parse_change
 from diffem.runs.rundir import RunDir
 
 from .record import RESULTS, record, without_folders
@@ -43,6 +46,29 @@ KEPT += ("predictive_log_likelihood", "log_likelihood", "rounds", "e_batch", "wa
 
 
 def main() -> None:
+    arguments = _arguments()
+    if arguments.join:
+        print(join_pieces(arguments.name, arguments.join, arguments.results))
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.benchmark = True
+    changes = {"data.folder": str(arguments.assets / "cifar10")} | dict(parse_change(text) for text in arguments.set)
+    recipe = load_recipe(arguments.recipe, changes)
+    problem = recipe.problem()
+    draw_errors = _DrawErrors(RunDir(arguments.out), problem, recipe)
+    if not arguments.measure:
+        interruption = Interruption()
+        if arguments.minutes is not None:
+            interruption.stop_after(arguments.minutes)
+        with contextlib.suppress(Preempted):
+            run_recipe(
+                recipe, problem.obs, arguments.out, device=device, on_event=draw_errors, interruption=interruption
+            )
+    if not arguments.run_only:
+        print(_measure(arguments, recipe, problem, draw_errors, device))
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--recipe", default="cifar10-fast")
     parser.add_argument("--name", help="name of the result; default: that of the recipe")
@@ -60,66 +86,37 @@ def main() -> None:
     parser.add_argument("--run-only", action="store_true", help="measure only the errors of the draws")
     parser.add_argument("--join", type=Path, nargs="+", help="results of the pieces of one run, in their order")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    if arguments.join:
-        print(join_pieces(arguments.name, arguments.join, arguments.results))
-        return
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
-    changes = {"data.folder": str(arguments.assets / "cifar10")} | dict(parse_change(text) for text in arguments.set)
-    recipe = load_recipe(arguments.recipe, changes)
-    problem = recipe.problem()
-    truth = problem.reference
-    assert truth is not None
-    draw_errors = _DrawErrors(RunDir(arguments.out), problem, recipe)
-    if not arguments.measure:
-        interruption = Interruption()
-        if arguments.minutes is not None:
-            interruption.stop_after(arguments.minutes)
-        with contextlib.suppress(Preempted):
-            run_recipe(
-                recipe, problem.obs, arguments.out, device=device, on_event=draw_errors, interruption=interruption
-            )
-    if arguments.run_only:
-        return
-    folder = RunDir(arguments.out)
+    return parser.parse_args()
 
+
+def _measure(
+    arguments: argparse.Namespace, recipe: Recipe, problem: Problem, draw_errors: _DrawErrors, device: torch.device
+) -> Path:
+    """Measure the laps of the run and the draws of the last one, and write the result."""
+    folder = RunDir(arguments.out)
     extractor = load_extractor(arguments.assets / "fid" / "inception-2015-12-05.pt", device)
     reference = make_reference(cifar10.images(arguments.assets / "cifar10"), extractor)
+    quality = partial(image_quality, reference=reference, extractor=extractor)
     laps = folder.metrics()
-    rows: list[dict[str, Any]] = []
-    minutes = float(laps[0].get("minutes_before", 0.0))
-    for k, metrics in enumerate(laps):
-        minutes += (metrics["seconds"] - draw_errors.seconds.get(k, 0.0)) / 60
-        row = {"lap": k, "gpu_minutes": minutes} | {key: metrics[key] for key in KEPT if key in metrics}
-        row |= draw_errors.errors.get(k, {})
-        if arguments.samples and k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
-            began = time.monotonic()
-            prior = diffem.load(arguments.out, k, device)
-            x = prior_samples(prior, arguments)
-            sampled = time.monotonic()
-            row |= {key: float(v) for key, v in image_quality(cifar10.to_uint8(x), reference, extractor).items()}
-            row |= {"sampling_seconds": sampled - began, "measuring_seconds": time.monotonic() - sampled}
-            write_bytes(arguments.results / f"{_name(arguments, recipe)}-lap{k}.png", grid(x[:64].cpu().numpy(), 16))
-        print({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}, flush=True)
-        rows.append(row)
+    rows = _lap_rows(arguments, laps, draw_errors, quality, device)
     last = len(laps) - 1
     if arguments.draw_steps:
+        assert problem.reference is not None
         draws = _new_draws(diffem.load(arguments.out, last, device), problem.obs, arguments)
-        rows[-1]["mse_deleted_new"] = mse_unmeasured(draws.cpu(), truth, problem.obs)
+        rows[-1]["mse_deleted_new"] = mse_unmeasured(draws.cpu(), problem.reference, problem.obs)
     else:
         store = DrawStore.of_lap(folder, last, draw_errors.count, recipe.e_step.shard)
         # one per observation, because FID falls with the number of images
         draws = torch.cat([store.read(k)[0] for k in range(len(store))])
-    pooled = image_quality(cifar10.to_uint8(draws), reference, extractor)
-    rows[-1]["fid_draws"] = float(pooled["fid"])
+    of_draws = quality(cifar10.to_uint8(draws))
+    rows[-1]["fid_draws"] = float(of_draws["fid"])
     # FID falls with the number of samples, so the number is part of the key
     of_prior = {f"fid_{arguments.samples // 1000}k": "fid", "kid": "kid"} if arguments.samples else {}
     figures = {name: rows[-1][key] for name, key in of_prior.items()} | {
-        "fid_draws": float(pooled["fid"]),
-        "kid_draws": float(pooled["kid"]),
+        "fid_draws": float(of_draws["fid"]),
+        "kid_draws": float(of_draws["kid"]),
         "samples": arguments.samples,
-        "gpu_minutes": minutes,
+        "gpu_minutes": rows[-1]["gpu_minutes"],
         "laps": last,
         "laps_before": laps[0].get("laps_before", 0),
         "final": int(recipe.final is not None and last == recipe.last_lap),
@@ -130,7 +127,34 @@ def main() -> None:
     if device.type == "cuda":
         figures["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     print(figures)
-    print(record(_name(arguments, recipe), figures, rows, arguments.results))
+    return record(_name(arguments, recipe), figures, rows, arguments.results)
+
+
+def _lap_rows(
+    arguments: argparse.Namespace,
+    laps: list[dict[str, Any]],
+    draw_errors: _DrawErrors,
+    quality: Callable[[torch.Tensor], dict[str, float]],
+    device: torch.device,
+) -> list[dict[str, Any]]:
+    """One row per lap; quality: FID and KID of pixels `(n, 3, 32, 32)`, measured for samples of selected laps."""
+    name = _name(arguments, draw_errors.recipe)
+    rows: list[dict[str, Any]] = []
+    minutes = float(laps[0].get("minutes_before", 0.0))
+    for k, metrics in enumerate(laps):
+        minutes += (metrics["seconds"] - draw_errors.seconds.get(k, 0.0)) / 60
+        row = {"lap": k, "gpu_minutes": minutes} | {key: metrics[key] for key in KEPT if key in metrics}
+        row |= draw_errors.errors.get(k, {})
+        if arguments.samples and k in (arguments.fid_laps if arguments.fid_laps is not None else [len(laps) - 1]):
+            began = time.monotonic()
+            x = prior_samples(diffem.load(arguments.out, k, device), arguments)
+            sampled = time.monotonic()
+            row |= {key: float(v) for key, v in quality(cifar10.to_uint8(x)).items()}
+            row |= {"sampling_seconds": sampled - began, "measuring_seconds": time.monotonic() - sampled}
+            write_bytes(arguments.results / f"{name}-lap{k}.png", grid(x[:64].cpu().numpy(), 16))
+        print({key: round(v, 4) if isinstance(v, float) else v for key, v in row.items()}, flush=True)
+        rows.append(row)
+    return rows
 
 
 def join_pieces(name: str, pieces: list[Path], folder: Path) -> Path:

@@ -67,7 +67,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # SIGTERM may come before the run listens for it, or after the run has ended
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))
-    lay(fault)
+    install(fault)
     processes.BEAT, processes.PATIENCE, processes.GRACE, processes.STOPPING = 0.25, 15.0, 2.0, 2.0
     processes.JOINING = 120.0  # if the other process is killed before it joins
     Path(f"{out}.begun").touch()
@@ -93,7 +93,7 @@ def run(out: str, fault: dict[str, Any], environment: dict[str, str], errors: st
             us.leave()
 
 
-def lay(fault: dict[str, Any]) -> None:
+def install(fault: dict[str, Any]) -> None:
     """Patch the library so that the n-th call of a function fails."""
     calls = 0
 
@@ -119,7 +119,7 @@ def lay(fault: dict[str, Any]) -> None:
     if fault["kind"] == "donor":
         file_faults.keep_checkpoints()
     if fault["kind"] == "event":
-        rank_faults.lay(fault["phase"], fault["call"], fault["action"])
+        rank_faults.install(fault["phase"], fault["call"], fault["action"])
     if fault["kind"] == "memory-e":
         e_step.draw_shard = at_call(e_step.draw_shard, no_memory)
     if fault["kind"] == "memory-m":

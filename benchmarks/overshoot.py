@@ -1,8 +1,9 @@
 r"""How one lap changes an error along the data, computed exactly: `python -m benchmarks.overshoot [--quick]`.
 
-If the data lie along a line or a surface, a denoiser can push draws along the data. Draws that y localises poorly along
-the data shift with it. A shifted draw must still explain its y, so it also moves across the data. A loss through A sees
-that part, interprets it as a displacement along the data of the opposite sign, and trains the opposite push.
+If the data lie along a line or a surface, the error of a denoiser can shift draws along the data, if y localises them
+poorly there. A shifted draw must still explain its y, so it also moves across the data. The loss on measured values
+sees only that movement, interprets it as a shift along the data in the opposite direction, and teaches the next
+denoiser the opposite error.
 
 For a Gaussian that is long in one direction and thin in the others, all of this is linear and can be computed without a
 network or a sample. Let x ~ N(0, Σ), C = Σ(Σ + σ²)⁻¹, and let the denoiser d(x_t) = C x_t + c_σ have the error c_σ. The
@@ -25,7 +26,7 @@ from diffem.samplers import Sampler, get_sampler, schedule
 from .record import record
 
 SIGMA_MIN, SIGMA_MAX = 1e-3, 10.0
-# the first denoiser pushes at noise levels below this, by a distance proportional to σ²
+# the first denoiser has an error at noise levels below this, proportional to σ²
 REACH = 0.3
 LAPS = 6
 
@@ -68,8 +69,8 @@ def determined(data: Data) -> Tensor:
     return S @ D @ S + (vectors * (1 - values / level).clamp(min=0)) @ vectors.T
 
 
-def pushes(data: Data, share: float, fresh: float, sampler: Sampler, steps: int) -> list[float]:
-    """Mean displacement of the draws along the long direction, lap by lap.
+def shifts(data: Data, share: float, fresh: float, sampler: Sampler, steps: int) -> list[float]:
+    """Mean shift of the draws along the long direction, lap by lap.
 
     Args:
         share: Weight of the loss on measured values.
@@ -128,7 +129,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for data, sampler, choices in cases:
         for share, fresh in choices:
-            off = pushes(data, share, fresh, *samplers[sampler])
+            off = shifts(data, share, fresh, *samplers[sampler])
             steps = samplers[sampler][1]
             row = {"data": data.name, "sampler": sampler, "steps": steps, "measured": share, "fresh": fresh}
             rows.append(row | {"left": [value / off[0] for value in off]})

@@ -83,7 +83,7 @@ def event(phase: str, call: int, action: str) -> dict[str, Any]:
     return {"kind": "event", "phase": phase, "call": call, "action": action}
 
 
-def lay(phase: str, call: int, action: str) -> None:
+def install(phase: str, call: int, action: str) -> None:
     """Patch this process: the action happens before the n-th call of a phase's function."""
     owner, name, _ = PHASES[phase]
     function, calls = getattr(owner, name), 0

@@ -1,14 +1,14 @@
-"""The functions that somebody meets who follows a call through the packages: a guide for readers, and a count.
+"""List the functions behind a call in the order in which they are called, by package, and count them.
 
-Two paths: `posterior` follows `prior.posterior(obs).sample()`, `fit` follows `diffem fit digits` to the first shard of
-draws on disk. A profiler records every call. The walk consists of
+There are two paths: `posterior` follows `prior.posterior(obs).sample()`, `fit` follows `diffem fit digits` to the first
+shard of draws on disk. A profiler records every call. The walk consists of
 
 - the functions that are on the stack when a milestone of the path is called (`MILESTONES`), and
 - the functions of other modules that these call directly,
 
 each at its first call, in the order of the calls. Properties, functions inside functions and calls during imports are
-left out. A change is a pair of neighbours in different packages; `--leave-out core files` counts without packages of
-helpers that are called everywhere. `--source` names the folder `src` of another version.
+left out. A change is a pair of neighbours in different packages; `--leave-out core files` leaves out packages whose
+functions are called everywhere. `--source` names the folder `src` of another version.
 """
 
 from __future__ import annotations

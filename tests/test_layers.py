@@ -31,7 +31,7 @@ PACKAGES = {
     "priors": "Priors as denoisers: Gaussian, mixture, diffusion; the Gaussian fit by EM; the registry of "
     "posterior methods.",
     "posterior": "Posterior methods: a prior and observations make another denoiser.",
-    "metrics": "Measures with and without clean data.",
+    "metrics": "Metrics with and without clean data.",
     "runs": "Recipes, the registry of data sources, run folders, draws on disk.",
     "em": "The loop: expectation, maximization, checks of the model, the verdict, evaluation, exported priors.",
     "report": "Pictures, the HTML page, loggers.",

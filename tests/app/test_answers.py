@@ -61,7 +61,7 @@ class TestUploads:
             (b"", "choose a file"),
             (b"hello, I am a text", "not a readable picture"),
             (b"\x89PNG\r\n\x1a\nbroken", "cannot be read as an image"),
-            (picture[: len(picture) // 2], "corrupted"),
+            (picture[: len(picture) // 2], "damaged"),
             (array(np.zeros((3, 3))), r"shape \(8, 8\), got float64 of shape \(3, 3\)"),
             (array(np.full((8, 8), np.nan)), "not finite"),
             (array(np.array([{"a": 1}], dtype=object)), "cannot be read"),  # pickles are not opened

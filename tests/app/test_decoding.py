@@ -176,7 +176,7 @@ class TestRefusals:
             chunk(b"iTXt", b"a\0\1\0\0\0" + zeros),
             chunk(b"iCCP", b"a\0\0" + zeros),
         ):
-            with pytest.raises(InputError, match="corrupted: Decompressed data too large"):
+            with pytest.raises(InputError, match="damaged: Decompressed data too large"):
                 decode(png[:33] + extra + png[33:], (8, 8))
 
 

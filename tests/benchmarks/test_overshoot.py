@@ -1,11 +1,11 @@
-"""The linear theory of a push along the data: its formula for training, and its predictions for laps."""
+"""The linear theory of a shift along the data: its formula for training, and its predictions for laps."""
 
 import itertools
 
 import pytest
 import torch
 
-from benchmarks.overshoot import determined, line, pushes
+from benchmarks.overshoot import determined, line, shifts
 from diffem.em.augment import Augment
 from diffem.em.determined import determined as library_determined
 from diffem.em.measured_loss import MeasuredLoss, mean_gain
@@ -38,20 +38,20 @@ def test_the_trained_offset_minimises_the_loss():
 
 
 @pytest.mark.parametrize("corrections", [0, 1])
-def test_em_removes_a_push_at_once_and_the_loss_on_measured_values_reverses_it(corrections):
+def test_em_removes_a_shift_at_once_and_the_loss_on_measured_values_reverses_it(corrections):
     data, sampler = line(256), get_sampler("pc", corrections=corrections)
-    em, measured = (pushes(data, share, 1.0, sampler, 128) for share in (0.0, 0.8))
+    em, measured = (shifts(data, share, 1.0, sampler, 128) for share in (0.0, 0.8))
     assert abs(em[1]) < 0.02 * em[0]
     assert all(a * b < 0 for a, b in itertools.pairwise(measured[:4]))
 
 
-def test_renewing_half_of_the_draws_averages_a_push_and_its_opposite():
+def test_renewing_half_of_the_draws_averages_a_shift_and_its_opposite():
     """A lap is linear in its training draws.
 
     Half of the first lap's draws and half of the second's give the mean of the two results.
     """
     data, sampler = line(128), get_sampler("pc")
-    all_of_them, half = (pushes(data, 0.8, fresh, sampler, 128) for fresh in (1.0, 0.5))
+    all_of_them, half = (shifts(data, 0.8, fresh, sampler, 128) for fresh in (1.0, 0.5))
     assert half[:2] == pytest.approx(all_of_them[:2])  # only the draws of the first lap can be kept
     assert half[2] == pytest.approx((all_of_them[1] + all_of_them[2]) / 2)
     assert half[3] == pytest.approx(half[2] / 2 + (all_of_them[2] + all_of_them[3]) / 4)

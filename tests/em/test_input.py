@@ -170,7 +170,7 @@ def test_operators_of_which_only_the_last_measures_something_are_used(monkeypatc
 
 def test_a_prior_is_not_loaded_on_a_device_that_is_not_there(tmp_path):
     save_prior(priors.GaussianPrior(torch.zeros(4), torch.eye(4)), tmp_path / "prior.safetensors")
-    with pytest.raises(InputError, match=r"device 'cuda:99' cannot be used here: .*'cpu' always can"):
+    with pytest.raises(InputError, match=r"device 'cuda:99' cannot be used here: .*'cpu' always works"):
         diffem.load(tmp_path / "prior.safetensors", device="cuda:99")
 
 

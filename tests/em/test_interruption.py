@@ -156,7 +156,7 @@ def test_ctrl_c_stops_a_run_like_sigterm(phase, tmp_path, monkeypatch, capsys):
     owner, name, _ = rank_faults.PHASES[phase]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, getattr(owner, name))  # restored afterwards
-        rank_faults.lay(phase, 2, "interrupt")
+        rank_faults.install(phase, 2, "interrupt")
         patch.setattr(sys, "argv", command)
         patch.setattr(cli, "PATIENCE", 1e6)  # or a very slow machine would end pytest
         with pytest.raises(SystemExit) as end:

@@ -201,4 +201,4 @@ def test_missing_draws_of_the_previous_lap_are_recomputed_for_a_lap_that_keeps_t
     for name in ("gone", "damaged"):
         diffem.fit(observations(), RECIPE, tmp_path / name, progress=False)
         assert same(undisturbed, contents(tmp_path / name))
-    assert "00001.npy is corrupted" in capsys.readouterr().err
+    assert "00001.npy is damaged" in capsys.readouterr().err

@@ -262,7 +262,7 @@ class TestResuming:
         fit(out)
         changed = {file.name for file in draws.iterdir() if file.stat().st_mtime_ns != before[file.name]}
         assert changed == {"00001.npy", "00001.json"}
-        assert "00001.npy is corrupted" in capsys.readouterr().err
+        assert "00001.npy is damaged" in capsys.readouterr().err
         assert same_arrays(contents_of(out), expected)
 
     def test_a_damaged_prior_is_trained_again(self, stopped, capsys):

@@ -1,4 +1,4 @@
-"""Measures of calibration on Gaussian draws, whose expected values are known."""
+"""Metrics of calibration on Gaussian draws, whose expected values are known."""
 
 import math
 

@@ -220,7 +220,7 @@ class TestCache:
         }
         assert len(keys) == 4
 
-    def test_a_corrupted_file_is_recomputed(self, extractor, tmp_path):
+    def test_a_damaged_file_is_recomputed(self, extractor, tmp_path):
         reference = metrics.make_reference(pixels(10), extractor)
         (file,) = (tmp_path / "cache").iterdir()
         whole = file.read_bytes()

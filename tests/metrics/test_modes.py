@@ -1,4 +1,4 @@
-"""Measures do not change under `torch.autocast`, which would compute products and convolutions in half precision."""
+"""Metrics do not change under `torch.autocast`, which would compute products and convolutions in half precision."""
 
 import pytest
 import torch

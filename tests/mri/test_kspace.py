@@ -185,13 +185,13 @@ class TestCache:
         with pytest.raises(ValueError, match="is a cache of other data; remove it"):
             on_disk(parts(slices), False, tmp_path / "1", {"a": 1})
 
-    def test_a_corrupted_cache_is_rejected(self, tmp_path):
+    def test_a_damaged_cache_is_rejected(self, tmp_path):
         _, slices = measured(1)
         on_disk(parts(slices), False, tmp_path, {})
         (folder,) = tmp_path.iterdir()
         data = (folder / "columns.bin").read_bytes()
         (folder / "columns.bin").write_bytes(data[:-4])
-        with pytest.raises(ValueError, match=r"columns.bin is corrupted"):
+        with pytest.raises(ValueError, match=r"columns.bin is damaged"):
             on_disk(parts(slices), False, tmp_path, {})
         (folder / "shelf.json").write_text("{}")
         with pytest.raises(ValueError, match="not a k-space cache"):

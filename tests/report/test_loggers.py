@@ -130,7 +130,7 @@ def test_a_finished_run_is_written_once(tensorboard, wandb, tmp_path):
     fit(tmp_path / "run", loggers=["wandb"])
     assert len(tensorboard) == len(wandb) == 1
     assert {step for name, _, step in tensorboard[0].scalars if name.startswith("lap/")} == {0, 1, 2}
-    (tmp_path / "run/logged.json").write_text("{")  # a corrupted record is no error: all laps are written again
+    (tmp_path / "run/logged.json").write_text("{")  # a damaged record is no error: all laps are written again
     fit(tmp_path / "run", loggers=["tensorboard"])
     assert len(tensorboard) == 2
 

@@ -87,8 +87,8 @@ def test_a_clean_run_is_described_as_trained_on_clean_samples(tmp_path):
     assert "trained on clean samples of x" in page
     assert "samples for training + held out" in page
     assert "observations alone" not in page
-    assert "held-out samples" not in page.split("Measures of each lap")[0]
-    assert "rejected" not in page.split("Measures of each lap")[1].split("Settings")[0]
+    assert "held-out samples" not in page.split("Metrics of each lap")[0]
+    assert "rejected" not in page.split("Metrics of each lap")[1].split("Settings")[0]
     hub.export_run(tmp_path / "run", tmp_path / "export")
     assert "From lap 1 of training on clean samples of x." in (tmp_path / "export/README.md").read_text()
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from diffem.cli.commands import app
 from diffem.core.errors import InputError
 from diffem.tables.assessment import gap_auc, hide
-from diffem.tables.files import doubts_about_names, read_table
+from diffem.tables.files import read_table, warnings_about_names
 
 TABLE = """age,city,children,member
 34,Rome,0,True
@@ -119,15 +119,15 @@ def test_a_seed_out_of_range_is_refused(table, tmp_path):
 def test_first_lines_that_are_probably_mistakes_are_reported(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(",NA,2001\n0,1.5,2\n1,,3\n")  # the row numbers of pandas, and two unusual names
-    (doubt,) = doubts_about_names(path)
-    assert "--skip 'Unnamed: 0'" in doubt
-    assert doubts_about_names(path, ["Unnamed: 0"]) == []
+    (warning,) = warnings_about_names(path)
+    assert "--skip 'Unnamed: 0'" in warning
+    assert warnings_about_names(path, ["Unnamed: 0"]) == []
     assert list(read_table(path).columns) == ["Unnamed: 0", "NA", "2001"]
     path.write_text("1.5,Rome\n0.5,\n,Oslo\n")  # no line of names
-    (doubt,) = doubts_about_names(path)
-    assert "insert a line with names" in doubt
+    (warning,) = warnings_about_names(path)
+    assert "insert a line with names" in warning
     result = run(path, "-o", tmp_path / "out.csv", "--laps", 1, "--steps", 1, "--draws", 2)
-    assert f"warning: {doubt}" in result.output
+    assert f"warning: {warning}" in result.output
 
 
 def test_skipped_columns_are_copied_as_they_are_written(tmp_path):

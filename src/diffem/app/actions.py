@@ -40,7 +40,7 @@ class Actions:
         self._curves = lru_cache(maxsize=2)(self._draw_curves)
 
     def _draw_curves(self, laps: int) -> str:
-        """Plot the run's measures; `laps`, the last finished lap, is the key of the cache."""
+        """Plot the run's metrics; `laps`, the last finished lap, is the key of the cache."""
         return panels.curves(self.viewer.run.metrics(), status.losses(self.viewer), self.recipe.e_step.clean)
 
     @_displaying_errors
@@ -106,7 +106,7 @@ class Actions:
 
         Returns:
             The last finished lap, or None if the run's files cannot be read, and three pieces of HTML: the status
-            line, warnings with curves, and the table of measures.
+            line, warnings with curves, and the table of metrics.
         """
         try:
             p = status.progress(self.viewer)

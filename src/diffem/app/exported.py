@@ -1,4 +1,4 @@
-"""An exported prior, presented to the app as a run with one lap and without measures, draws or observations."""
+"""An exported prior, presented to the app as a run with one lap and without metrics, draws or observations."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _prior_tab(gr: Any, actions: Actions) -> Tab:
 
 
 def _run_tab(gr: Any, actions: Actions) -> tuple[Any, Any, Tab]:
-    """Measures of all laps, and the samples and draws that the run saved after one of them."""
+    """Metrics of all laps, and the samples and draws that the run saved after one of them."""
     curves = gr.HTML(elem_id="curves")
     table = gr.HTML(elem_id="measures")
     lap = _lap_slider(gr, actions.viewer)

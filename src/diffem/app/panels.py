@@ -112,24 +112,32 @@ def vectors(draws: np.ndarray) -> str:
 
 def posterior(c: PosteriorDraws, levels: tuple[float, float], caption: str) -> str:
     """The observation, mean, standard deviation and residual of the draws, the truth if it is known, and the draws."""
-    draws = c.draws.numpy()
     lead = "".join(note(text) for text in [caption, *c.notes])
-    facts = _facts(c)
-    if not pictures.is_image(draws[0]):
-        rows = "".join(
-            f"<tr><td>{i + 1}</td><td>{m:.3f}</td><td>{s:.3f}</td></tr>"
-            for i, (m, s) in enumerate(zip(c.mean.flatten()[:16].tolist(), c.std.flatten()[:16].tolist(), strict=True))
-        )
-        table = f"<table><tr><th>entry of x</th><th>mean</th><th>std</th></tr>{rows}</table>"
-        measured, truth = (None if t is None else t.numpy()[None] for t in (c.entries, c.truth))
-        spread = figure(
-            pictures.data_url(pictures.intervals(draws[:, None], measured, truth)), "the draws, entry by entry", "wide"
-        )
-        pairs = figure(
-            pictures.data_url(pictures.marginals({"draws": draws})), "the draws, neighbouring entries of x", "wide"
-        )
-        return lead + facts + spread + pairs + table
-    std, residual = c.std.numpy(), c.residual.numpy()
+    shown = _posterior_images(c, levels) if pictures.is_image(c.draws[0].numpy()) else _posterior_vectors(c)
+    return lead + _facts(c) + shown
+
+
+def _posterior_vectors(c: PosteriorDraws) -> str:
+    """Draws of vectors: intervals of every entry, pairs of neighbouring entries, and a table of the first 16."""
+    draws = c.draws.numpy()
+    rows = "".join(
+        f"<tr><td>{i + 1}</td><td>{m:.3f}</td><td>{s:.3f}</td></tr>"
+        for i, (m, s) in enumerate(zip(c.mean.flatten()[:16].tolist(), c.std.flatten()[:16].tolist(), strict=True))
+    )
+    table = f"<table><tr><th>entry of x</th><th>mean</th><th>std</th></tr>{rows}</table>"
+    measured, truth = (None if t is None else t.numpy()[None] for t in (c.entries, c.truth))
+    spread = figure(
+        pictures.data_url(pictures.intervals(draws[:, None], measured, truth)), "the draws, entry by entry", "wide"
+    )
+    pairs = figure(
+        pictures.data_url(pictures.marginals({"draws": draws})), "the draws, neighbouring entries of x", "wide"
+    )
+    return spread + pairs + table
+
+
+def _posterior_images(c: PosteriorDraws, levels: tuple[float, float]) -> str:
+    """Draws of images: a panel per quantity with a legend, and a tile per draw."""
+    draws, std, residual = c.draws.numpy(), c.std.numpy(), c.residual.numpy()
     top = float(np.percentile(std, 99)) or 1.0
     legends = [grey_bar(levels), patch(MISSING, "not measured"), bar("0", f"{top:.2g}", "standard deviation", "magma")]
     panels = [figure(encode(grey_image(c.seen.numpy(), levels)), c.name, "seen")]
@@ -145,7 +153,7 @@ def posterior(c: PosteriorDraws, levels: tuple[float, float], caption: str) -> s
         panels.append(figure(encode(grey_image(c.truth.numpy(), levels)), "truth (not used for the draws)", "truth"))
     tiles = "".join(f'<img src="{encode(grey_image(d, levels))}" alt="draw {i + 1}">' for i, d in enumerate(draws))
     first = f'<div class="panels">{"".join(panels)}</div>{legend(*legends)}'
-    return f'{lead}{facts}{first}<h4>Draws</h4><div class="tiles draws">{tiles}</div>'
+    return f'{first}<h4>Draws</h4><div class="tiles draws">{tiles}</div>'
 
 
 def _facts(c: PosteriorDraws) -> str:
@@ -173,7 +181,7 @@ def status(p: Progress) -> str:
         else f"{p.status}: lap {max(p.last, 0)} of {p.laps} done"
     )
     if p.status == "exported":
-        state = "an exported prior, without laps, measures and observations"
+        state = "an exported prior, without laps, metrics or observations"
     if p.last < 0:
         state = f"{p.status}: no lap is finished yet"
     stage = f" · {p.stage} · last file written {quiet} ago" if p.stage else ""
@@ -183,7 +191,7 @@ def status(p: Progress) -> str:
 
 
 def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
-    """The table of measures, one row per lap, and the meaning of its columns."""
+    """The table of metrics, one row per lap, and the meaning of its columns."""
     shown = columns(metrics, clean)
     head = "".join(f'<th title="{escape(m.meaning)}">{escape(m.heading)}</th>' for m in shown)
     rows = "".join(
@@ -195,10 +203,10 @@ def measures(metrics: list[dict[str, Any]], clean: bool = False) -> str:
 
 
 def curves(metrics: list[dict[str, Any]], loss: tuple[list[float], list[float]], clean: bool = False) -> str:
-    """Curves of the measures that need no clean data, one point per lap, and of the training loss."""
+    """Curves of the metrics that need no clean data, one point per lap, and of the training loss."""
     series = lap_curves(metrics, clean)
     out = (
-        figure(pictures.data_url(pictures.curves(series)), "measures per lap, on held-out data", "wide")
+        figure(pictures.data_url(pictures.curves(series)), "metrics per lap, on held-out data", "wide")
         if series
         else ""
     )

@@ -26,7 +26,7 @@ class Progress:
         laps: Number of laps in the recipe.
         stage: Description of the lap in progress; empty if the run is finished.
         quiet: Seconds since a file was written.
-        metrics: The measures of the finished laps.
+        metrics: The metrics of the finished laps.
         warnings: Pairs of lap and text.
         verdict: Comparison of the laps; None if no lap is finished.
     """

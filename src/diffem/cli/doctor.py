@@ -244,23 +244,7 @@ def estimate_fit(recipe: Recipe, device: Device) -> Fit:
     rate = device.flops.get(recipe.precision) or device.flops.get("float32", 0.0)
     seconds = None
     if n is not None and rate > 0:
-        options = recipe.e_step
-        sampler = get_sampler(options.sampler, **options.sampler_options)
-        phases = sampler.phases(schedule(options.steps, recipe.sigma_min, recipe.sigma_max))
-        evaluations = sum(who.evaluations_per_step * (len(sigmas) - 1) for who, sigmas in phases) + 1
-        paths = sampler.particles / options.together
-        draw = paths * evaluations * (1 + options.iterations)
-        # the first lap draws from the Gaussian start, without the network
-        laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
-        e_step = laps * n * options.draws * draw
-        first, others = (recipe.train.steps_in(first) for first in (True, False))
-        m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * others)
-        operations = (e_step + m_step) * forward
-        if recipe.final is not None:
-            last = recipe.at(recipe.last_lap)
-            final = 3 * last.train.batch * last.train.steps_in(False) * network_cost(last, shape)[1]
-            operations += final + n * last.e_step.draws * draw * last.e_step.steps / options.steps * forward
-        seconds = operations / (SHARE_OF_PEAK * rate)
+        seconds = _operations(recipe, shape, n, forward) / (SHARE_OF_PEAK * rate)
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
     why = f"{duration(seconds)} here" if seconds is not None else "fits"
     # not "about less than a minute"
@@ -270,6 +254,32 @@ def estimate_fit(recipe: Recipe, device: Device) -> Fit:
     elif not small:
         why = f"needs about {memory:.0f} GiB, the device has {device.total_gib:.0f}; lower train.batch"
     return Fit(recipe.name, recipe.about, parameters, memory, seconds, small and quick, why)
+
+
+def _operations(recipe: Recipe, shape: tuple[int, ...], n: int, forward: float) -> float:
+    """Floating-point operations of all laps on n observations.
+
+    Args:
+        shape: The shape of a sample.
+        forward: Operations of one forward pass per sample.
+    """
+    options = recipe.e_step
+    sampler = get_sampler(options.sampler, **options.sampler_options)
+    phases = sampler.phases(schedule(options.steps, recipe.sigma_min, recipe.sigma_max))
+    evaluations = sum(part.evaluations_per_step * (len(sigmas) - 1) for part, sigmas in phases) + 1
+    paths = sampler.particles / options.together
+    draw = paths * evaluations * (1 + options.iterations)
+    # the first lap draws from the Gaussian start, without the network
+    laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
+    e_step = laps * n * options.draws * draw
+    first, others = (recipe.train.steps_in(first) for first in (True, False))
+    m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * others)
+    operations = (e_step + m_step) * forward
+    if recipe.final is not None:
+        last = recipe.at(recipe.last_lap)
+        final = 3 * last.train.batch * last.train.steps_in(False) * network_cost(last, shape)[1]
+        operations += final + n * last.e_step.draws * draw * last.e_step.steps / options.steps * forward
+    return operations
 
 
 def duration(seconds: float) -> str:

@@ -27,15 +27,15 @@ def as_index(index: Index) -> slice | Tensor:
     Raises:
         InputError: If it is no int, no slice with a positive step, and no 1-d tensor or list of integers or booleans.
     """
-    wanted = (
+    needed = (
         "an observation index must be an int, a slice with a positive step, or a 1-d tensor of integers or booleans"
     )
     if isinstance(index, slice):
         if index.step is not None and index.step < 1:
-            raise InputError(f"{wanted}, got the step {index.step}")
+            raise InputError(f"{needed}, got the step {index.step}")
         return index
     if isinstance(index, bool):
-        raise InputError(f"{wanted}, got a bool")
+        raise InputError(f"{needed}, got a bool")
     try:
         if not isinstance(index, Tensor) or index.ndim == 0:  # a tensor of one boolean would become a number
             number = operator.index(index)  # type: ignore[arg-type]
@@ -45,9 +45,9 @@ def as_index(index: Index) -> slice | Tensor:
     try:
         index = torch.as_tensor(index)
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{wanted}, got {index!r}") from None
+        raise InputError(f"{needed}, got {index!r}") from None
     if index.ndim != 1 or ((index.is_floating_point() or index.is_complex()) and len(index)):
-        raise InputError(f"{wanted}, got {index.dtype} of shape {tuple(index.shape)}")
+        raise InputError(f"{needed}, got {index.dtype} of shape {tuple(index.shape)}")
     return index if index.dtype == torch.bool else index.long()
 
 

@@ -20,7 +20,7 @@ GAIN_SECONDS = 0.03  # saved per evaluation with its VJPs on a batch that fills 
 
 
 def fused(function: Callable[P, T]) -> Callable[P, T]:
-    """Compile `function` at its first call with GPU tensors; the arithmetic is the same, the launches are fewer.
+    """Compile `function` at its first call with GPU tensors; the arithmetic is the same, with fewer kernel launches.
 
     For functions of tensors without side effects. One compilation serves batches of any size.
     """
@@ -67,7 +67,7 @@ def compile_network(network: torch.nn.Module) -> None:
     if network._compiled_call_impl is not None:
         return
     functorch.donated_buffer = False  # the backward pass is run more than once
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # what convolutions on a GPU work fastest with
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the fastest layout for convolutions on a GPU
     network.compile(dynamic=False)
 
 

@@ -14,4 +14,4 @@ def require_device(device: torch.device | str) -> torch.device:
         return torch.device(device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"device {str(device)!r} cannot be used here: {reason}. 'cpu' always can") from None
+        raise InputError(f"device {str(device)!r} cannot be used here: {reason}. 'cpu' always works") from None

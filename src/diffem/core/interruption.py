@@ -113,15 +113,15 @@ class Interruption:
             yield self
             return
 
-        def ask(number: int, frame: FrameType | None) -> None:
+        def request(number: int, frame: FrameType | None) -> None:
             if self.requested and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.requested, self.signal = True, number
 
         # SIGTERM and SIGUSR1 are always handled: batch scripts that ignore them pass that on to their children
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        heard = [number for number in signals if not (ignored and number == signal.SIGINT)]
-        before = {number: signal.signal(number, ask) for number in heard}
+        handled = [number for number in signals if not (ignored and number == signal.SIGINT)]
+        before = {number: signal.signal(number, request) for number in handled}
         try:
             if patience is None:
                 yield self

@@ -36,7 +36,7 @@ BEAT, PATIENCE = 2.0, 30.0  # seconds between heartbeats, and seconds without on
 JOINING = 300.0  # seconds that a process waits for the others at the beginning; a failed one may not announce it
 GRACE = 10.0  # seconds that the first process waits at the end until the others no longer need the store
 STOPPING = 10.0  # seconds that a process has to stop after another one announced its end
-LONG = datetime.timedelta(days=7)
+LONG = datetime.timedelta(days=7)  # in place of torch.distributed's time limit: heartbeats detect lost processes
 
 
 @dataclass
@@ -276,20 +276,20 @@ def _connector(host: str, port: int, count: int) -> Callable[[bool], Store]:
 
 def _listen(processes: Processes, store: Store) -> None:
     """Send heartbeats, check those of the other processes, and watch for announcements of their end."""
-    heard = {r: (-1, time.monotonic()) for r in range(processes.count) if r != processes.rank}
+    last_beat = {r: (-1, time.monotonic()) for r in range(processes.count) if r != processes.rank}
     while not processes._leaving.wait(BEAT):
         try:
             store.add(f"alive/{processes.rank}", 1)
             processes._read_end(store)
             if processes.ended is not None and not processes._leaving.wait(STOPPING):
                 _give_up(processes, str(processes.ended))
-            for r, (beats, when) in list(heard.items()):
+            for r, (beats, when) in list(last_beat.items()):
                 if store.check([f"left/{r}"]):
-                    del heard[r]
+                    del last_beat[r]
                     continue
                 now = store.add(f"alive/{r}", 0)
-                heard[r] = (now, time.monotonic()) if now != beats else (beats, when)
-                if time.monotonic() - heard[r][1] > PATIENCE:
+                last_beat[r] = (now, time.monotonic()) if now != beats else (beats, when)
+                if time.monotonic() - last_beat[r][1] > PATIENCE:
                     _give_up(processes, f"process {r} of {processes.count} has sent no heartbeat for {PATIENCE:.0f} s")
         except RuntimeError:  # torch.distributed's own errors are RuntimeErrors
             if not processes._leaving.wait(BEAT):

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.counting import count_of
 from ..runs.recipe import Recipe
 from .model_check.significance import LAPS_LEVEL, one_sided, two_sided
-from .verdict import PREDICTION, History, difference, measure_of, measured
+from .verdict import PREDICTION, History, criterion_of, difference, evaluated
 
 TESTS = 6  # statistical tests per lap
 NARROW, WIDE = 0.8, 0.97  # warn outside this coverage of 90 % intervals
@@ -72,26 +72,26 @@ def low_noise(lap: Lap) -> list[str]:
     which = "the noise level" if len(pairs) == 1 else "one noise level"
     return [
         f"the run uses {level:.2g} as {which}, but the observations allow up to {high:.2g}: they are too few to "
-        "estimate it, and draws would reproduce noise as detail of x; use at least ten observations per number of x, "
+        "estimate it, and draws would reproduce noise as detail of x; use at least ten observations per entry of x, "
         "or measure the noise and pass sigma as a number"
     ]
 
 
 def drift(history: History, worse: float, level: float, advise: bool = True) -> list[str]:
     """Held-out values are predicted significantly worse than in the best lap (Student's t test over observations)."""
-    lap, past = history[-1], measured(history[:-1])
-    if not measured([lap]) or not past:
+    lap, past = history[-1], evaluated(history[:-1])
+    if not evaluated([lap]) or not past:
         return []
-    measure = measure_of(lap)
-    best = max(past, key=measure)
+    criterion = criterion_of(lap)
+    best = max(past, key=criterion)
     found = difference(best, lap)
-    if found.loss <= (worse if measure is PREDICTION else 0) or not found.beyond_chance(level):
+    if found.loss <= (worse if criterion is PREDICTION else 0) or not found.beyond_chance(level):
         return []
     advice = (
         "the prior drifts: train longer per lap (train.steps), or raise e_step.steps or e_step.iterations; until then "
     )
     return [
-        f"held-out values are predicted worse than in lap {best['lap']}, by {found} {measure.unit}: "
+        f"held-out values are predicted worse than in lap {best['lap']}, by {found} {criterion.unit}: "
         f"{advice if advise else ''}use that lap (diffem.load(run, lap={best['lap']}))"
     ]
 

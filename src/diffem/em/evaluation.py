@@ -50,7 +50,7 @@ BATCH_NUMBERS = 1 << 21  # numbers in a batch of prior samples
 SIMULATED = 8192  # largest number of simulated observations; more do not change their distance to the real ones
 
 
-# measures of a lap that are repeated in the results
+# metrics of a lap that are repeated in the results
 REPORTED = (
     *("chi2", "heldout_chi2", "predictive_log_likelihood", "predictive_error", "rejected", "guards"),
     *("simulation_score", "simulation_error", "simulated_distance", "halves_distance"),
@@ -106,7 +106,7 @@ def evaluate(
         device: Device of the computation.
 
     Returns:
-        The measures, by name.
+        The metrics, by name.
 
     Raises:
         InputError: If an argument is invalid or does not fit the run.

@@ -192,11 +192,11 @@ class _ShardDraws:
             # attempts have draw numbers beyond those of the first attempt
             again = rows[bad.cpu()]
             other = self.draw(again, self.options.draws * attempt + first)
-            mended = self.screen(other, again, limit)[0] & ~good[:, bad]
-            for d, (which, new) in enumerate(zip(mended, other, strict=True)):
+            accepted = self.screen(other, again, limit)[0] & ~good[:, bad]
+            for d, (which, new) in enumerate(zip(accepted, other, strict=True)):
                 x[d, bad[which]] = new[which]
                 good[d, bad[which]] = True
-            self.report.redrawn += int(mended.sum())
+            self.report.redrawn += int(accepted.sum())
             del other, new  # the next attempt needs this memory
         self.report.stuck += int((tests.only_outside & ~good).sum())
         return good

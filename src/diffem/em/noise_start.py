@@ -53,7 +53,7 @@ def noise_start(
         origin: The origin that the checkpoint must have.
 
     Returns:
-        The start, and the measures of the fit.
+        The start, and the metrics of the fit.
     """
     cov = obs[:1].cov
     assert isinstance(cov, UnknownNoise)

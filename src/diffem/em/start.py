@@ -117,12 +117,12 @@ def load_start(start: Prior | str) -> tuple[Prior, Totals]:
     return prior, cost if isinstance(prior, DiffusionPrior) else Totals()
 
 
-def is_other_network(before: Prior, wanted: dict[str, Any] | None) -> bool:
-    """Whether a stage requires another network than that of the previous lap; wanted: `Recipe.network_from`."""
+def is_other_network(before: Prior, new_settings: dict[str, Any] | None) -> bool:
+    """Whether a stage requires another network than that of the previous lap; new_settings: `Recipe.network_from`."""
     settings = before.settings if isinstance(before, DiffusionPrior) else None
-    if wanted is None or settings is None:
-        return wanted is not None
-    return {name: value for name, value in settings.items() if name != "shown"} != wanted
+    if new_settings is None or settings is None:
+        return new_settings is not None
+    return {name: value for name, value in settings.items() if name != "shown"} != new_settings
 
 
 def is_conditional(before: Prior, recipe: Recipe, lap: int) -> bool:
@@ -135,7 +135,7 @@ def denoiser_to_train(
     start: Prior,
     recipe: Recipe,
     family: Family | None = None,
-    wanted: dict[str, Any] | None = None,
+    new_settings: dict[str, Any] | None = None,
 ) -> DiffusionPrior:
     """Return the prior that the M-step trains, with the network of the previous lap or a new one.
 
@@ -144,14 +144,14 @@ def denoiser_to_train(
         start: The prior of lap 0, on the device. All laps use its mean, covariance, scale and noise levels.
         recipe: The recipe.
         family: The operators that a conditional network is trained for; None for an unconditional network.
-        wanted: The settings of the network, if a stage changes them; otherwise None.
+        new_settings: The settings of the network, if a stage changes them; otherwise None.
     """
     device = start.mean.device
     trained = before if isinstance(before, DiffusionPrior) else None
     network = None if trained is None else trained.network
     settings = recipe.network.model_dump() if trained is None else trained.settings
-    if is_other_network(before, wanted):
-        network, settings = None, wanted
+    if is_other_network(before, new_settings):
+        network, settings = None, new_settings
     if family is not None:
         if settings is None:
             raise InputError(

@@ -111,8 +111,8 @@ class BlockTraining:
                 raise self._preempted()
             return float(losses.mean())
         except RuntimeError as error:
-            room = is_out_of_memory(error) and self.processes.count == 1 and self.trainer.make_room(self.batch)
-            if not room:
+            can_retry = is_out_of_memory(error) and self.processes.count == 1 and self.trainer.make_room(self.batch)
+            if not can_retry:
                 raise
             self._restore()
             self._runner = None

@@ -25,7 +25,7 @@ from .noise_update import combined, noise_shares, updated_levels
 from .parameter_update import draw_scores, updated_parameters
 from .start import gaussian_start
 
-Start = tuple[GaussianPrior, dict[str, Any]]  # the Gaussian start, and the measures of its fit
+Start = tuple[GaussianPrior, dict[str, Any]]  # the Gaussian start, and the metrics of its fit
 
 
 class Unknowns:
@@ -51,7 +51,7 @@ class Unknowns:
     def start(
         self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
     ) -> Start:
-        """The Gaussian start, which contains the first estimates, and the measures of the fit."""
+        """The Gaussian start, which contains the first estimates, and the metrics of the fit."""
         return gaussian_start(self.recipe, self._train(), device, progress, state_file, origin)
 
     def complete(self, prior: Prior, device: torch.device, progress: bool | None) -> None:
@@ -68,7 +68,7 @@ class Unknowns:
         """
 
     def metrics(self, prior: Prior, lap: int) -> dict[str, Any]:
-        """The estimates as measures of a lap, with notes in words."""
+        """The estimates as metrics of a lap, with notes in words."""
         return {}
 
     def _train(self) -> Observations:

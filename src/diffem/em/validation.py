@@ -26,7 +26,7 @@ from .unfinished import earlier_piece
 from .watch import evenly_spaced, split
 
 CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
-ENOUGH_DRAWS = 4  # fewest draws whose predictive log-likelihood is of use
+ENOUGH_DRAWS = 4  # smallest number of draws for a usable predictive log-likelihood
 
 
 def validate(recipe: Recipe, obs: Observations, start: Prior | None) -> None:

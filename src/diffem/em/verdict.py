@@ -26,15 +26,15 @@ BEST = 'lap="best", or --lap best on the command line'
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A measure that laps are compared by; higher is better.
+class Criterion:
+    """A criterion that laps are compared by; higher is better.
 
     Attributes:
         key: Its key in the metrics of a lap.
         each: The key of its value for every held-out observation.
         error: The key of its standard error.
         unit: Its unit in words.
-        name: What it measures.
+        name: What it measures, in words.
     """
 
     key: str
@@ -52,22 +52,22 @@ class Measure:
         return f"{lap[self.key]:.3f}{'' if error is None else f' ± {error:.3f}'} {self.unit}"
 
 
-PREDICTION = Measure(
+PREDICTION = Criterion(
     "predictive_log_likelihood", "predictive_each", "predictive_error", "nats per value", "held-out prediction"
 )
-SIMULATION = Measure(
+SIMULATION = Criterion(
     "simulation_score", "simulation_each", "simulation_error", "energy score", "observations simulated from its samples"
 )
 
 
-def measure_of(lap: dict[str, Any]) -> Measure:
-    """The measure by which a lap is compared: the prediction of hidden values, or for a channel the energy score."""
+def criterion_of(lap: dict[str, Any]) -> Criterion:
+    """The criterion by which a lap is compared: the prediction of hidden values, or for a channel the energy score."""
     return SIMULATION if lap.get(SIMULATION.key) is not None else PREDICTION
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between two laps in the prediction of held-out values, in units of their measure.
+    """The difference between two laps in the prediction of held-out values, in units of their criterion.
 
     Attributes:
         loss: The difference; positive if the second lap is worse.
@@ -89,20 +89,20 @@ class Difference:
 
 def difference(better: dict[str, Any], lap: dict[str, Any]) -> Difference:
     """Return how much worse the metrics of `lap` are than those of `better`."""
-    measure = measure_of(lap)
-    loss = measure(better) - measure(lap)
-    then, now = (torch.tensor(m.get(measure.each, []), dtype=torch.float64) for m in (better, lap))
+    criterion = criterion_of(lap)
+    loss = criterion(better) - criterion(lap)
+    then, now = (torch.tensor(m.get(criterion.each, []), dtype=torch.float64) for m in (better, lap))
     if len(now) != len(then) or len(now) < 2:
         return Difference(loss, None, len(now))
     each = then - now
     return Difference(loss, float(each.std()) / math.sqrt(len(each)), len(each))
 
 
-def measured(history: History) -> list[dict[str, Any]]:
-    """Return the laps whose prediction of held-out observations was measured."""
-    laps = [(m, measure_of(m)) for m in history]
+def evaluated(history: History) -> list[dict[str, Any]]:
+    """Return the laps that were evaluated on held-out observations."""
+    laps = [(m, criterion_of(m)) for m in history]
     # lap 0 of a channel only provides the first draws: its prior cannot be conditioned on other observations
-    usable = [(m, measure.key) for m, measure in laps if measure is PREDICTION or m["lap"] > 0]
+    usable = [(m, criterion.key) for m, criterion in laps if criterion is PREDICTION or m["lap"] > 0]
     return [m for m, key in usable if m.get(key) is not None and math.isfinite(m[key])]
 
 
@@ -125,24 +125,26 @@ class Verdict:
 
 def verdict(history: History) -> Verdict:
     """Return the best lap of a run; history: the metrics of all finished laps."""
-    last, laps = history[-1], measured(history)
+    last, laps = history[-1], evaluated(history)
     number = int(last["lap"])
     if not laps or last not in laps:
         return Verdict(
             None, number, f"the best lap is unknown: lap {number} was not evaluated on held-out observations"
         )
-    measure = measure_of(last)
-    top = max(laps, key=lambda m: (measure(m), m["lap"]))
+    criterion = criterion_of(last)
+    top = max(laps, key=lambda m: (criterion(m), m["lap"]))
     found = difference(top, last)
     if top is last:
-        return Verdict(number, number, f"lap {number}, the last, is the best by {measure.name} ({measure.text(last)})")
+        return Verdict(
+            number, number, f"lap {number}, the last, is the best by {criterion.name} ({criterion.text(last)})"
+        )
     if not found.beyond_chance(LAPS_LEVEL / (3 * max(1, len(history) - 1))):
         text = (
-            f"lap {number}, the last, is as good as any by {measure.name} ({measure.text(last)}; "
+            f"lap {number}, the last, is as good as any by {criterion.name} ({criterion.text(last)}; "
             f"lap {top['lap']} is ahead by {found}, which may be chance)"
         )
         return Verdict(number, number, text)
-    text = f"lap {top['lap']} is the best by {measure.name} ({measure.text(top)}); lap {number}, the last, "
+    text = f"lap {top['lap']} is the best by {criterion.name} ({criterion.text(top)}); lap {number}, the last, "
     if last.get("conditioned") == 0:
         text += (
             f"trained the prior alone, and posterior draws of its conditional network are worse by {found}: use "

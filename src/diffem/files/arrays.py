@@ -35,7 +35,7 @@ def read_array(path: Path, sha256: str | None = None) -> np.ndarray:
         The array.
 
     Raises:
-        InputError: If the file is corrupted, does not contain numbers, or needs more memory than is available.
+        InputError: If the file is damaged, does not contain numbers, or needs more memory than is available.
     """
     hashed = hashlib.sha256()
     with open_checked(path) as file:
@@ -77,7 +77,7 @@ def read_arrays(path: Path, *names: str, also: tuple[str, ...] = ()) -> dict[str
             return {name: _member(archive, members[name], f"{path}: {name}") for name in selected}
     except InputError:
         raise
-    except Exception as error:  # corrupted archives raise many kinds of exceptions, all caused by the file
+    except Exception as error:  # damaged archives raise many kinds of exceptions, all caused by the file
         raise InputError(f"{path} cannot be read as an .npz: {error}") from error
 
 

@@ -38,7 +38,7 @@ def images(folder: str | Path, split: str = "train") -> Tensor:
         Pixels, uint8 `(n, 3, 32, 32)`.
 
     Raises:
-        InputError: If a file is missing or corrupted.
+        InputError: If a file is missing or damaged.
     """
     if split not in BATCHES:
         raise InputError(f"unknown split {split!r} of CIFAR-10; known: {', '.join(BATCHES)}")

@@ -46,7 +46,7 @@ def open_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name: s
         name: Name of the file in error messages.
 
     Raises:
-        InputError: If the file has another format, is too large, animated or corrupted. Errors of the decoder inside
+        InputError: If the file has another format, is too large, animated or damaged. Errors of the decoder inside
             the `with` statement are converted to `InputError` too.
     """
     from PIL import Image, UnidentifiedImageError
@@ -77,7 +77,7 @@ def open_picture(data: bytes, formats: tuple[str, ...], max_pixels: int, name: s
         count = next(iter(re.findall(r"\d+", str(error))), "too many")
         raise InputError(f"{name} has {count} pixels, the limit is {max_pixels >> 20} million") from None
     except Exception as error:  # decoders raise many kinds of exceptions, all caused by the file
-        raise InputError(f"{name} cannot be read as an image, it is corrupted: {error}") from None
+        raise InputError(f"{name} cannot be read as an image, it is damaged: {error}") from None
 
 
 def require_plain_grey(image: Image, name: str) -> None:

@@ -70,13 +70,13 @@ def write_pieces(
     return files
 
 
-def _pieces(tensors: dict[str, Tensor], room: int) -> Iterator[dict[str, Tensor]]:
-    """Iterate over the tensors of each file; with their entries in the header they take at most `room` bytes."""
+def _pieces(tensors: dict[str, Tensor], capacity: int) -> Iterator[dict[str, Tensor]]:
+    """Iterate over the tensors of each file; with their entries in the header they take at most `capacity` bytes."""
     piece: dict[str, Tensor] = {}
-    left = room
+    left = capacity
     for name, tensor in tensors.items():
         row = max(1, tensor[0].nbytes if tensor.ndim and len(tensor) else tensor.nbytes)
-        if row + ENTRY > room:
+        if row + ENTRY > capacity:
             raise InputError(
                 f"a piece is too small for {name}, whose rows of {row} bytes are not split; allow larger pieces"
             )
@@ -85,7 +85,7 @@ def _pieces(tensors: dict[str, Tensor], room: int) -> Iterator[dict[str, Tensor]
             if rest.ndim and fit >= row:
                 piece[name], rest = rest[: fit // row], rest[fit // row :]
             yield piece
-            piece, left = {}, room
+            piece, left = {}, capacity
         piece[name] = rest
         left -= rest.nbytes + ENTRY
     yield piece
@@ -120,7 +120,7 @@ def read_pieces(folder: Path, files: dict[str, str], what: str) -> dict[str, Ten
     """Read all tensors.
 
     Raises:
-        InputError: If a file is missing, corrupted or has another SHA-256; the message names the file.
+        InputError: If a file is missing, damaged or has another SHA-256; the message names the file.
     """
     parts: dict[str, list[Tensor]] = {}
     for file, sha256 in files.items():

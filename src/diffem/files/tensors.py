@@ -73,7 +73,7 @@ def read_tensors(path: StrPath, what: str = "tensors") -> tuple[dict[str, Tensor
         Tensors by name, and the description without its hash.
 
     Raises:
-        InputError: If the file is corrupted, or needs more memory than is available.
+        InputError: If the file is damaged, or needs more memory than is available.
     """
     with _tensor_file(path, what) as (file, size, description):
         memory.require(size, str(path))
@@ -98,7 +98,7 @@ def tensor_rows(path: StrPath, what: str = "tensors") -> tuple[dict[str, RowsInF
     The checksum is verified once, block by block.
 
     Raises:
-        InputError: If the file is corrupted, or contains a type that NumPy does not support.
+        InputError: If the file is damaged, or contains a type that NumPy does not support.
     """
     path = Path(path)
     with _tensor_file(path, what) as (_, size, description):

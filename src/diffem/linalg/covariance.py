@@ -106,11 +106,11 @@ class Covariance(BatchedValue):
         return self.diagonal(event_shape)  # of entries that are independent
 
     def eigenvalue_floor(self) -> Tensor:
-        """A positive number no eigenvalue of Σ lies below, `(1 or n,)`; 1 for a restriction that leaves no entry."""
+        """A positive lower bound on the eigenvalues of Σ, `(1 or n,)`; 1 for a restriction that leaves no entry."""
         raise NotImplementedError
 
     def bind(self, event_ndim: int) -> Covariance:
-        """Settle which tensors are per sample, given the number of axes of a sample."""
+        """Decide which tensors are per sample, given the number of axes of a sample."""
         return self
 
     def mahalanobis(self, v: Tensor) -> Tensor:

@@ -112,7 +112,7 @@ class LowRank(Covariance):
         )
 
     def conditional_variances(self, observed: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-        # the observed entries leave (I + UᵀD⁻¹U)⁻¹ of the r latent variables' unit covariance
+        # given the observed entries s, the r latent variables have covariance (I + U_sᵀD_s⁻¹U_s)⁻¹
         seen, d_seen = self.restrict(observed)._parts(len(event_shape))
         u, d = self._parts(len(event_shape))
         chol = _capacitance(seen, reciprocal(d_seen))

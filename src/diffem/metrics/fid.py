@@ -116,7 +116,7 @@ def make_reference(
             if reference.key == key:
                 return reference
         except InputError:
-            pass  # corrupted: compute it again
+            pass  # damaged: compute it again
     values, _ = outputs(images, extractor, batch_size=batch_size, progress=progress)
     reference = Reference.of_features(values, key)
     if file is not None:

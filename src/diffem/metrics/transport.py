@@ -146,12 +146,12 @@ def _accelerated(step: Callable[[Tensor], Tensor], g: Tensor, iterations: int, t
         # one synchronisation for all scalars; the small system is solved on the host, which is faster than on a GPU
         seen = torch.cat([products.flatten(), move.abs().mean()[None]]).cpu()
         size = float(seen[-1])
-        astray = not size < 10 * smallest
+        failed = not size < 10 * smallest
         if size < smallest:
             least, smallest = image, size
         if size < tolerance:
             break
-        if astray:  # the combination failed: continue from the plain iterate
+        if failed:  # continue from the plain iterate, without the combination
             images, moves = images[-1:], moves[-1:]
         g = image
         if len(moves) > 1:

@@ -92,7 +92,7 @@ def mri(
     change: ChangeOption = None,
     lap: LapOption = None,
 ) -> None:
-    """Reconstruct MRI slices at several accelerations: figures, arrays, measures."""
+    """Reconstruct MRI slices at several accelerations: figures, arrays, metrics."""
     from ..runs.rundir import RunDir
     from .study import write_study
 

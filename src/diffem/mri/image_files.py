@@ -25,8 +25,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png")
 PIXELS = 1 << 25  # largest number of pixels of an image
 FILE_BYTES = 1 << 28  # largest size of the file of an image
 MEMBERS = 20_000  # largest number of files in an archive, plus one for every kilobyte of its size
-# A compressed archive may unpack to at most ROOM + UNPACKED times its size: images are compressed already.
-ROOM, UNPACKED = 1 << 24, 10
+# Images are compressed already, so an archive may unpack to at most these bytes and this multiple of its own size.
+UNPACKED_BYTES, UNPACKED_FACTOR = 1 << 24, 10
 
 
 @dataclass
@@ -114,7 +114,7 @@ def read_images(path: str, size: int | None = None) -> ImageSet:
             raise
         except tarfile.ReadError:
             raise InputError(
-                f"data.path: {path!r} is not a folder, a tar archive or an .npz file, or it is corrupted"
+                f"data.path: {path!r} is not a folder, a tar archive or an .npz file, or it is damaged"
             ) from None
         except Exception as error:  # decompressors raise many kinds of exceptions, all caused by the file
             raise InputError(f"data.path: {path!r} cannot be read as a tar archive: {error}") from None
@@ -144,9 +144,9 @@ def _unpacked(file: BinaryIO, path: str) -> Any:
     if start.startswith(b"\xfd7zXZ"):
         raise InputError(f"data.path: {path!r} is compressed with xz; unpack it, or use .tar or .tar.gz")
     if start.startswith(b"\x1f\x8b"):
-        return _LimitedFile(gzip.GzipFile(fileobj=file), ROOM + UNPACKED * size, path)
+        return _LimitedFile(gzip.GzipFile(fileobj=file), UNPACKED_BYTES + UNPACKED_FACTOR * size, path)
     if start.startswith(b"BZh"):
-        return _LimitedFile(bz2.BZ2File(file), ROOM + UNPACKED * size, path)
+        return _LimitedFile(bz2.BZ2File(file), UNPACKED_BYTES + UNPACKED_FACTOR * size, path)
     return file
 
 

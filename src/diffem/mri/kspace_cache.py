@@ -164,7 +164,7 @@ def on_disk(parts: Iterator[Slices], complex: bool, folder: Path, made_from: dic
     """Open the cache in `folder` if it was built from the same data; otherwise build it, a few slices at a time.
 
     Raises:
-        InputError: If the folder cannot be written, or the cache in it is corrupted.
+        InputError: If the folder cannot be written, or the cache in it is damaged.
     """
     key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
     target = folder / f"kspace-{key}"
@@ -229,9 +229,9 @@ def _open(folder: Path, made_from: dict[str, Any], fresh: bool = False) -> Kspac
             if not all(isinstance(size, int) and size > 0 for size in shape):
                 raise TypeError(f"shape {shape}")
             if file.stat().st_size != math.prod(shape) * dtype.itemsize:
-                raise InputError(f"{file} is corrupted: {file.stat().st_size} bytes for shape {shape}; remove {folder}")
+                raise InputError(f"{file} is damaged: {file.stat().st_size} bytes for shape {shape}; remove {folder}")
             if not fresh and file_digest(file) != description["sha256"][name]:
-                raise InputError(f"{file} is corrupted: checksum mismatch; remove {folder}")
+                raise InputError(f"{file} is damaged: its contents do not match their checksum; remove {folder}")
             if name in ("columns", "coils"):
                 arrays[name] = RowsInFile(file, dtype, tuple(shape), 0)
             elif name == "reference":  # evaluation needs a tensor

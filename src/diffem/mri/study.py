@@ -1,4 +1,4 @@
-"""Reconstruct held-out slices at several accelerations and write figures, arrays and measures into a folder.
+"""Reconstruct held-out slices at several accelerations and write figures, arrays and metrics into a folder.
 
 measures.json             one row per acceleration, and one for the crop posterior
 slice-000.png …           zero-filled image, draws, mean, standard deviation, error and truth; one row per acceleration

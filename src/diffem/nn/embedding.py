@@ -13,7 +13,8 @@ from ..core import vector_math  # noqa: F401  # initialises it
 class NoiseEmbedding(nn.Module):
     """log σ `(n,)` → `(n, features)`: sines and cosines at frequencies spread log-linearly between two ends.
 
-    The reference embeds log σ with frequencies from 1 down to 1e-4; over log σ ∈ [−7, 5] most of those are constant.
+    The reference implementation of the paper has frequencies from 1 down to 1e-4, most of which are nearly constant
+    over log σ ∈ [−7, 5].
     Here the default range resolves differences of about 0.1 in log σ at one end and covers the whole range once at the
     other.
     """

@@ -73,7 +73,7 @@ BUILT_IN = frozenset(NETWORKS)
 
 # upper bound of each setting
 LARGEST = {"hidden": 1 << 20, "blocks": 64, "heads": 1024, "embedding": 1 << 16, "space_to_depth": 64, "shown": 1 << 20}
-LEVELS = 256
+LEVELS = 256  # largest number of entries in a setting that is a list
 
 
 def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module:

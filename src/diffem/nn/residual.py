@@ -1,7 +1,7 @@
 r"""A residual perceptron for tables: blocks that add to the features, modulated by the noise level.
 
 A block turns features f into f + W₂ SiLU(W₁ LN(f) + b(σ)), with b a linear function of the noise embedding. Every W₂
-starts at 0, so the network begins as a linear map of its input and becomes deeper as it trains.
+starts at 0, so the network begins with one hidden layer and becomes deeper as it trains.
 """
 
 from __future__ import annotations

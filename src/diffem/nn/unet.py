@@ -18,7 +18,7 @@ from .embedding import NoiseEmbedding
 
 
 class ChannelNorm(nn.Module):
-    """Layer normalisation over the channels of every pixel, without affine; `(n, c, h, w)` → the same."""
+    """Layer normalisation over the channels of every pixel, without learned parameters; `(n, c, h, w)` → the same."""
 
     def forward(self, x: Tensor) -> Tensor:
         exact = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,8 +1,8 @@
 r"""The last noise level of posterior draws: below the measurement noise, for each observation alone.
 
 The last denoising of a draw, at the level σ, returns a mean, which reduces the variance of a measured value with noise
-s by the share σ²/(σ² + s²). Draws therefore end at sigma_min, or below s/4 if s is less than half of sigma_min: at most
-6 % of the variance is missing.
+s by the share σ²/(σ² + s²). Draws end at sigma_min. If s is less than half of sigma_min, they end at a lower level, at
+most s/4, so that at most 6 % of the variance is missing.
 
 Draws with the same last level are made together. The levels below sigma_min are sigma_min/2ᵏ, so that observations with
 many different noise levels need few batches.
@@ -19,7 +19,7 @@ from .batches import scanned_together
 from .features import is_simulated
 from .observations import Observations
 
-SHARE = 4  # of the noise by the last level
+SHARE = 4  # smallest ratio of the noise to a last level below sigma_min
 ROUNDING = 2.0**-10  # of k: rounding of the noise does not change the level of round numbers
 
 

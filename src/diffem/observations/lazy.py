@@ -179,7 +179,7 @@ class LazyObservations(Observations):
         if self._source.digest is None:
             return self.read().tensors()
         digest = torch.tensor(list(bytes.fromhex(self._source.digest)), dtype=torch.uint8)
-        return {"shelf": digest, "rows": self._rows}
+        return {"shelf": digest, "rows": self._rows}  # these names are part of the fingerprints of existing runs
 
     def structure(self) -> dict[str, Any]:
         if self._source.digest is None:

@@ -63,7 +63,7 @@ class Statistics:
         vjps: Vector–Jacobian products.
         iterations: Solver iterations, summed over evaluations.
         residuals: Largest relative residual at which a solve ended.
-        guards: Solves that were stopped by the curvature guard, had eigenvalues clamped, or diverged; summed over
+        guards: Directions and eigenvalues that the curvature guard rejected, and solves that diverged; summed over
             evaluations.
         effective: Smallest effective number of particles of any step; 0 for a sampler without particles.
         resamplings: Number of times that the particles were resampled.

@@ -19,6 +19,7 @@ is
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ from ..observations import Observations
 from .fit import fit_gaussian
 from .gaussian import GaussianPrior
 from .marginal import choose, measured_values, observation_laws
+from .rounds import sum_of_steps
 
 STEPS = 100
 FRESH = 10  # steps with a new Gaussian fit: one that continues cannot move its mean where its covariance has become 0
@@ -91,15 +93,7 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
     """
     used, labels = _labels(groups, obs).unique(return_inverse=True)
     count = len(used)
-    if count < 2:
-        raise InputError("calibrate compares groups of observations, and all of these have the same label")
-    values = torch.zeros(count, device=obs.y.device).index_add_(0, labels, obs.counts().to(torch.float32))
-    if (values < 2).any():
-        few = used[values < 2].tolist()
-        raise InputError(f"gain and offset need at least two measured values per group; too few in the groups {few}")
-    size = obs.x_shape
-    if torch.Size(size).numel() > SIZE:
-        raise InputError(f"calibrate takes samples of at most {SIZE} numbers, these have {torch.Size(size).numel()}")
+    _require_comparable(obs, used, labels)
     exact = obs.to(torch.float64)
     log_gain, offset = (torch.zeros(count, dtype=torch.float64, device=obs.y.device) for _ in range(2))
     measured = measured_values(exact).reshape(exact.y.shape)
@@ -117,11 +111,9 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
         if float((step[0].abs() / scale).max()) < SETTLED and float(step[1].abs().max()) < SETTLED:
             settled = True
             break
-        # the Gaussian fit lags behind: steps that shrink by a constant factor are replaced by their sum
-        ratio = torch.where(before != 0, step / before, 0).clamp(0, 0.75)
-        before = step
-        offset = offset + (step[0] / (1 - ratio[0])).clamp(-scale, scale)
-        log_gain = log_gain + (step[1] / (1 - ratio[1])).clamp(-0.7, 0.7)
+        whole, before = sum_of_steps(step, before), step
+        offset = offset + whole[0].clamp(-scale, scale)
+        log_gain = log_gain + whole[1].clamp(-0.7, 0.7)
     if not settled:
         warnings.warn(
             f"calibrate did not converge within {STEPS} steps: the last one changed log g by up to "
@@ -134,6 +126,23 @@ def calibrate(obs: Observations, groups: Any, *, seed: int = 0) -> Calibration:
     error = (own + unit.square() * own[0]).sqrt()
     error[0] = 0
     return Calibration(log_gain.exp(), offset, error[:, 1], error[:, 0], used)
+
+
+def _require_comparable(obs: Observations, used: Tensor, labels: Tensor) -> None:
+    """Raise InputError unless there are several groups with enough values, and samples are not too large.
+
+    Args:
+        used: `(G,)`. The labels that occur.
+        labels: `(n,)`. The index of each observation's label in `used`.
+    """
+    if len(used) < 2:
+        raise InputError("calibrate compares groups of observations, and all of these have the same label")
+    values = torch.zeros(len(used), device=obs.y.device).index_add_(0, labels, obs.counts().to(torch.float32))
+    if (values < 2).any():
+        few = used[values < 2].tolist()
+        raise InputError(f"gain and offset need at least two measured values per group; too few in the groups {few}")
+    if (size := math.prod(obs.x_shape)) > SIZE:
+        raise InputError(f"calibrate takes samples of at most {SIZE} numbers, these have {size}")
 
 
 def _labels(groups: Any, obs: Observations) -> Tensor:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.errors import InputError
 from ..files.origin import Origin, require_origin, stamped
 from ..files.tensors import explain, read_tensors, require_finite
 from ..files.writing import write_tensors
+from ..linalg import Covariance
 from ..linalg.saved import describe_covariance, rebuild_covariance
 from ..nn.networks import make_network
 from .base import Prior
@@ -119,14 +120,7 @@ def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> P
             f"{mean.dtype} of shape {tuple(mean.shape)}"
         )
     kind = description["kind"]
-    cov = rebuild_covariance(description["cov"], tensors) if "cov" in description else None
-    if cov is not None:
-        # one product with zeros checks the shape; a dense covariance is a matrix over the flattened event
-        cov = cov.bind(mean.ndim)
-        if cov.batch is not None or cov.matvec(mean.unsqueeze(0) * 0).shape[1:] != mean.shape:
-            raise InputError(f"the covariance {cov} does not fit samples of shape {tuple(mean.shape)}")
-        if math.prod(cov.diagonal(tuple(mean.shape)).shape) != mean.numel():
-            raise InputError(f"the covariance {cov} does not fit samples of shape {tuple(mean.shape)}")
+    cov = _rebuild_covariance(description["cov"], tensors, mean) if "cov" in description else None
     known = {"mean", *(name for name in tensors if name.startswith("cov.") and cov is not None)}
     if kind == "GaussianPrior":
         _require_names(tensors, known)
@@ -137,6 +131,39 @@ def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> P
         raise InputError(f"unknown kind of prior {kind!r}")
     settings = dict(description["network"])
     family = Family.read(description["family"]) if "family" in description else None
+    return DiffusionPrior(
+        _rebuild_network(settings, tensors, mean, known),
+        mean=mean,
+        cov=cov,
+        settings=settings,
+        scale=scale,
+        sigma_min=sigma_min,
+        sigma_max=sigma_max,
+        trained_min=float(description.get("trained_min", sigma_min)),
+        family=family,
+    )
+
+
+def _rebuild_covariance(entry: Any, tensors: dict[str, Tensor], mean: Tensor) -> Covariance:
+    """Rebuild the covariance that belongs to a mean `(*event)`; `entry` is its description."""
+    cov = rebuild_covariance(entry, tensors).bind(mean.ndim)
+    # one product with zeros checks the shape; a dense covariance is a matrix over the flattened event
+    if cov.batch is not None or cov.matvec(mean.unsqueeze(0) * 0).shape[1:] != mean.shape:
+        raise InputError(f"the covariance {cov} does not fit samples of shape {tuple(mean.shape)}")
+    if math.prod(cov.diagonal(tuple(mean.shape)).shape) != mean.numel():
+        raise InputError(f"the covariance {cov} does not fit samples of shape {tuple(mean.shape)}")
+    return cov
+
+
+def _rebuild_network(settings: dict[str, Any], tensors: dict[str, Tensor], mean: Tensor, known: set[str]) -> nn.Module:
+    """Rebuild the network of a prior with its weights.
+
+    Args:
+        settings: The configuration of the network.
+        tensors: All tensors of the file.
+        mean: `(*event)`. The mean of the prior, whose dtype the weights must have.
+        known: The names of the tensors that are not weights.
+    """
     options = {name: value for name, value in settings.items() if name != "kind"}
     with torch.device("meta"):  # without memory: only weights that are in the file are allocated
         expected = make_network(settings["kind"], tuple(mean.shape), options).state_dict()
@@ -148,19 +175,9 @@ def _rebuild_prior(description: dict[str, Any], tensors: dict[str, Tensor]) -> P
                 f"network.{name} must be {mean.dtype}, like the mean, of shape {tuple(tensor.shape)}, got "
                 f"{weights[name].dtype} of shape {tuple(weights[name].shape)}"
             )
-    network = make_network(settings["kind"], tuple(mean.shape), options)
-    network.to(mean.dtype).load_state_dict(weights)
-    return DiffusionPrior(
-        network,
-        mean=mean,
-        cov=cov,
-        settings=settings,
-        scale=scale,
-        sigma_min=sigma_min,
-        sigma_max=sigma_max,
-        trained_min=float(description.get("trained_min", sigma_min)),
-        family=family,
-    )
+    network = make_network(settings["kind"], tuple(mean.shape), options).to(mean.dtype)
+    network.load_state_dict(weights)
+    return network
 
 
 def _require_names(tensors: dict[str, Tensor], expected: set[str]) -> None:

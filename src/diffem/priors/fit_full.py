@@ -148,7 +148,7 @@ class SelectionModel(FullModel):
         size = len(self.mean)
         # memory: a block of the covariance, its inverse and their indices; y, its noise and its indices
         self.bytes_each = 8 * (8 * largest**2 + 8 * size)
-        moments = _weighed_moments(batches, size) if amplified else _moments(batches, size)
+        moments = _weighted_moments(batches, size) if amplified else _moments(batches, size)
         if moments is not None:
             self.mean, self.cov = moments
 
@@ -178,7 +178,7 @@ def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
     Pairwise moments are noisy and need not form a covariance matrix. The most negative eigenvalue shows the size of
     that noise; eigenvalues that are not clearly larger are replaced by their average.
     """
-    mean, pairs, products, noise = _weighed_sums(batches, size, lambda part: _selection(part).double())
+    mean, pairs, products, noise = _weighted_sums(batches, size, lambda part: _selection(part).double())
     if pairs.min() < ENOUGH_PAIRS:
         return None
     cov = products / pairs - torch.diag(noise / pairs.diagonal())
@@ -189,7 +189,7 @@ def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
     return mean, (vectors * values) @ vectors.T
 
 
-def _weighed_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
+def _weighted_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
     """The same if the noise of some values may be far above the signal.
 
     A value with noise variance n of an entry with variance v gets the weight w = v/(v + n). The variances v come from a
@@ -199,7 +199,7 @@ def _weighed_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
     variance = torch.ones(size, dtype=torch.float64, device=batches.device)
     for last in (False, True):
         weight = partial(_signal_share, variance)
-        mean, pairs, products, noise = _weighed_sums(batches, size, weight)
+        mean, pairs, products, noise = _weighted_sums(batches, size, weight)
         diagonal = ((products.diagonal() - noise) / pairs.diagonal().clamp(min=ENOUGH_PAIRS)).clamp(min=0)
         smallest = 1e-3 * diagonal.mean().clamp(min=1e-6)
         if not last:
@@ -221,7 +221,7 @@ def _selection(obs: Observations) -> Tensor:
     return selected
 
 
-def _weighed_sums(
+def _weighted_sums(
     batches: Batches, size: int, weight_of: Callable[[Observations], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute sums with the weights w `(n, N)` of the entries.

@@ -61,17 +61,17 @@ class LowRankModel:
         c = Σ‖Aᵀy‖² / Σ‖AAᵀy‖² is the factor with which A c Aᵀy is closest to y: 1 for masks and k-space, 1/g² for an
         operator of gain g. EM corrects a start of another size slowly, and hardly where nothing is measured.
         """
-        parts, wanted, squares = [], STARTED_FROM, torch.zeros(2, dtype=torch.float64, device=batches.device)
+        parts, remaining, squares = [], STARTED_FROM, torch.zeros(2, dtype=torch.float64, device=batches.device)
         for part in batches:
-            some = part[: min(wanted, len(part))].to(torch.float64)
+            some = part[: min(remaining, len(part))].to(torch.float64)
             back = some.A.adjoint(some.y)
             x = back.flatten(1)
             squares += torch.stack([x.square().sum(), some.A(back).square().sum()])
             if amplified:  # in units of the scale of the data, so that the noise is compared with 1
                 x = x / (1 + some.noise.diagonal(some.x_shape).flatten(1))
             parts.append(x)
-            wanted -= len(some)
-            if wanted == 0:
+            remaining -= len(some)
+            if remaining == 0:
                 break
         x = torch.cat(parts)  # (n, N)
         if float(squares[1]) > 0:

@@ -28,6 +28,7 @@ from ..operators.gain import mean_gain
 from .gaussian import GaussianPrior
 from .levels import NORMAL95, NoiseLevels
 from .marginal import choose, measured_values, observation_laws
+from .rounds import sum_of_steps
 
 STEPS = 60
 LOW = 1e-4  # first variance of the noise relative to the mean square of y
@@ -105,10 +106,8 @@ def maximum_likelihood(obs: Observations, fit: Fit) -> tuple[GaussianPrior, Tens
         prior = fit(known, prior, ROUNDS)
         found = _scores(prior, known, groups, count)
         step = found.score / found.information.clamp(min=1e-12)
-        # Σ lags behind: steps that shrink by a constant factor are replaced by their sum
-        ratio = torch.where(before != 0, step / before, 0).clamp(0, 0.75)
-        before = step
-        log_variance = log_variance + (step / (1 - ratio)).clamp(-1, 1)
+        whole, before = sum_of_steps(step, before), step
+        log_variance = log_variance + whole.clamp(-1, 1)
         if bool((step.abs() < SETTLED).all()):
             break
     assert prior is not None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +23,7 @@ MOST = 64  # largest number of values to learn
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ParameterEstimate:
     """One estimated parameter.
 
     Attributes:
@@ -60,7 +62,7 @@ class OperatorParameters:
             far from it.
     """
 
-    estimates: dict[str, Estimate]
+    estimates: dict[str, ParameterEstimate]
     covariance: tuple[tuple[float, ...], ...]
     observations: int
     is_settled: bool = True
@@ -76,27 +78,22 @@ class OperatorParameters:
         is_settled: bool = True,
     ) -> OperatorParameters:
         """Parameters of an operator from θ `(P,)`, its covariance `(P, P)`, and whether each number is determined."""
-        out, before, error = {}, 0, covariance.diagonal().clamp(min=0).sqrt()
-        for name, parameter in learned_parameters(A).items():
-            here = slice(before, before + parameter.value.numel())
-            before = here.stop
+        out, error = {}, covariance.diagonal().clamp(min=0).sqrt()
+        learned = learned_parameters(A)
+        for name, here in _slices({name: p.value.numel() for name, p in learned.items()}).items():
             parts = (tuple(vector[here].tolist()) for vector in (value.double(), error.double(), determined))
-            out[name] = Estimate(tuple(parameter.value.shape), *parts)
-        rows = tuple(tuple(row) for row in covariance.double().tolist())
-        return cls(out, rows, observations, is_settled)
+            out[name] = ParameterEstimate(tuple(learned[name].value.shape), *parts)
+        return cls(out, _rows(covariance), observations, is_settled)
 
     def updated(self, value: Tensor, covariance: Tensor) -> OperatorParameters:
         """The same parameters with other values and another covariance."""
-        out, before = {}, 0
-        error = covariance.diagonal().clamp(min=0).sqrt()
-        for name, e in self.estimates.items():
-            here = slice(before, before + len(e.value))
-            before = here.stop
-            out[name] = replace(e, value=tuple(value[here].tolist()), error=tuple(error[here].tolist()))
-        rows = tuple(tuple(row) for row in covariance.double().tolist())
-        return replace(self, estimates=out, covariance=rows)
+        out, error = {}, covariance.diagonal().clamp(min=0).sqrt()
+        for name, here in _slices({name: len(e.value) for name, e in self.estimates.items()}).items():
+            entries = {"value": tuple(value[here].tolist()), "error": tuple(error[here].tolist())}
+            out[name] = replace(self.estimates[name], **entries)
+        return replace(self, estimates=out, covariance=_rows(covariance))
 
-    def __getitem__(self, name: str) -> Estimate:
+    def __getitem__(self, name: str) -> ParameterEstimate:
         if name not in self.estimates:
             raise InputError(f"no parameter {name!r} was learned; learned parameters: {', '.join(self.estimates)}")
         return self.estimates[name]
@@ -164,14 +161,25 @@ class OperatorParameters:
         return "; ".join(f"{name} is {estimate}" for name, estimate in self.estimates.items())
 
 
-def _read(entry: Any) -> Estimate:
+def _slices(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Where the numbers of each parameter are in θ; sizes: how many numbers each parameter has."""
+    ends = itertools.accumulate(sizes.values())
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+
+
+def _rows(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
+    """The rows of a matrix as numbers."""
+    return tuple(tuple(row) for row in matrix.double().tolist())
+
+
+def _read(entry: Any) -> ParameterEstimate:
     shape = tuple(int(size) for size in entry["shape"])
     value, error = (tuple(float(v) for v in entry[name]) for name in ("value", "error"))
     known = tuple(entry["is_determined"])
     good = all(map(math.isfinite, (*value, *error))) and all(isinstance(k, bool) for k in known)
     if not good or not {len(value), len(error), len(known)} == {math.prod(shape)} or not value:
         raise ValueError
-    return Estimate(shape, value, error, known)
+    return ParameterEstimate(shape, value, error, known)
 
 
 def with_parameters(obs: Observations, parameters: OperatorParameters) -> Observations:
@@ -186,11 +194,9 @@ def with_parameters(obs: Observations, parameters: OperatorParameters) -> Observ
 
 def with_first_values(obs: Observations, theta: Tensor) -> Observations:
     """The observations with other initial values of the parameters to learn, given as one vector `(P,)`."""
-    new, values, before = copy.copy(obs), {}, 0
-    for name, parameter in learned_parameters(obs.A).items():
-        here = slice(before, before + parameter.value.numel())
-        before = here.stop
-        values[name] = theta[here].reshape(parameter.value.shape)
+    new, learned = copy.copy(obs), learned_parameters(obs.A)
+    places = _slices({name: p.value.numel() for name, p in learned.items()})
+    values = {name: theta[here].reshape(learned[name].value.shape) for name, here in places.items()}
     new.A = with_values(obs.A, values, still_learned=True)
     return new
 

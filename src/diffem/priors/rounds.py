@@ -139,6 +139,19 @@ def run_rounds(
     return model
 
 
+def sum_of_steps(step: Tensor, before: Tensor) -> Tensor:
+    """Extrapolate a step of an iteration that alternates with rounds of a Gaussian fit, which lags behind.
+
+    Steps that shrink by a constant factor are replaced by their sum, elementwise.
+
+    Args:
+        step: The step.
+        before: The step before it, of the same shape; 0 if there was none.
+    """
+    ratio = torch.where(before != 0, step / before, 0).clamp(0, 0.75)
+    return step / (1 - ratio)
+
+
 def _step(
     model: Model, expect: Callable[[Model], float], current: float, extrapolates: bool, fit: Rounds
 ) -> tuple[Model, float]:

@@ -1,4 +1,4 @@
-"""Log measures, losses and pictures to TensorBoard or Weights & Biases after each lap.
+"""Log metrics, losses and pictures to TensorBoard or Weights & Biases after each lap.
 
 Both packages are optional and imported only if they are requested. The run folder records which laps were logged, so a
 resumed run, or a finished run that is fitted again with a logger, logs the missing laps. If a logger fails, the run
@@ -34,7 +34,7 @@ class Logger(Protocol):
     """Interface of a logger."""
 
     def measures(self, lap: int, values: dict[str, float]) -> None:
-        """Log the measures of a lap."""
+        """Log the metrics of a lap."""
 
     def losses(self, steps: list[int], losses: list[float]) -> None:
         """Log the training loss at optimizer steps, counted over all laps."""
@@ -172,7 +172,7 @@ class RunLoggers:
         file = self.run.inside(self.run.path / LOGGED)
         try:
             logged = read_json(file) if file.is_file() else {}
-        except InputError:  # corrupted: all laps are logged again
+        except InputError:  # damaged: all laps are logged again
             logged = {}
         return {k: v for k, v in logged.items() if isinstance(v, int)} if isinstance(logged, dict) else {}
 
@@ -187,7 +187,7 @@ class RunLoggers:
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """The measures of a lap that are numbers."""
+    """The metrics of a lap that are numbers."""
     numbers = {k: v for k, v in with_parameters(metrics).items() if _is_number(v)}
     return {k: float(v) for k, v in numbers.items() if k not in HIDDEN and math.isfinite(v)}
 

@@ -39,7 +39,7 @@ def write_report(
 ) -> Path:
     """Write `report.html` of a run, and the pictures into the folders of their laps.
 
-    Samples and draws of a lap that are missing or corrupted are recomputed; draws need the observations.
+    Samples and draws of a lap that are missing or damaged are recomputed; draws need the observations.
 
     Args:
         path: The run folder.
@@ -147,14 +147,14 @@ def _picture_data(
     return PictureData(seen, seen if isinstance(some.A, Identity | Mask) else None, truth)
 
 
-def _words(recipe: Recipe, metrics: list[dict[str, Any]], at_hand: bool) -> dict[str, str]:
+def _words(recipe: Recipe, metrics: list[dict[str, Any]], has_observations: bool) -> dict[str, str]:
     """Sentences of the page that depend on the run."""
     held, clean = recipe.watch.held_out > 0, recipe.e_step.clean
     what = "samples" if clean else "observations"
     whose = f"{'held-out' if held else 'training'} {what}"
-    pictures_of = (
-        f"{whose[0].upper()}{whose[1:]}, and posterior draws for each" if at_hand else f"Posterior draws for {whose}"
-    )
+    pictures_of = f"Posterior draws for {whose}"
+    if has_observations:
+        pictures_of = f"{whose[0].upper()}{whose[1:]}, and posterior draws for each"
     learned = "It was trained on clean samples of x." if clean else "It was learned from the observations alone."
     if metrics[0].get("start") == "given":
         learned = "Training started from a given prior."

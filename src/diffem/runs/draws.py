@@ -1,6 +1,6 @@
 """The draws of a lap on disk: one `.npy` file per shard, and a `.json` file with its statistics, checksum and origin.
 
-Reading verifies the checksum and the origin. A corrupted shard counts as missing: `has` returns False and prints the
+Reading verifies the checksum and the origin. A damaged shard counts as missing: `has` returns False and prints the
 reason. A shard of another lap or run is renamed. Training reads all draws into memory if they fit, otherwise on demand.
 """
 
@@ -64,14 +64,14 @@ class DrawStore:
         return require_inside(array, self.folder.parent), require_inside(report, self.folder.parent)
 
     def has(self, k: int) -> bool:
-        """Whether shard k is on disk, complete and not corrupted."""
+        """Whether shard k is on disk, complete and not damaged."""
         array, report = self._files(k)
         if not array.is_file() or not report.is_file():
             return False
         try:
             if self.report(k)["sha256"] != file_digest(array):
-                raise InputError(f"{array} is corrupted: checksum mismatch")
-        except ForeignFileError as error:  # not corrupted, and perhaps the only copy of these draws
+                raise InputError(f"{array} is damaged: its contents do not match their checksum")
+        except ForeignFileError as error:  # not damaged, and perhaps the only copy of these draws
             rename_unusable(error, array, report)
             return False
         except InputError as error:
@@ -165,7 +165,7 @@ class StoredDraws:
         device: Device of the returned tensors.
 
     Raises:
-        InputError: If a shard is corrupted or has another shape than the first one.
+        InputError: If a shard is damaged or has another shape than the first one.
     """
 
     def __init__(self, store: DrawStore, device: torch.device | str = "cpu") -> None:

@@ -92,10 +92,10 @@ def _read(recipe: str) -> dict[str, Any]:
             f"{', '.join(names())}"
         )
     above, mark, stated = text.rpartition(CHECKSUM)
-    # a copy of a run's recipe may be edited; in the run folder a changed file is corrupted
+    # a copy of a run's recipe may be edited; in the run folder a changed file is damaged
     if mark and stated.strip() != digest(above.encode()) and (Path(recipe).parent / "run.json").exists():
         raise InputError(
-            f"{recipe} is damaged: its content does not match the checksum in its last line (to change a recipe, copy "
+            f"{recipe} is damaged: its contents do not match the checksum in its last line (to change a recipe, copy "
             "it out of the run folder)"
         )
     values = parse_yaml(text, recipe)

@@ -11,7 +11,7 @@ from ..core.counting import count_of
 from ..core.errors import InputError
 from ..files.writing import write_text
 from .assessment import assess, hide
-from .files import doubts_about_names, read_strings, read_table, require_format, write_table
+from .files import read_strings, read_table, require_format, warnings_about_names, write_table
 from .imputer import DiffusionImputer
 from .report import warnings_of, write_page
 
@@ -54,7 +54,7 @@ def impute(
         raise InputError(
             f"columns to skip must exist in {table}, got {unknown[:5]}; its columns are {list(whole.columns)[:20]}"
         )
-    for text in doubts_about_names(table, skip):
+    for text in warnings_about_names(table, skip):
         print_line(f"warning: {text}")
     frame = whole.drop(columns=list(skip))
     typed = ".parquet" in (table.suffix, out.suffix)

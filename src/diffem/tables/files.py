@@ -63,25 +63,25 @@ def read_table(path: Path) -> pd.DataFrame:
     return frame.apply(_with_gaps)
 
 
-def doubts_about_names(path: Path, skipped: Sequence[str] = ()) -> list[str]:
+def warnings_about_names(path: Path, skipped: Sequence[str] = ()) -> list[str]:
     """Return warnings about the first line of a text file: columns without a name, and values in place of names."""
     if path.suffix == ".parquet":
         return []
     names = _first_line(path)
-    doubts = []
+    found = []
     unnamed = [f"Unnamed: {place}" for place in names.index[names == ""]]  # as pandas names them
     if unused := [name for name in unnamed if name not in skipped]:
-        doubts.append(
+        found.append(
             f"the name of a column is missing in the first line of {path}; the column is called {unused[0]!r}. If it "
             f"holds row numbers, which are no property of a row, leave it out: --skip {unused[0]!r}"
         )
     numbers = [name for name in names if re.fullmatch(r"\s*[+-]?\d*[.]\d+(e[+-]?\d+)?\s*", name, re.I)]
     if numbers:
-        doubts.append(
+        found.append(
             f"the first line of {path} is read as the names of the columns, but holds numbers, such as {numbers[0]!r}: "
             "if it is a row of the table, insert a line with names"
         )
-    return doubts
+    return found
 
 
 def _first_line(path: Path) -> pd.Series:

@@ -106,7 +106,7 @@ def _(folder):
     )
 
 
-@hostile("images", "an archive with a member of 1 TiB", "too large for an image|cannot be read|corrupted")
+@hostile("images", "an archive with a member of 1 TiB", "too large for an image|cannot be read|damaged")
 def _(folder):
     info = tarfile.TarInfo("a.png")
     info.size = TIB
@@ -131,7 +131,7 @@ def _(folder):
     return folder / "x.tar.gz"
 
 
-@hostile("images", "an archive cut off", "cut off|corrupted|cannot be read")
+@hostile("images", "an archive cut off", "cut off|damaged|cannot be read")
 def _(folder):
     path = tar(folder / "x.tar.gz", (tarfile.TarInfo("a.png"), png(64, 64) * 40), mode="w:gz")
     path.write_bytes(path.read_bytes()[:-200])

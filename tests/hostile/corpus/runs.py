@@ -68,7 +68,7 @@ def _(folder):
     return run
 
 
-@hostile("run", "a flipped bit in the recipe", "recipe.yaml is damaged: its content does not match")
+@hostile("run", "a flipped bit in the recipe", "recipe.yaml is damaged: its contents do not match")
 def _(folder):
     run = write_run(folder / "run")
     text = (run / "recipe.yaml").read_text()

@@ -121,7 +121,7 @@ upload(
     lambda: png(8, 8)[:30] + b"\x00\x00\x00" + png(8, 8)[33:],
 )
 upload(
-    "a PNG whose pixels are corrupted",
+    "a PNG whose pixels are damaged",
     "cannot be read as an image",
     "x.png",
     lambda: noise("PNG")[:99] + bytes(900) + noise("PNG")[999:],
@@ -146,9 +146,9 @@ upload("an animated PNG", "animation of 3 frames", "x.png", lambda: animation("P
 upload("an animated WebP", "animation of 3 frames", "x.webp", lambda: animation("WEBP"))
 
 # Truncated files.
-upload("half a PNG", "corrupted", "x.png", lambda: noise("PNG")[: len(noise("PNG")) // 2])
-upload("half a JPEG", "corrupted", "x.jpg", lambda: noise("JPEG")[: len(noise("JPEG")) // 2])
-upload("half a WebP", "corrupted", "x.webp", lambda: noise("WEBP")[: len(noise("WEBP")) // 2])
+upload("half a PNG", "damaged", "x.png", lambda: noise("PNG")[: len(noise("PNG")) // 2])
+upload("half a JPEG", "damaged", "x.jpg", lambda: noise("JPEG")[: len(noise("JPEG")) // 2])
+upload("half a WebP", "damaged", "x.webp", lambda: noise("WEBP")[: len(noise("WEBP")) // 2])
 
 
 # Arrays.
