@@ -56,6 +56,32 @@ def test_particles_multiply_the_cost_and_kept_draws_cost_nothing():
     assert drawing(draws=1, sampler="pc") == pytest.approx((2 * 32 + 1) / (32 + 1) * one)
 
 
+def test_a_conditional_network_needs_no_products():
+    def drawing(**e_step):
+        changes = {f"e_step.{key}": value for key, value in e_step.items()}
+        return doctor.estimate_fit(recipe(laps=5, **changes), SMALL).seconds - training
+
+    training = doctor.estimate_fit(recipe(laps=5, **{"e_step.clean": True, "e_step.draws": 1}), SMALL).seconds
+    assert drawing(iterations=3) == pytest.approx(4 * drawing(method="conditional"))
+
+
+def test_stages_count():
+    def seconds(**changes):
+        return doctor.estimate_fit(recipe(laps=4, **changes), SMALL).seconds
+
+    last = seconds(stages=[{"lap": 4, "e_step": {"steps": 64}, "train": {"steps": 900}, "network": {"hidden": [200]}}])
+    flops = {
+        width: doctor.network_cost(recipe(network={"kind": "mlp", "hidden": [width]}), (8, 8))[1]
+        for width in (100, 200)
+    }
+    once = recipe(laps=4)
+    draws = (
+        expected_size("digits", {})[1] * once.e_step.draws * (1 + once.e_step.iterations) * 32
+    )  # 32 steps more, with the network of lap 3
+    training = 3 * 128 * (900 * flops[200] - once.train.steps * flops[100])
+    assert last - seconds() == pytest.approx((draws * flops[100] + training) / (0.5 * 2e9))
+
+
 def test_every_recipe_gets_a_verdict():
     small, large = (
         {fit.recipe: fit for fit in (doctor.estimate_fit(load_recipe(name), device) for name in names())}

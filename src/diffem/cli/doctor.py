@@ -237,14 +237,14 @@ def estimate_fit(recipe: Recipe, device: Device) -> Fit:
     if expected is None:
         return Fit(recipe.name, recipe.about, 0, 0.0, None, True, "depends on the data")
     shape, n = expected
-    parameters, forward, activations = network_cost(recipe, shape)
+    parameters, _, activations = network_cost(recipe, shape)
     half = recipe.precision == "bf16" and "bf16" in device.precisions
     # weights, gradients, two moments and the average, in float32; activations of one training batch
     memory = (5 * 4 * parameters + activations * recipe.train.batch / (2 if half else 1)) / GIB
     rate = device.flops.get(recipe.precision) or device.flops.get("float32", 0.0)
     seconds = None
     if n is not None and rate > 0:
-        seconds = _operations(recipe, shape, n, forward) / (SHARE_OF_PEAK * rate)
+        seconds = _operations(recipe, shape, n) / (SHARE_OF_PEAK * rate)
     small, quick = memory <= device.total_gib, seconds is None or seconds <= PATIENCE
     why = f"{duration(seconds)} here" if seconds is not None else "fits"
     # not "about less than a minute"
@@ -256,30 +256,27 @@ def estimate_fit(recipe: Recipe, device: Device) -> Fit:
     return Fit(recipe.name, recipe.about, parameters, memory, seconds, small and quick, why)
 
 
-def _operations(recipe: Recipe, shape: tuple[int, ...], n: int, forward: float) -> float:
-    """Floating-point operations of all laps on n observations.
+def _operations(recipe: Recipe, shape: tuple[int, ...], n: int) -> float:
+    """Floating-point operations of all laps on n observations; shape: the shape of a sample."""
+    total, before = 0.0, recipe
+    for k in range(1, recipe.last_lap + 1):
+        lap = recipe.at(k)
+        if k > 1 and not lap.e_step.clean:  # lap 1 draws from the Gaussian start, without the network
+            draws = n * lap.e_step.fresh_at(k) * lap.e_step.draws
+            total += draws * _passes(lap) * network_cost(before, shape)[1]
+        total += 3 * lap.train.batch * lap.train.steps_in(k == 1 <= recipe.laps) * network_cost(lap, shape)[1]
+        before = lap
+    return total
 
-    Args:
-        shape: The shape of a sample.
-        forward: Operations of one forward pass per sample.
-    """
+
+def _passes(recipe: Recipe) -> float:
+    """Forward passes per draw; a vector–Jacobian product costs about as much as one."""
     options = recipe.e_step
     sampler = get_sampler(options.sampler, **options.sampler_options)
     phases = sampler.phases(schedule(options.steps, recipe.sigma_min, recipe.sigma_max))
     evaluations = sum(part.evaluations_per_step * (len(sigmas) - 1) for part, sigmas in phases) + 1
-    paths = sampler.particles / options.together
-    draw = paths * evaluations * (1 + options.iterations)
-    # the first lap draws from the Gaussian start, without the network
-    laps = 0 if options.clean else sum(options.fresh_at(lap) for lap in range(2, recipe.laps + 1))
-    e_step = laps * n * options.draws * draw
-    first, others = (recipe.train.steps_in(first) for first in (True, False))
-    m_step = 3 * recipe.train.batch * (first + (recipe.laps - 1) * others)
-    operations = (e_step + m_step) * forward
-    if recipe.final is not None:
-        last = recipe.at(recipe.last_lap)
-        final = 3 * last.train.batch * last.train.steps_in(False) * network_cost(last, shape)[1]
-        operations += final + n * last.e_step.draws * draw * last.e_step.steps / options.steps * forward
-    return operations
+    products = 0 if options.method == "conditional" else options.iterations
+    return sampler.particles / options.together * evaluations * (1 + products)
 
 
 def duration(seconds: float) -> str:
