@@ -5,8 +5,9 @@ prior has a checkpoint, its averaged weights are exported every `--every` second
 a whole: whenever the machine is lost, the newest complete export can be copied from there and continued
 (`final.start`). When the training ends, is stopped by `--minutes` or fails, FID and KID of samples of the newest export
 are measured, so that the measurement depends on nobody. `--measure FOLDER` measures an export again, for example with
-another sampler. The result has the figures of `benchmarks.cifar10`, and is joined with those of the laps
-(`benchmarks.cifar10 --join`).
+another sampler. `--compile`, in another process while the draws are made, fills torch's cache of compiled networks, so
+that the training need not wait for the compiler. The result has the figures of `benchmarks.cifar10`, and is joined with
+those of the laps (`benchmarks.cifar10 --join`).
 
     python -m benchmarks.final_prior --exports /somewhere/safe --minutes 20 --set start=weights/cifar10-rho75 \\
         final.start=weights/cifar10-rho75-final …
@@ -29,10 +30,12 @@ import diffem
 from diffem import InputError
 from diffem.datasets import cifar10
 from diffem.em.exports import export_run, read_card
+from diffem.em.maximization import maximization
+from diffem.em.start import denoiser_to_train, load_start, set_noise_range
 from diffem.em.unfinished import export_unfinished
 from diffem.metrics import image_quality, load_extractor, make_reference
 from diffem.report.pictures import grid
-from diffem.runs.recipe import load_recipe, parse_change
+from diffem.runs.recipe import Recipe, load_recipe, parse_change
 from diffem.runs.rundir import RunDir
 
 from .cifar10 import prior_samples
@@ -47,6 +50,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--exports", type=Path, help="folder of the exports")
+    what.add_argument("--compile", action="store_true", help="only compile training and sampling")
     what.add_argument("--measure", type=Path, help="an export to measure, without training")
     parser.add_argument("--out", type=Path, default=Path("runs/final"), help="the run")
     parser.add_argument("--set", nargs="*", default=[], help="changes of the recipe; it has no laps of its own")
@@ -68,6 +72,9 @@ def main(words: list[str] | None = None) -> None:
     recipe = load_recipe("cifar10-table1", dict(parse_change(text) for text in changes))
     if recipe.final is None or recipe.start is None:
         raise SystemExit("the final prior needs start=FOLDER, the weights that make the draws")
+    if arguments.compile:
+        compile_networks(recipe, arguments)
+        return
     options = [word for change in changes for word in ("--set", change)]
     if arguments.minutes is not None:
         options += ["--minutes", str(arguments.minutes)]
@@ -79,6 +86,21 @@ def main(words: list[str] | None = None) -> None:
         print(measure(newest, arguments))
     else:
         raise SystemExit("the training has no checkpoint: there is nothing to measure")
+
+
+def compile_networks(recipe: Recipe, arguments: argparse.Namespace) -> None:
+    """Train the final prior for two steps on noise and draw one batch of samples, as the run will do."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert recipe.start is not None
+    before = load_start(recipe.start)[0].to(device)
+    set_noise_range(before, recipe)
+    lap = recipe.at(recipe.last_lap)
+    prior = denoiser_to_train(before, before, recipe, new_settings=recipe.network_from(recipe.last_lap))
+    noise = torch.randn(4 * lap.train.batch, *prior.event_shape, device=device)
+    maximization(prior, noise, lap.train, steps=2, seed=0, lap=1, precision=recipe.precision, progress=False)
+    some = argparse.Namespace(**{**vars(arguments), "samples": arguments.batch, "steps": 2})
+    prior_samples(prior, some)
+    print("the networks are compiled", flush=True)
 
 
 def train(command: list[str], run: Path, newest: Path, every: float) -> int:

@@ -21,12 +21,15 @@ NETWORK = {"kind": "unet", "hidden": [8, 8], "blocks": 1, "heads": [0, 0], "embe
 FINAL = {"e_step": {"draws": 1, "steps": 2}, "train": {"steps": 4, "warmup": 2, "batch": 2}}
 
 
-def test_a_training_is_exported_and_measured(assets, tmp_path):
+def test_a_training_is_exported_and_measured(assets, tmp_path, capsys):
     export(GaussianPrior(torch.zeros(3, 32, 32), Isotropic(1.0)), tmp_path / "start")
     changes = [f"start={tmp_path / 'start'}", f"network={NETWORK}", f"final={FINAL}", "precision=float32"]
     changes += ["watch.held_out=0", "watch.samples=2"]
     sizes = ["--samples", "12", "--steps", "2", "--batch", "4"]
     folders = ["--exports", f"{tmp_path}/exports", "--out", f"{tmp_path}/run", "--results", f"{tmp_path}/results"]
+    final_prior.main(["--compile", *sizes, "--set", *changes])
+    assert "the networks are compiled" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
     final_prior.main([*folders, "--assets", str(assets), *sizes, "--set", *changes])
     result = json.loads((tmp_path / "results" / "cifar10-final.json").read_text())
     figures = result["figures"]
