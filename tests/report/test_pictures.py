@@ -45,3 +45,11 @@ def test_posteriors_of_colour_images_look_the_same_in_any_units():
     draws = np.random.default_rng(0).normal(size=(2, 1, 3, 8, 8))
     seen = np.where(draws[0] > 1, np.nan, draws[0])
     assert pictures.posterior(seen / 1024, draws / 1024) == pictures.posterior(seen, draws)
+
+
+def test_the_deviation_of_colour_images_is_one_number_per_pixel():
+    draws = np.random.default_rng(0).normal(size=(2, 1, 3, 8, 8))
+    picture, exchanged = (image(pictures.posterior(None, x)) for x in (draws, draws[:, :, [2, 0, 1]]))
+    last = 3 * picture.shape[1] // 4  # the columns are two draws, mean, deviation
+    assert (picture[:, last:] == exchanged[:, last:]).all()
+    assert (picture[:, :last] != exchanged[:, :last]).any()

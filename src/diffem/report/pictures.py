@@ -172,7 +172,7 @@ def posterior(
     if not is_image(draws[0, 0]):
         return marginals({"posterior draws": draws.reshape(-1, *draws.shape[2:])})
     shown = min(4, len(draws))
-    mean, std = draws.mean(0), draws.std(0)
+    mean, std = draws.mean(0), [_deviation_per_pixel(x) for x in draws.std(0)]
     titles = [title] if observations is not None else []
     titles += [*(f"draw {k + 1}" for k in range(shown)), f"mean of {len(draws)}", "std"]
     titles += ["truth"] if truth is not None else []
@@ -186,15 +186,22 @@ def posterior(
         panels += [truth[r]] if truth is not None else []
         for c, (axis, panel) in enumerate(zip(axes[r], panels, strict=True)):
             is_std = titles[c] == "std"
-            image = as_image(panel)
+            image = panel if is_std else as_image(panel)
             assert image is not None
-            if image.ndim == 3 or not is_std:
+            if not is_std:
                 axis.set_facecolor("#dfe4ea")
             bright = between(image, 0 if is_std else low, top if is_std else high)
             show_image(axis, bright, cmap="magma" if is_std else "gray", vmin=0, vmax=1)
             if r == 0:
                 axis.set_title(titles[c], fontsize=9)
     return to_png(figure)
+
+
+def _deviation_per_pixel(std: np.ndarray) -> np.ndarray:
+    """Combine the standard deviations of the channels of an image to one per pixel, `(H, W)`."""
+    image = as_image(std)
+    assert image is not None
+    return image if image.ndim == 2 else np.sqrt(np.square(image).mean(-1))  # colours; complex numbers are combined
 
 
 SEPARATE = 64  # entries; longer vectors are drawn as bands instead of separate intervals
