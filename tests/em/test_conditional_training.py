@@ -72,6 +72,19 @@ def conditional_prior(obs: Observations, seed: int = 0) -> DiffusionPrior:
     ).requires_grad_(False)
 
 
+@pytest.mark.parametrize("together", [1, 2, 6])
+def test_every_example_has_the_operator_of_its_observation(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Observations of several megabytes are read one by one; each has its own mask all the same."""
+    monkeypatch.setattr("diffem.em.conditioning.scanned_together", lambda obs: together)
+    obs = observations(6)
+    conditioning = TrainingOperators(as_lazy(obs), 0.7, CPU)
+    assert conditioning.resident
+    others = torch.tensor([4, 0, -1, 5])
+    gains = conditioning[others].tensors()["gains"]
+    expected = information_of(obs).scaled(0.7).tensors()["gains"][others] * (others >= 0).unsqueeze(1)
+    torch.testing.assert_close(gains, expected, rtol=0, atol=0)  # taken, not computed again
+
+
 def test_without_measurements_the_conditional_network_is_the_ordinary_prior() -> None:
     obs = observations(6)
     prior, x_t = conditional_prior(obs), torch.randn(6, 4, generator=torch.Generator().manual_seed(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 
 import pytest
@@ -12,8 +13,11 @@ import diffem
 from diffem import InputError, Observations, operators
 from diffem.cli.commands import app
 from diffem.em.noise_update import combined
+from diffem.em.unknowns import NoiseLearner
 from diffem.priors.levels import NoiseLevels
 from diffem.report.page import write_report
+from diffem.runs.draws import DrawStore
+from diffem.runs.recipe import load_recipe
 from tests.em.small import RECIPE
 
 LEARNS = {**RECIPE, "gaussian": {"rounds": 16}, "e_step": {**RECIPE["e_step"], "fresh": 1.0}}
@@ -68,6 +72,21 @@ def test_a_resumed_run_ends_with_the_same_bits(run, tmp_path):
     assert again.laps[-1]["noise_levels"] == run.laps[-1]["noise_levels"]
     weights, resumed = (r.prior.state_dict() for r in (run, again))
     assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+
+
+def test_a_run_that_continues_another_weighs_the_values_alike(run, tmp_path):
+    """A network carries the Gaussian start that it comes from, whose weights tell constant values from free ones."""
+    learner = NoiseLearner(observations(), torch.arange(400), load_recipe(LEARNS))
+    gaussian, before = run.load(0), run.prior
+    continued = copy.deepcopy(before)
+    continued.noise = gaussian.noise
+    store = DrawStore(tmp_path, 400, 400)
+    store.write(0, before.posterior(observations(), method="mmps").sample(1, steps=4, progress=False), {})
+    found = []
+    for start in (gaussian, continued):
+        learner.update(prior := copy.copy(before), before, start, store)
+        found.append(prior.noise)
+    assert found[0] == found[1]
 
 
 def test_the_report_shows_the_path_of_the_level(run):

@@ -74,6 +74,9 @@ def test_a_number_of_rounds_that_the_caller_chose_causes_no_warning():
 def test_a_gaussian_fit_that_ends_because_of_rounding_errors_is_reported():
     with pytest.warns(ConvergenceWarning, match="decreased the likelihood by 1.0e-05 nats .* rounding errors"):
         fit._warn_if_not_converged([0.0, 0.1, 0.2, 0.2, 0.19999])
+    # with noise of 1e-5 a round lost 2e-4 nats and the next ones gained 5e-5 and nothing, so the fit ended
+    with pytest.warns(ConvergenceWarning, match="one of the last 4 rounds decreased the likelihood by 2.0e-04 nats"):
+        fit._warn_if_not_converged([3.8834, 3.88356, 3.88336, 3.88341, 3.88341])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fit._warn_if_not_converged([0.0])

@@ -72,6 +72,13 @@ def test_values_between_atoms_are_possible_if_they_were_observed():
     assert (decoded >= 0).all()
 
 
+def test_values_between_those_of_a_short_column_are_possible():
+    x = COLUMNS["normal"][:50]
+    decoded = RankGaussian(x).decode(np.linspace(-1, 1, 1001))
+    # interpolated: each of these codes has its own value, instead of one of the 50
+    assert len(np.unique(decoded)) == 1001
+
+
 def test_missing_values_stay_missing_and_new_ones_lie_beyond_the_ends():
     transform = RankGaussian(np.arange(100.0))
     z = transform.encode(np.array([np.nan, -50.0, 0.0, 99.0, 1e6]))
@@ -119,10 +126,10 @@ def test_the_kinds_of_columns_are_found():
 
 
 def test_a_table_comes_back_from_its_matrix():
-    table = frame()
+    table = pd.concat([frame(), frame()])  # shared values are atoms, which decode exactly from codes in float32
     encoding = Encoding(table)
     z = encoding.encode(table)
-    assert z.shape == (4, encoding.size) == (4, 1 + 1 + 1 + 1 + 3)
+    assert z.shape == (8, encoding.size) == (8, 1 + 1 + 1 + 1 + 3)
     for k, column in enumerate(encoding.columns):
         numbers, observed = encoding.decode(k, np.nan_to_num(z)), table[column.name].notna().to_numpy()
         assert column.values(numbers)[observed].tolist() == table[column.name][observed].tolist()

@@ -87,7 +87,9 @@ class TrainingOperators:
     def _gather(self, first: DiagonalInformation) -> DiagonalInformation:
         all_parts = (self._compact(cast(DiagonalInformation, part)) for part in self._parts())
         parts = [{name: t.to(self._device) for name, t in part.tensors().items()} for part in all_parts]
-        shared = all(len(t) == 1 for t in parts[0].values()) and len(self._obs) > 1
+        # asked of two observations: a part may hold a single one, and its own G looks like one for all
+        pair = cast(DiagonalInformation, self._information(self._obs[:2]))
+        shared = all(len(t) == 1 for t in pair.tensors().values()) and len(self._obs) > 1
         tensors = parts[0] if shared else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return first.with_tensors(tensors)
 

@@ -92,8 +92,8 @@ class NoiseLearner(Unknowns):
     def update(self, prior: Prior, before: Prior, start: Prior, draws: DrawStore) -> None:
         assert before.noise is not None
         train = self._train()
-        if isinstance(start, GaussianPrior):
-            shares = noise_shares(start, train, self.recipe.seed)
+        if (gaussian := _gaussian_of(start)) is not None:
+            shares = noise_shares(gaussian, train, self.recipe.seed)
         else:  # every value counts the same, as in plain expectation–maximisation
             shares = torch.ones(level_count(train), *train[:1].y.shape[1:], dtype=torch.float64)
         sigma_min = None if isinstance(before, GaussianPrior) else before.sigma_min
@@ -113,6 +113,17 @@ class NoiseLearner(Unknowns):
             notes.append(UNDETERMINED_NOISE)
         lists = {"noise_levels": list(levels.sigma), "noise_low": list(low), "noise_high": list(high)}
         return {"noise_sigma": mean, **lists, "noise_determined": levels.is_determined, "notes": notes}
+
+
+def _gaussian_of(start: Prior) -> GaussianPrior | None:
+    """The Gaussian start of a run, or of the run that a given prior continues; None if the prior has no covariance."""
+    if isinstance(start, GaussianPrior):
+        return start
+    if (cov := start.covariance()) is None:
+        return None
+    gaussian = GaussianPrior(start.mean, cov)
+    gaussian.noise = start.noise
+    return gaussian
 
 
 UNDETERMINED_NOISE = (

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -134,16 +135,19 @@ def fit_gaussian(
 
 def _warn_if_not_converged(log_likelihood: list[float]) -> None:
     """Warn if the fit ended for another reason than a maximum: the number of rounds, or rounding errors."""
-    gain, last = log_likelihood[-1] - log_likelihood[-WINDOW:][0], log_likelihood[-1] - log_likelihood[-3:][0]
+    recent = log_likelihood[-WINDOW:]
+    gain = recent[-1] - recent[0]
+    # exact rounds never decrease the likelihood, and a decrease may be followed by an increase
+    loss = max((before - after for before, after in pairwise(recent)), default=0.0)
     if len(log_likelihood) >= ROUNDS and gain > STILL_INCREASING:
         reason = (
             f"after {len(log_likelihood)} rounds the likelihood still increases, by {gain:.1e} nats per measured value "
             f"in the last {WINDOW - 1}; pass more rounds"
         )
-    elif last < -ROUNDING:
+    elif loss > ROUNDING:
         reason = (
-            f"the last two rounds decreased the likelihood by {-last:.1e} nats per measured value, because the noise "
-            "is so far below the signal that rounding errors matter in float64"
+            f"one of the last {len(recent) - 1} rounds decreased the likelihood by {loss:.1e} nats per measured value, "
+            "because the noise is so far below the signal that rounding errors matter in float64"
         )
     else:
         return

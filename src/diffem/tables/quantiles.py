@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri
 
-ATOM = 0.005  # smallest fraction of the rows that share an atom
+ATOM = 0.005  # smallest fraction of the rows that share an atom; at least two rows
 KNOTS = 1000  # largest number of values that are stored besides atoms
 LINEAR = 3.0  # standard deviations beyond which the encoding is logarithmic
 LEAST_STD = 0.25  # smallest standard deviation that the encoding divides by
@@ -41,7 +41,7 @@ class RankGaussian:
         values, counts = np.unique(observed, return_counts=True)
         share, high = counts / counts.sum(), np.minimum(counts.cumsum() / counts.sum(), 1.0)
         low = np.concatenate([[0.0], high[:-1]])
-        atom = share >= ATOM
+        atom = (share >= ATOM) & (counts > 1)  # a single row can have that share
         ends = np.stack([ndtri(low), ndtri(high)])  # of the interval of each value
         ranks = np.where(atom, -np.diff(_normal_density(ends), axis=0)[0] / share, ndtri((low + high) / 2))
         between = _compressed((values[1:] + values[:-1]) / 2, values, share)
