@@ -15,7 +15,7 @@ from ..files.origin import Origin, require_origin, stamped
 from ..files.tensors import read_tensors
 from ..files.writing import notice, write_tensors
 from ..priors import FitState
-from .training_blocks import TrainingRecord
+from .training_blocks import SavedTraining, TrainingRecord
 
 
 def write_checkpoint(
@@ -32,9 +32,7 @@ def write_checkpoint(
     write_tensors(path, tensors, stamped(notes, origin))
 
 
-def read_checkpoint(
-    path: Path, origin: Origin | None = None
-) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
+def read_checkpoint(path: Path, origin: Origin | None = None) -> SavedTraining | None:
     """Read the state of an interrupted training.
 
     Args:
