@@ -15,8 +15,8 @@ from torch import Tensor
 from ..core.compile import compile_network, compiling_pays
 from ..core.errors import InputError
 from ..files import cifar10
+from ..files.arrays import read_array
 from ..files.pixels import channels_first, read_npz
-from ..files.writing import read_array
 from ..metrics import (
     Extractor,
     coverage,
