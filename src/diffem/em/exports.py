@@ -17,7 +17,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, warn
 from ..core.version import __version__
 from ..files.pieces import is_piece, read_pieces, require_files, shapes_in_pieces, write_pieces
 from ..files.reading import read_json
@@ -34,7 +34,6 @@ from ..runs.earlier_keys import translate
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from .export_readme import readme
-from .table import warn
 from .totals import Totals, totals
 from .verdict import Lap, choose_lap, verdict
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..linalg.inner import accumulate_dtype
 from ..operators.gain import mean_gain
-from .batches import scanned_together
+from .batches import in_parts
 from .features import is_simulated
 from .observations import Observations
 
@@ -43,8 +43,7 @@ def smallest_noise(obs: Observations) -> Tensor:
     """
     if is_simulated(obs):
         return torch.full((len(obs),), torch.inf, dtype=torch.float64)
-    together = min(scanned_together(obs), 1024)
-    return torch.cat([_smallest_noise(obs[first : first + together]) for first in range(0, len(obs), together)])
+    return torch.cat([_smallest_noise(part) for part in in_parts(obs, 1024)])
 
 
 def _smallest_noise(obs: Observations) -> Tensor:

@@ -18,8 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.errors import InputError
-from ..em.table import warn
+from ..core.errors import InputError, warn
 from ..files.reading import read_json
 from ..files.writing import write_json
 from ..runs.lap_arrays import read_lap_array, read_losses
