@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import warnings
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -310,7 +311,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print the list 
     from .doctor import describe, diagnose
 
     diagnosis = diagnose()
-    typer.echo(json.dumps(diagnosis.to_json(), indent=1) if as_json else describe(diagnosis))
+    typer.echo(json.dumps(asdict(diagnosis), indent=1) if as_json else describe(diagnosis))
 
 
 for module in ELSEWHERE:

@@ -54,9 +54,9 @@ def read_checkpoint(path: Path, origin: Origin | None = None) -> SavedTraining |
     return record.steps, tensors, record
 
 
-def recent_loss(record: TrainingRecord, share: float = 0.1) -> float:
-    """Return the mean loss over the last part of a training."""
-    count = max(1, math.ceil(len(record.losses) * share))
+def recent_loss(record: TrainingRecord) -> float:
+    """Return the mean loss over the last tenth of a training."""
+    count = max(1, math.ceil(len(record.losses) * 0.1))
     recent = [loss for _, loss in record.losses[-count:]]
     return sum(recent) / len(recent)
 
