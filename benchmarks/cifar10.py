@@ -212,7 +212,7 @@ class _DrawErrors:
     """A listener that prints every lap and measures the draws of each E-step on the deleted pixels."""
 
     def __init__(self, folder: RunDir, problem: Any, recipe: Any) -> None:
-        from diffem.em.watch import split
+        from diffem.em.split import split
 
         self.folder, self.recipe = folder, recipe
         index, _ = split(len(problem.obs), recipe.watch.held_out)

@@ -28,8 +28,8 @@ import diffem
 from diffem import Observations, operators, priors
 from diffem.em.model_check import check_model
 from diffem.em.model_check.noise import log_evidence
+from diffem.em.split import split
 from diffem.em.start import Fitting, gaussian_start
-from diffem.em.watch import split
 from diffem.runs.recipe import Recipe, load_recipe
 
 from .record import record

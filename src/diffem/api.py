@@ -17,8 +17,8 @@ from .core.modes import in_default_modes
 from .core.processes import ALONE, Processes
 from .em.context import EventListener
 from .em.input_checks import data_warnings, require_features, require_learnable, require_linear, require_signal
+from .em.lap_table import LapTable
 from .em.run import Run, run_recipe
-from .em.table import LapTable
 from .observations import Observations, Problem
 from .operators import Operator
 from .priors import Prior

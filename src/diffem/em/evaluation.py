@@ -42,8 +42,8 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
 from .run import load
 from .screening import largest_plausible
+from .split import evenly_spaced
 from .verdict import Lap, choose_lap, verdict
-from .watch import evenly_spaced
 
 EVALUATION_LAP = 1 << 21  # address of random numbers that no lap uses
 BATCH_NUMBERS = 1 << 21  # numbers in a batch of prior samples

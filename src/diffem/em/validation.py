@@ -22,8 +22,8 @@ from ..samplers import get_sampler
 from .augment import Augment
 from .measured_loss import usable_share
 from .noise_law import noise_law
+from .split import evenly_spaced, split
 from .unfinished import earlier_piece
-from .watch import evenly_spaced, split
 
 CHECKED = 1024  # number of clean observations that are checked
 CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
