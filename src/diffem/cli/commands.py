@@ -74,7 +74,9 @@ def recipes(
         return
     listed = [load_recipe(name) for name in names()]
     width = max(len(known.name) for known in listed)
-    for known in sorted(listed, key=lambda known: known.data.source != "given"):  # those for the user's own data first
+    for known in sorted(
+        listed, key=lambda known: known.data.source != "given"
+    ):  # recipes for the user's own data first
         typer.echo(f"{known.name:{width}}  {known.about}")
 
 

@@ -20,7 +20,7 @@ from .features import is_simulated
 from .observations import Observations
 
 SHARE = 4  # smallest ratio of the noise to a last level below sigma_min
-ROUNDING = 2.0**-10  # of k: rounding of the noise does not change the level of round numbers
+ROUNDING = 2.0**-10  # subtracted from k, so that rounding errors of round noise levels do not change the level
 
 
 def last_levels(obs: Observations, sigma_min: float) -> Tensor:

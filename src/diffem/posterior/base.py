@@ -32,8 +32,8 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_samp
 from .evaluation import Evaluation, Statistics
 from .target import BatchTarget, GuidedBatchTarget
 
-ADDRESSES = 1 << 32  # of observations in a stream of random numbers
-SQUARES = 2**12  # factor between the largest square of a noise level and the largest number of the dtype
+ADDRESSES = 1 << 32  # number of observations that a stream of random numbers can address
+SQUARES = 2**12  # smallest ratio of the largest number of the dtype to the square of a noise level
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
@@ -67,7 +67,7 @@ class Posterior:
     prior: Prior
     obs: Observations
     noise: Any = field(init=False, repr=False)  # Σ_y on the measured entries
-    last_levels: Tensor = field(init=False, repr=False)  # (n,), of the draws for each observation
+    last_levels: Tensor = field(init=False, repr=False)  # (n,), the last noise level of draws for each observation
 
     def __post_init__(self) -> None:
         if self.needs_linear:
@@ -314,7 +314,7 @@ def require_prior(prior: Prior, obs: Observations) -> None:
 
 
 def require_range(prior: Prior) -> None:
-    """Raise InputError if squares of the noise levels overflow, or almost, in the dtype of the prior."""
+    """Raise InputError if squares of the noise levels come close to overflowing in the dtype of the prior."""
     limit = math.sqrt(torch.finfo(prior.mean.dtype).max / SQUARES)
     if prior.sigma_max > limit:
         raise InputError(

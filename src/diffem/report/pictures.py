@@ -116,7 +116,7 @@ def _box(values: np.ndarray) -> tuple[float, float]:
 
 PAIRS = 4  # largest number of pairs of neighbouring coordinates
 FEW = 4096  # fewer points are drawn individually, more as a histogram
-BINS = 120  # of that histogram, per axis
+BINS = 120  # bins of that histogram per axis
 
 
 def marginals(sets: dict[str, np.ndarray]) -> bytes:
