@@ -50,7 +50,7 @@ def test_a_shift_is_undone_before_the_measurement():
     assert torch.equal(augment.undo(augment(x, u), u)[..., 4:12, 4:12], x[..., 4:12, 4:12])
 
 
-def test_gain():
+def test_the_gain_is_the_fraction_of_measured_values():
     like = torch.zeros(1)
 
     def gain(A, count, shape):
