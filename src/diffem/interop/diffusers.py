@@ -149,7 +149,7 @@ def parametrisation(scheduler: Any) -> Parametrisation:
 
 
 class DiffusersPrior(ForeignPrior):
-    """See `prior`."""
+    """A model of diffusers as a prior; `prior` makes it."""
 
     def __init__(self, model: nn.Module, read: Parametrisation, mean: Tensor, range: Range) -> None:
         super().__init__(mean, read.levels, range)

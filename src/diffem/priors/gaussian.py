@@ -183,9 +183,9 @@ class GaussianPrior(Prior):
         return (obs.noise.diagonal(tuple(obs.y.shape[1:])) + signal).rsqrt()
 
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
-        """The same by a direct solve, for operators that measure single entries.
+        """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual by a direct solve, for operators that measure single entries.
 
-        With little noise CG would need many iterations.
+        With little noise, conjugate gradients would need many iterations.
         """
         assert isinstance(self._cov, DenseCovariance)
         matrix, gain = self._cov.to(torch.float64).matrix()[0], []
