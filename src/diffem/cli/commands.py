@@ -72,11 +72,9 @@ def recipes(
 
         typer.echo(commented(load_recipe(recipe)), nl=False)
         return
-    listed = [load_recipe(name) for name in names()]
+    listed = sorted(map(load_recipe, names()), key=lambda known: known.data.source != "given")  # own data first
     width = max(len(known.name) for known in listed)
-    for known in sorted(
-        listed, key=lambda known: known.data.source != "given"
-    ):  # recipes for the user's own data first
+    for known in listed:
         typer.echo(f"{known.name:{width}}  {known.about}")
 
 
