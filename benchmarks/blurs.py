@@ -32,7 +32,7 @@ from torch import Tensor
 import diffem
 from diffem import Observations, operators
 from diffem.em.expectation import posterior_from_recipe
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.metrics import coverage
 from diffem.runs.recipe import Recipe, load_recipe
 

@@ -30,7 +30,8 @@ import diffem
 from diffem.core.interruption import Interruption, Preempted
 from diffem.datasets import cifar10
 from diffem.em.run import run_recipe
-from diffem.files.writing import read_json, write_bytes, write_json
+from diffem.files.reading import read_json
+from diffem.files.writing import write_bytes, write_json
 from diffem.metrics import image_quality, load_extractor, make_reference, mse_unmeasured
 from diffem.observations import Problem
 from diffem.priors import DiffusionPrior
@@ -211,7 +212,7 @@ class _DrawErrors:
     """A listener that prints every lap and measures the draws of each E-step on the deleted pixels."""
 
     def __init__(self, folder: RunDir, problem: Any, recipe: Any) -> None:
-        from diffem.em.watch import split
+        from diffem.em.split import split
 
         self.folder, self.recipe = folder, recipe
         index, _ = split(len(problem.obs), recipe.watch.held_out)

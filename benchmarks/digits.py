@@ -17,7 +17,7 @@ import torch
 import diffem
 from diffem.em.evaluation import posterior_draws
 from diffem.em.screening import largest_plausible
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.metrics import coverage, mse_unmeasured
 from diffem.runs.rundir import RunDir
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import diffem
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.runs.draws import DrawStore
 from diffem.runs.rundir import RunDir
 

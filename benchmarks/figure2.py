@@ -29,7 +29,8 @@ from torch import Tensor
 from diffem import priors
 from diffem.core.randomness import Stream
 from diffem.datasets.manifold import curve
-from diffem.files.writing import read_json, write_json
+from diffem.files.reading import read_json
+from diffem.files.writing import write_json
 from diffem.metrics.transport import entropic_cost
 from diffem.report.pictures import ACCENT, INK, MUTED
 

@@ -30,7 +30,8 @@ from diffem.core.interruption import Interruption, Preempted
 from diffem.core.randomness import Stream
 from diffem.datasets import cifar10
 from diffem.em.checkpoint import read_checkpoint, recent_loss, write_checkpoint
-from diffem.em.maximization import TrainingRecord, maximization
+from diffem.em.maximization import maximization
+from diffem.em.training_blocks import TrainingRecord
 from diffem.metrics.fid import Reference, frechet_distance, kernel_distance, make_reference
 from diffem.metrics.inception import Extractor, features, load_extractor
 from diffem.nn.networks import make_network

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from diffem.em.run import run_recipe
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.metrics import mse_unmeasured
 from diffem.observations.problem import Problem
 from diffem.runs.draws import DrawStore

@@ -16,7 +16,7 @@ import torch
 
 from diffem.datasets.manifold import truth
 from diffem.em.maximization import maximization
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.priors import DiffusionPrior
 from diffem.priors.files import load_prior
 from diffem.runs.draws import DrawStore

@@ -33,7 +33,7 @@ from torch import Tensor
 import diffem
 from diffem.core.interruption import Preempted
 from diffem.datasets.manifold import truth
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.metrics.distances import sliced_wasserstein
 from diffem.metrics.transport import entropic_cost
 from diffem.report.pictures import marginals

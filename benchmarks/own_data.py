@@ -31,7 +31,7 @@ from torch import Tensor
 import diffem
 from diffem import Observations
 from diffem.em.expectation import posterior_from_recipe
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.metrics import coverage
 from diffem.runs.recipe import parse_change
 from diffem.runs.rundir import RunDir

@@ -18,7 +18,7 @@ import torch
 
 from diffem.em.expectation import posterior_from_recipe
 from diffem.em.run import run_recipe
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.priors import MixturePrior
 from diffem.runs.draws import DrawStore
 from diffem.runs.recipe import Recipe, load_recipe

@@ -28,8 +28,8 @@ import diffem
 from diffem import Observations, operators, priors
 from diffem.em.model_check import check_model
 from diffem.em.model_check.noise import log_evidence
-from diffem.em.start import gaussian_start
-from diffem.em.watch import split
+from diffem.em.split import split
+from diffem.em.start import Fitting, gaussian_start
 from diffem.runs.recipe import Recipe, load_recipe
 
 from .record import record
@@ -128,7 +128,7 @@ def flagged(data: Data, recipe: Recipe, whole: bool) -> list[str]:
             run = diffem.fit(obs, recipe, Path(folder) / "run", progress=False)
             return [text for lap in run.laps for text in lap["warnings"]]
     train, held = split(len(obs), recipe.watch.held_out)
-    prior, _ = gaussian_start(recipe, obs[train], torch.device("cpu"), progress=False)
+    prior, _ = gaussian_start(recipe, obs[train], Fitting(torch.device("cpu"), progress=False))
     return check_model(prior, obs[train], obs[held], recipe).warnings
 
 

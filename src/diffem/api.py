@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .core.errors import InputError
+from .core.errors import InputError, warn
 from .core.interruption import Interruption, Preempted
 from .core.modes import in_default_modes
 from .core.processes import ALONE, Processes
 from .em.context import EventListener
 from .em.input_checks import data_warnings, require_features, require_learnable, require_linear, require_signal
+from .em.lap_table import LapTable
 from .em.run import Run, run_recipe
-from .em.table import LapTable, warn
 from .observations import Observations, Problem
 from .operators import Operator
 from .priors import Prior
@@ -86,14 +86,14 @@ def fit(
         StorageError: If a file cannot be written. The same call resumes.
     """
     table = LapTable() if progress is not False and processes.is_first else None
-    logger_names = _require_loggers(loggers)
+    logger_names = require_loggers(loggers or ())
     with _interruptible(interruption, table) as stopping:
         if minutes is not None:
             stopping.stop_after(minutes)
         changes = dict(changes or {}) | ({} if seed is None else {"seed": seed})
         resolved, problem = _resolve(_observations(obs, A, sigma), recipe, changes, table, processes)
         folder = Path("runs") / resolved.name if out is None else Path(out)
-        with _logging(folder, logger_names if processes.is_first else []) as log:
+        with closing(RunLoggers(folder, logger_names if processes.is_first else [])) as log:
             run = run_recipe(
                 resolved,
                 problem.obs,
@@ -101,11 +101,11 @@ def fit(
                 start=start,
                 device=device,
                 progress=progress,
-                on_event=_send_to_all(table, on_event, log),
+                on_event=_send_to_all(table, on_event, log.write),
                 processes=processes,
                 interruption=stopping,
             )
-            log()  # laps of a run that was finished before
+            log.write()  # laps of a run that was finished before
         if processes.is_first:
             _conclude(run, problem, table, report, processes.device() if device is None else device)
     return run
@@ -173,26 +173,6 @@ def _problem(obs: Observations | None, resolved: Recipe, recipe: object, changes
         return resolved.problem()
     except InputError as error:
         raise InputError(f"{recipe if isinstance(recipe, str | Path) else resolved.name}: {error}") from None
-
-
-def _require_loggers(loggers: Sequence[str]) -> list[str]:
-    """Return the names of the loggers; raises an `InputError` at once if one is not installed."""
-    if not loggers:
-        return []
-    return require_loggers(loggers)
-
-
-@contextmanager
-def _logging(folder: Path, names: list[str]) -> Iterator[Callable[[], None]]:
-    """Yield a function that writes the finished laps of a run to its loggers."""
-    if not names:
-        yield lambda: None
-        return
-    log = RunLoggers(folder, names)
-    try:
-        yield log.write
-    finally:
-        log.close()
 
 
 def _send_to_all(table: LapTable | None, on_event: EventListener | None, log: Callable[[], None]) -> EventListener:

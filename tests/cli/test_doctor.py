@@ -65,7 +65,7 @@ def test_a_conditional_network_needs_no_products():
     assert drawing(iterations=3) == pytest.approx(4 * drawing(method="conditional"))
 
 
-def test_stages_count():
+def test_the_time_of_a_recipe_includes_the_changes_of_its_stages():
     def seconds(**changes):
         return doctor.estimate_fit(recipe(laps=4, **changes), SMALL).seconds
 

@@ -8,7 +8,7 @@ import diffem
 from diffem import Observations, operators
 from diffem.core.interruption import Interruption, Preempted
 from diffem.datasets.digits import images
-from diffem.em.watch import split
+from diffem.em.split import split
 from diffem.runs.recipe import load_recipe
 from diffem.runs.sources import make_problem
 

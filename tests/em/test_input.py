@@ -164,7 +164,7 @@ def test_misuse_is_reported_before_anything_is_written(call, words, tmp_path):
 def test_operators_of_which_only_the_last_measures_something_are_used(monkeypatch):
     matrices = torch.zeros(40, 3, 4)
     matrices[-1] = 1
-    monkeypatch.setattr(input_checks, "scanned_together", lambda obs: 7)
+    monkeypatch.setattr("diffem.observations.batches.scanned_together", lambda obs: 7)
     input_checks.require_signal(Observations(torch.zeros(40, 3), operators.Dense(matrices), sigma=0.1))
 
 

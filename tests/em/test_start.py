@@ -5,7 +5,7 @@ import torch
 
 import diffem
 from diffem import Observations, priors
-from diffem.em.start import gaussian_start
+from diffem.em.start import Fitting, gaussian_start
 from diffem.em.start_plan import plan_start
 from diffem.priors.files import load_prior, save_prior
 from diffem.runs.recipe import load_recipe
@@ -13,6 +13,7 @@ from diffem.runs.sections import Gaussian
 
 from .small import RECIPE, observations
 
+CPU = Fitting(torch.device("cpu"))
 QUICK = {**RECIPE, "laps": 1, "train": {**RECIPE["train"], "steps": 64}}
 
 
@@ -36,7 +37,7 @@ def test_precise_observations_do_not_change_the_range_of_the_prior():
     recipe, obs = load_recipe({**RECIPE, "gaussian": {"rounds": 4}}), observations()
     noise = torch.full((len(obs),), 0.1)
     noise[3] = 1e-5
-    prior, _ = gaussian_start(recipe, Observations(obs.y, obs.A, sigma=noise), torch.device("cpu"))
+    prior, _ = gaussian_start(recipe, Observations(obs.y, obs.A, sigma=noise), CPU)
     assert prior.sigma_min == recipe.sigma_min * prior.scale
     levels = prior.posterior(Observations(obs.y, obs.A, sigma=noise), "mmps").last_levels
     assert levels[3] < 1e-5 / 3
@@ -52,7 +53,7 @@ def test_start_from_a_run_on_disk(tmp_path):
 
 def test_a_rank_that_small_samples_do_not_have_is_a_full_covariance():
     full, high = (
-        gaussian_start(load_recipe({**RECIPE, "gaussian": {"rounds": 4, **rank}}), observations(), torch.device("cpu"))
+        gaussian_start(load_recipe({**RECIPE, "gaussian": {"rounds": 4, **rank}}), observations(), CPU)
         for rank in ({}, {"rank": 64})  # samples have 4 values
     )
     assert torch.equal(full[0].sample(8, seed=0), high[0].sample(8, seed=0))

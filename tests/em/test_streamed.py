@@ -48,10 +48,11 @@ def draws(tmp_path):
     return store
 
 
-def trained(draws, **options):
+def trained(draws, measured=0.0, **settings):
     torch.manual_seed(0)
     prior = priors.DiffusionPrior(MLP((4,), (16,), 8, dropout=0.1), sigma_min=0.02, sigma_max=20.0)
-    record = maximization(prior, draws, Train(steps=20, batch=24), steps=20, seed=0, lap=1, progress=False, **options)
+    options = Train(steps=20, batch=24, measured=measured)
+    record = maximization(prior, draws, options, steps=20, seed=0, lap=1, progress=False, **settings)
     return [record.losses[-1][1], *(p.detach() for p in prior.network.parameters())]
 
 

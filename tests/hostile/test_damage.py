@@ -130,7 +130,7 @@ def test_files_without_a_checksum_are_read(tmp_path):
     write_json(tmp_path / "x.json", {"a": 1})
     value = json.loads((tmp_path / "x.json").read_text())
     assert value.pop("checksum")
-    from diffem.files.writing import read_json
+    from diffem.files.reading import read_json
 
     (tmp_path / "x.json").write_text(json.dumps(value))
     assert read_json(tmp_path / "x.json") == {"a": 1}
@@ -139,7 +139,7 @@ def test_files_without_a_checksum_are_read(tmp_path):
 
 def test_values_survive_writing(tmp_path):
     """Floating-point numbers, letters beyond ASCII and NaN survive, and the checksum matches."""
-    from diffem.files.writing import read_json
+    from diffem.files.reading import read_json
 
     value = {"a": [0.1, 1e-300, -0.0, float("inf")], "b": {"χ²": None, "": True}, "3": 2**60}
     write_json(tmp_path / "x.json", value)

@@ -8,7 +8,7 @@ import torch
 
 from diffem import InputError, Observations, operators, priors
 from diffem.em import exports as hub
-from diffem.files.writing import file_digest
+from diffem.files.reading import file_digest
 from diffem.linalg import LowRank
 from diffem.nn.networks import make_network
 

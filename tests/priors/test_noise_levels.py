@@ -9,6 +9,7 @@ import torch
 
 from diffem import Observations, operators, priors
 from diffem.em.noise_start import noise_start
+from diffem.em.start import Fitting
 from diffem.priors.noise_constant import level_of_constants
 from diffem.priors.noise_scoring import maximum_likelihood
 from diffem.priors.noise_split import factor_split, smallest_accepted, split_noise
@@ -41,7 +42,7 @@ def low_rank(n: int, sigma: torch.Tensor | float, rank: int = 3, size: int = 12,
 def estimated(y: torch.Tensor, A: operators.Operator, **options: object) -> priors.levels.NoiseLevels:
     """The levels of the Gaussian start of a run."""
     obs = Observations(y, A, sigma="learn", **options)
-    prior, _ = noise_start(RECIPE, obs, torch.device("cpu"), False, None, None)
+    prior, _ = noise_start(RECIPE, obs, Fitting(torch.device("cpu"), progress=False))
     assert prior.noise is not None
     return prior.noise
 
@@ -61,7 +62,7 @@ def test_the_rank_of_a_recipe_gives_the_same_level():
     y = low_rank(500, 0.2)
     recipe = RECIPE.model_copy(update={"gaussian": RECIPE.gaussian.model_copy(update={"rank": 3, "rounds": 60})})
     prior, _ = noise_start(
-        recipe, Observations(y, operators.Identity(), sigma="learn"), torch.device("cpu"), False, None, None
+        recipe, Observations(y, operators.Identity(), sigma="learn"), Fitting(torch.device("cpu"), progress=False)
     )
     values = torch.linalg.eigvalsh(torch.cov(y.T, correction=0))
     assert prior.noise.sigma[0] == pytest.approx(float(values[:9].mean().sqrt()), rel=0.01)
@@ -108,7 +109,7 @@ def test_few_observations_of_a_falling_spectrum_cannot_tell_its_noise(seed):
     obs = Observations(falling_spectrum(80, 40, seed), operators.Mask(mask), sigma="learn")
     until_held_out = RECIPE.gaussian.model_copy(update={"rounds": None})
     for recipe in (RECIPE, RECIPE.model_copy(update={"gaussian": until_held_out})):
-        found = noise_start(recipe, obs, torch.device("cpu"), False, None, None)[0].noise
+        found = noise_start(recipe, obs, Fitting(torch.device("cpu"), progress=False))[0].noise
         assert not found.is_determined
         assert found.interval()[1][0] > 0.1
 

@@ -17,7 +17,7 @@ from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from .viewer import Viewer
 
-SAMPLES, STEPS = 32, 32  # of the prior samples that are drawn once, when the page opens
+SAMPLES, STEPS = 32, 32  # number and sampling steps of the prior samples that are drawn when the page opens
 
 
 class ExportedRun(RunDir):

@@ -28,7 +28,7 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MAX_UPLOAD = 16 << 20  # bytes of an uploaded file
-MAX_BODY = MAX_UPLOAD + (1 << 16)  # of a request: the file and the headers around it
+MAX_BODY = MAX_UPLOAD + (1 << 16)  # bytes of a request: the file and the headers around it
 TOO_LONG = 413, f"a request has at most {MAX_BODY} bytes"
 # The browser then loads nothing from other hosts and does not display the page inside another one.
 POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"

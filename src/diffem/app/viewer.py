@@ -14,7 +14,7 @@ import torch
 
 from ..core.errors import InputError
 from ..em.run import load
-from ..em.watch import split
+from ..em.split import split
 from ..observations import Observations, Problem
 from ..observations.precision import in_float32
 from ..priors import Prior

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import warnings
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -71,9 +72,9 @@ def recipes(
 
         typer.echo(commented(load_recipe(recipe)), nl=False)
         return
-    listed = [load_recipe(name) for name in names()]
+    listed = sorted(map(load_recipe, names()), key=lambda known: known.data.source != "given")  # own data first
     width = max(len(known.name) for known in listed)
-    for known in sorted(listed, key=lambda known: known.data.source != "given"):  # those for the user's own data first
+    for known in listed:
         typer.echo(f"{known.name:{width}}  {known.about}")
 
 
@@ -310,7 +311,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print the list 
     from .doctor import describe, diagnose
 
     diagnosis = diagnose()
-    typer.echo(json.dumps(diagnosis.to_json(), indent=1) if as_json else describe(diagnosis))
+    typer.echo(json.dumps(asdict(diagnosis), indent=1) if as_json else describe(diagnosis))
 
 
 for module in ELSEWHERE:

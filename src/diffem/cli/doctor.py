@@ -16,12 +16,11 @@ import re
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -102,13 +101,9 @@ class Diagnosis:
     extras: dict[str, list[str]]
     recipes: list[Fit]
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values of all attributes."""
-        return asdict(self)
 
-
-def diagnose(folder: Path = Path()) -> Diagnosis:
-    """Examine the machine; `folder` is the place of the runs, whose disk space is reported."""
+def diagnose() -> Diagnosis:
+    """Examine the machine, and the disk of the current directory."""
     found = devices()
     best = found[-1]
     return Diagnosis(
@@ -120,7 +115,7 @@ def diagnose(folder: Path = Path()) -> Diagnosis:
             "system": f"{platform.system()} {platform.machine()}",
         },
         devices=found,
-        disk_free_gib=shutil.disk_usage(folder).free / GIB,
+        disk_free_gib=shutil.disk_usage(Path()).free / GIB,
         compiler=torch.cuda.is_available() and find_spec("triton") is not None and shutil.which("cc") is not None,
         extras=missing_extras(),
         recipes=[estimate_fit(load_recipe(name), best) for name in names()],

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from ..core.errors import StorageError
 
-FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of writing; a closed pipe is no failure
+FAILURES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writing; a closed pipe is none
 
 
 @contextmanager

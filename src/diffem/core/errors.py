@@ -1,5 +1,11 @@
 """Exceptions and warnings: invalid input, files of another run, failed writes, suspicious results."""
 
+import sys
+import warnings
+from pathlib import Path
+
+PACKAGE = str(Path(__file__).parents[1])
+
 
 class InputError(ValueError):
     """An argument or file cannot be used. The message states what was given and what is needed."""
@@ -29,3 +35,11 @@ class RunWarning(UserWarning):
 
 class CastWarning(UserWarning):
     """Observations were converted to float32, and rounding errors are not far below their noise."""
+
+
+def warn(text: str) -> None:
+    """Issue a `RunWarning` at the line of the caller outside this library."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RunWarning, stacklevel=level)

@@ -31,7 +31,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 class Preempted(Exception):  # noqa: N818 (nothing went wrong)
     """A run was stopped by a signal, its time limit or its caller. The same command resumes it."""
 
-    exit_code = EXIT_PREEMPTED  # of the command line
+    exit_code = EXIT_PREEMPTED  # the exit code of the command line
     reason = "as requested"  # completes "stopped …" in messages
 
 

@@ -12,28 +12,8 @@ from __future__ import annotations
 import torch
 
 FUNCTIONS = (
-    "acos",
-    "asin",
-    "atan",
-    "cos",
-    "cosh",
-    "erf",
-    "erfc",
-    "erfinv",
-    "exp",
-    "expm1",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "rsqrt",
-    "sigmoid",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
+    *("acos", "asin", "atan", "cos", "cosh", "sin", "sinh", "tan", "tanh", "sigmoid"),
+    *("erf", "erfc", "erfinv", "exp", "expm1", "lgamma", "log", "log10", "log1p", "log2", "rsqrt", "sqrt"),
 )
 
 

@@ -13,24 +13,27 @@ from ..core.errors import InputError
 
 Augmentation = Callable[[Tensor, Tensor], Tensor]
 
+SHIFT = 4  # largest shift of `crop`, in pixels
+TURN = 0.01  # largest rotation of `hue`, as a fraction of a full turn
+
 
 def hflip(x: Tensor, u: Tensor) -> Tensor:
     """Flip images left to right with probability ½. u: `(n, 1)`."""
     return torch.where(u[:, :1, None, None] < 0.5, x.flip(-1), x)
 
 
-def crop(x: Tensor, u: Tensor, pad: int = 4) -> Tensor:
-    """Shift images by up to `pad` pixels in each direction, with the border repeated. u: `(n, 2)`."""
-    return _shifted(x, _shift(u, pad))
+def crop(x: Tensor, u: Tensor) -> Tensor:
+    """Shift images by up to `SHIFT` pixels in each direction, with the border repeated. u: `(n, 2)`."""
+    return _shifted(x, _shift(u))
 
 
-def uncrop(x: Tensor, u: Tensor, pad: int = 4) -> Tensor:
+def uncrop(x: Tensor, u: Tensor) -> Tensor:
     """Undo the shift of `crop`. Pixels that were shifted out are lost; the border replaces them."""
-    return _shifted(x, -_shift(u, pad))
+    return _shifted(x, -_shift(u))
 
 
-def _shift(u: Tensor, pad: int) -> Tensor:
-    return (u * (2 * pad + 1)).long() - pad
+def _shift(u: Tensor) -> Tensor:
+    return (u * (2 * SHIFT + 1)).long() - SHIFT
 
 
 def _shifted(x: Tensor, shift: Tensor) -> Tensor:
@@ -42,9 +45,9 @@ def _shifted(x: Tensor, shift: Tensor) -> Tensor:
     return x.gather(-1, columns[:, None, None, :].expand(-1, x.shape[1], height, -1))
 
 
-def hue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
-    """Rotate colours about the grey axis by up to `turn` of a full turn in each direction. u: `(n, 1)`."""
-    angle = (u[:, 0] * 2 - 1) * (2 * math.pi * turn)
+def hue(x: Tensor, u: Tensor) -> Tensor:
+    """Rotate colours about the grey axis by up to `TURN` of a full turn in each direction. u: `(n, 1)`."""
+    angle = (u[:, 0] * 2 - 1) * (2 * math.pi * TURN)
     axis = 1 / math.sqrt(3)
     cos, sin = angle.cos(), angle.sin()
     # Rodrigues' formula about (1, 1, 1)/√3
@@ -58,9 +61,9 @@ def hue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
     return torch.einsum("nij,njhw->nihw", torch.stack(rows, 1).to(x.dtype), x)
 
 
-def unhue(x: Tensor, u: Tensor, turn: float = 0.01) -> Tensor:
+def unhue(x: Tensor, u: Tensor) -> Tensor:
     """Undo `hue`."""
-    return hue(x, 1 - u, turn)
+    return hue(x, 1 - u)
 
 
 # name → (uniform numbers per image, function, its inverse)

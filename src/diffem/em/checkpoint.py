@@ -15,7 +15,7 @@ from ..files.origin import Origin, require_origin, stamped
 from ..files.tensors import read_tensors
 from ..files.writing import notice, write_tensors
 from ..priors import FitState
-from .training_blocks import TrainingRecord
+from .training_blocks import SavedTraining, TrainingRecord
 
 
 def write_checkpoint(
@@ -32,9 +32,7 @@ def write_checkpoint(
     write_tensors(path, tensors, stamped(notes, origin))
 
 
-def read_checkpoint(
-    path: Path, origin: Origin | None = None
-) -> tuple[int, dict[str, torch.Tensor], TrainingRecord] | None:
+def read_checkpoint(path: Path, origin: Origin | None = None) -> SavedTraining | None:
     """Read the state of an interrupted training.
 
     Args:
@@ -56,9 +54,9 @@ def read_checkpoint(
     return record.steps, tensors, record
 
 
-def recent_loss(record: TrainingRecord, share: float = 0.1) -> float:
-    """Return the mean loss over the last part of a training."""
-    count = max(1, math.ceil(len(record.losses) * share))
+def recent_loss(record: TrainingRecord) -> float:
+    """Return the mean loss over the last tenth of a training."""
+    count = max(1, math.ceil(len(record.losses) * 0.1))
     recent = [loss for _, loss in record.losses[-count:]]
     return sum(recent) / len(recent)
 

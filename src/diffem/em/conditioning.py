@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.randomness import Stream
 from ..files import memory
 from ..observations import Observations
-from ..observations.batches import scanned_together
+from ..observations.batches import in_parts
 from ..observations.features import Features, features_of
 from ..observations.information import information_of
 from ..observations.krylov import Krylov
@@ -28,6 +28,8 @@ from ..observations.lazy import LazyObservations
 from ..operators import Channel
 from ..operators.spectrum import DiagonalInformation, Information
 from ..priors.family import Family
+
+TOGETHER = 1024  # largest number of observations whose information is computed at a time
 
 
 class TrainingOperators:
@@ -69,7 +71,7 @@ class TrainingOperators:
         return self[others]
 
     def _parts(self) -> Iterator[Information]:
-        return (self._information(part) for part in _parts(self._obs))
+        return (self._information(part) for part in in_parts(self._obs, TOGETHER))
 
     def _information(self, obs: Observations) -> Information:
         return information_of(obs).scaled(self._scale)
@@ -112,7 +114,7 @@ class Simulations:
         # with parameters per observation, on the device if memory allows; otherwise one channel for all
         self._channels = obs.operators().to(device) if obs[:1].A.per_observation() else None
         self._shared = obs[:1].A.to(device)
-        self.family = Family.of_channel(Channel.__name__, map(features_of, _parts(obs)))
+        self.family = Family.of_channel(Channel.__name__, map(features_of, in_parts(obs, TOGETHER)))
 
     def __len__(self) -> int:
         return len(self._obs)
@@ -130,11 +132,6 @@ class Simulations:
         assert isinstance(A, Channel)
         y = A.simulate(x * self._scale, Stream(self._seed, "simulated examples", lap), position)
         return Features(A.features(y), others >= 0)
-
-
-def _parts(obs: Observations) -> Iterator[Observations]:
-    together = min(scanned_together(obs), 1024)
-    return (obs[start : start + together] for start in range(0, len(obs), together))
 
 
 Conditioning = TrainingOperators | Simulations  # what a conditional network is trained with

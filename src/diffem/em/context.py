@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.interruption import Interruption, Preempted, polled
 from ..core.processes import Processes
 from ..observations import Observations
 from ..observations.features import is_simulated
-from ..observations.lazy import LazyObservations, as_lazy
 from ..priors import Prior
 from ..priors.files import load_prior
 from ..runs.draws import DrawStore
@@ -24,42 +21,10 @@ from ..runs.rundir import RunDir
 from .batches import MicroBatches
 from .conditioning import Conditioning, Simulations, TrainingOperators
 from .screening import largest_plausible
+from .split import SplitObservations
 from .unknowns import unknowns_of
-from .watch import PICTURED, evenly_spaced, split
 
 EventListener = Callable[[str, dict[str, Any]], None]  # called with the name and the data of each event
-
-PREVIEW = 256  # observations for the simulations of a run without held-out observations
-
-
-@dataclass(frozen=True)
-class SplitObservations:
-    """The observations of a run, split into training and held-out ones.
-
-    Attributes:
-        train: The training observations.
-        index: (n,). Their positions among all observations, which address their random numbers.
-        preview: The observations for pictures and simulations, on the device: the held-out ones if there are any.
-        held_out: The held-out observations with measured values, on the device; None if there are none.
-        held_index: The positions of `held_out` among all observations.
-    """
-
-    train: LazyObservations
-    index: Tensor
-    preview: Observations
-    held_out: Observations | None
-    held_index: Tensor
-
-    @classmethod
-    def of(cls, obs: Observations, held_out: int, device: torch.device) -> SplitObservations:
-        """Split observations; `held_out` is the number of held-out ones."""
-        index, held = split(len(obs), held_out)
-        if len(held) == 0:
-            first = torch.arange(min(PICTURED, len(obs)))  # see `watch.in_pictures`
-            preview = obs[torch.cat([first, evenly_spaced(len(obs), PREVIEW)]).unique()].to(device)
-            return cls(as_lazy(obs)[index], index, preview, None, held)
-        preview = obs[held].to(device)
-        return cls(as_lazy(obs)[index], index, preview, preview.informative(), held[~preview.empty().cpu()])
 
 
 class RunContext:

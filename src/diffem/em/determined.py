@@ -205,7 +205,7 @@ class Explicit:
     def __init__(self, matrices: Tensor) -> None:
         self._matrices = matrices
         some = matrices[:AVERAGED].double().flatten(0, 1)
-        values, vectors = torch.linalg.eigh(some.T @ some / min(len(matrices), AVERAGED))  # of D̄
+        values, vectors = torch.linalg.eigh(some.T @ some / min(len(matrices), AVERAGED))  # eigenvalues of D̄
         scale, rest = _balancing_weights(values)
         self._root = ((vectors * scale.sqrt()) @ vectors.T).to(matrices)  # S
         self._rest = ((vectors * rest) @ vectors.T).to(matrices)  # T

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..core.compile import compile_network, compiling_pays
 from ..core.errors import InputError
 from ..files import cifar10
+from ..files.arrays import read_array
 from ..files.pixels import channels_first, read_npz
-from ..files.writing import read_array
 from ..metrics import (
     Extractor,
     coverage,
@@ -42,12 +42,13 @@ from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS
 from .expectation import draw_shard
 from .run import load
 from .screening import largest_plausible
+from .split import evenly_spaced
 from .verdict import Lap, choose_lap, verdict
-from .watch import evenly_spaced
 
 EVALUATION_LAP = 1 << 21  # address of random numbers that no lap uses
 BATCH_NUMBERS = 1 << 21  # numbers in a batch of prior samples
 SIMULATED = 8192  # largest number of simulated observations; more do not change their distance to the real ones
+COMPARED = 2048  # largest number of samples that are compared with their observations
 
 
 # metrics of a lap that are repeated in the results
@@ -237,14 +238,14 @@ def _reference(reference: str, problem: Problem | None, range: tuple[float, floa
     return _Truth(data, paired, pixels)
 
 
-def _is_paired(x: Tensor, obs: Observations, most: int = 2048) -> bool:
+def _is_paired(x: Tensor, obs: Observations) -> bool:
     """Whether sample i is the true x of observation i, and not just another set of the same size.
 
     The test is whether the residual of sample i is smaller than that of sample i + 1 more often than by chance.
     """
     if tuple(x.shape[1:]) != obs.x_shape or len(x) < 2:
         return False
-    rows = torch.arange(min(len(x), most))
+    rows = torch.arange(min(len(x), COMPARED))
     some = obs[rows].to("cpu")
     if isinstance(some.A, Channel):
         features = some.A.features(some.y)

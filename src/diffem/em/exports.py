@@ -17,11 +17,12 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from ..core.errors import InputError
+from ..core.errors import InputError, warn
 from ..core.version import __version__
 from ..files.pieces import is_piece, read_pieces, require_files, shapes_in_pieces, write_pieces
+from ..files.reading import read_json
 from ..files.tensors import explain, read_header, require_finite
-from ..files.writing import read_json, write_json, write_text
+from ..files.writing import write_json, write_text
 from ..nn.networks import make_network
 from ..observations import Observations
 from ..observations.fingerprint import data_fingerprint, fingerprint
@@ -33,7 +34,6 @@ from ..runs.earlier_keys import translate
 from ..runs.recipe import Recipe, load_recipe
 from ..runs.rundir import RunDir
 from .export_readme import readme
-from .table import warn
 from .totals import Totals, totals
 from .verdict import Lap, choose_lap, verdict
 

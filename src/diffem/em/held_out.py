@@ -119,12 +119,12 @@ def explained(x: Tensor, obs: Observations, levels: Tensor) -> dict[str, float]:
 def expected_chi2(obs: Observations, levels: Tensor) -> Tensor:
     """Return the expected χ² per measured value of correct draws, `(n,)`: 1, reduced by the last denoising at level σ.
 
+    The last denoising returns a mean instead of a draw, which halves the χ² of a value whose noise is as small as σ.
+    The expected value is tr Σ_y(Σ_y + σ² I)⁻¹ divided by the number of values. The trace is estimated with one vector
+    of random signs per observation, which is exact for independent noise.
+
     Args:
         levels: `(n,)`. σ of each observation, 0 for exact draws.
-
-    The last denoising returns a mean instead of a draw, which halves the residual of a value whose noise is as small as
-    σ. The expected value is tr Σ_y(Σ_y + σ² I)⁻¹ divided by the number of values. The trace is estimated with one
-    vector of random signs per observation, which is exact for independent noise.
     """
     index = torch.arange(len(obs), device=obs.y.device)
     signs = Stream(0, "expected chi2").uniform(index, tuple(obs.y.shape[1:])) < 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -11,7 +12,7 @@ from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.randomness import Stream
 from ..observations import Observations
-from ..observations.batches import scanned_together
+from ..observations.batches import in_parts
 from ..observations.features import is_simulated
 from ..observations.levels import level_count
 from ..observations.precision import lossy
@@ -45,9 +46,8 @@ def require_signal(obs: Observations) -> None:
     """Raise an `InputError` if A x is 0 for every observation, as with a matrix or a kernel of zeros."""
     if is_simulated(obs) or isinstance(obs[:1].A, Mask | Identity):
         return
-    stream, together = Stream(0, "signal"), scanned_together(obs)
-    for start, end in [(0, 2), *((first, first + together) for first in range(0, len(obs), together))]:
-        part = obs[start:end]
+    stream = Stream(0, "signal")
+    for part in itertools.chain([obs[:2]], in_parts(obs)):
         x = stream.normal(torch.arange(len(part), device=part.y.device), obs.x_shape, dtype=part.y.dtype)
         if bool((part.A(x) != 0).any()):
             return
@@ -61,15 +61,15 @@ def require_features(obs: Observations) -> None:
     """Raise an `InputError` if the features or the estimate of a channel are not finite for some observation."""
     if not is_simulated(obs):
         return
-    together = scanned_together(obs)
-    for start in range(0, len(obs), together):
-        part = obs[start : start + together]
+    start = 0
+    for part in in_parts(obs):
         assert isinstance(part.A, Channel)
         try:
             part.A.features(part.y)
             part.A.estimate(part.y)
         except InputError as error:
             raise InputError(f"in the observations from {start} to {start + len(part) - 1}: {error}") from None
+        start += len(part)
 
 
 def require_learnable(obs: Observations) -> None:
@@ -200,10 +200,8 @@ def scale_warnings(obs: Observations) -> list[str]:
 def entry_moments(obs: Observations) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return how often each entry of x is measured, and the mean and standard deviation of its values, `(*event)`."""
     sums = torch.zeros(3, *obs.x_shape, dtype=torch.float64)
-    size = min(scanned_together(obs), max(1, NUMBERS // sums[0].numel()))
     center = None
-    for start in range(0, len(obs), size):
-        part = obs[start : start + size]
+    for part in in_parts(obs, max(1, NUMBERS // sums[0].numel())):
         y, measured = part.y.double().cpu(), part.measured
         known = torch.ones_like(y, dtype=torch.bool) if measured is None else measured.cpu().expand_as(y)
         if center is None:  # squares of values far from zero lose precision

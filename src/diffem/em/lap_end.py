@@ -14,9 +14,10 @@ from ..runs.lap_arrays import read_losses, write_lap_arrays
 from .context import RunContext
 from .denoising import denoising_measures
 from .diagnosis import notes, warnings
+from .lap_evaluation import evaluate_lap, restore_pictures
 from .model_check import check_model
+from .split import PICTURED
 from .totals import totals
-from .watch import PICTURED, restore_pictures, watch
 
 
 def conclude(
@@ -50,7 +51,7 @@ def _evaluate(context: RunContext, lap: int, prior: Prior, metrics: dict[str, An
     """Run the held-out evaluation and write the samples and draws that the report shows."""
     obs, recipe = context.obs, context.recipe
     within_memory = partial(context.batches.within_memory, prior, lap, last=lap == recipe.last_lap)
-    evaluation = within_memory(lambda batch: watch(prior, obs.held_out, obs.preview, recipe.at(lap + 1), batch))
+    evaluation = within_memory(lambda batch: evaluate_lap(prior, obs.held_out, obs.preview, recipe.at(lap + 1), batch))
     metrics |= evaluation.metrics
     if isinstance(prior, DiffusionPrior) and lap:
         losses, noise = read_losses(context.run, [lap])[1], recipe.at(lap).train.noise

@@ -13,7 +13,7 @@ from ..priors.files import save_prior
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 from .context import RunContext
-from .start import load_start, set_noise_range
+from .start import Fitting, load_start, set_noise_range
 
 
 def start_file(context: RunContext) -> Path:
@@ -53,13 +53,13 @@ def make_start(context: RunContext, start: Prior | None, metrics: dict[str, Any]
     if given:
         prior, cost = load_start(recipe.start if start is None else start)
         context.laps_before = cost.laps
-        context.unknowns.complete(prior, context.device, context.progress)
+        context.unknowns.complete(prior, Fitting(context.device, context.progress))
         context.use_estimates(prior)
         set_noise_range(prior, recipe)
         metrics |= {"start": "given", **cost.before()}
     else:
-        state = (start_file(context), context.run.origin("start", 0))
-        prior, reached = context.unknowns.start(context.device, context.progress, *state)
+        saved = start_file(context), context.run.origin("start", 0)
+        prior, reached = context.unknowns.start(Fitting(context.device, context.progress, *saved))
         context.use_estimates(prior)
         metrics |= reached
     save_prior(prior, context.run.prior_file(0), context.run.origin("prior", 0), lap=context.laps_before)

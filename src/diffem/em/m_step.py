@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..files.origin import Origin
 from ..priors import DiffusionPrior, Prior
 from ..priors.files import load_with_description, save_prior
 from ..runs.draws import DrawStore, lap_draws
@@ -20,7 +21,7 @@ from .maximization import MeasuredWith, maximization
 from .measured_loss import usable_share
 from .start import denoiser_to_train, is_conditional
 from .totals import write_elapsed
-from .training_blocks import TrainingRecord
+from .training_blocks import SavedTraining, TrainingRecord
 from .unfinished import CHECKPOINT, earlier_piece, trainer_state
 
 
@@ -86,7 +87,7 @@ class _Training:
 
     def run(self, store: DrawStore) -> TrainingRecord:
         """Train on the draws in `store`."""
-        context, options = self.context, self.options
+        context, options = self.context, self.options.model_copy(update={"measured": self.weight})
         draws, origin = lap_draws(store, context.device), context.run.origin("training", self.lap)
         measured_with: MeasuredWith | None = None
         if self.weight:
@@ -98,10 +99,6 @@ class _Training:
                 write_checkpoint(self.checkpoint_file, done, state, record, origin)
                 write_elapsed(context.run, self.lap, time.monotonic() - self.began)
 
-        resume = read_checkpoint(self.checkpoint_file, origin)
-        if resume is None and self.piece is not None:
-            resume = self.piece.steps, trainer_state(self.piece, self.prior), self.piece.record()
-
         return maximization(
             self.prior,
             draws,
@@ -109,20 +106,27 @@ class _Training:
             steps=self.steps,
             seed=context.recipe.seed,
             lap=context.laps_before + self.lap,
-            measured=self.weight,
             measured_with=measured_with,
             repeats=draw_repeats(context.obs.train, store, len(draws)),
             precision=context.recipe.precision,
-            resume=resume,
-            first_step=0 if self.piece is None else self.piece.steps,
+            resume=self._resume(origin),
             checkpoint=checkpoint,
+            save_state=self._save_optimizer,
             progress=context.progress,
             processes=context.processes,
             interruption=context.interruption,
             conditioning=self.conditioning,
-            initial_state=self._optimizer_state(),
-            save_state=self._save_optimizer,
         )
+
+    def _resume(self, origin: Origin | None) -> SavedTraining | None:
+        """Return where the training begins: at its checkpoint, after a piece, or with the optimizer of the last lap."""
+        previous = self._optimizer_state()
+        if (saved := read_checkpoint(self.checkpoint_file, origin)) is not None:
+            saved[2].first_step = 0 if self.piece is None else self.piece.steps
+            return saved
+        if self.piece is not None:
+            return self.piece.steps, trainer_state(self.piece, self.prior), self.piece.record()
+        return None if previous is None else (0, previous, TrainingRecord())
 
     def _optimizer_state(self) -> dict[str, torch.Tensor] | None:
         """Read the optimizer state of the previous lap; None if the optimizer is new."""

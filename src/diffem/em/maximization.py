@@ -27,9 +27,7 @@ from .examples import Examples
 from .measured_loss import MeasuredLoss, mean_gain
 from .noise_law import noise_law
 from .trainer import Trainer
-from .training_blocks import BlockTraining, Checkpoint, TrainingRecord
-
-__all__ = ["Checkpoint", "MeasuredWith", "TrainingRecord", "maximization"]
+from .training_blocks import BlockTraining, Checkpoint, SavedTraining, TrainingRecord
 
 BLOCK_BYTES = 1 << 25  # bytes of random numbers per block of steps
 GPU_BLOCK_BYTES = 1 << 27  # a GPU waits for the host once per block
@@ -46,19 +44,16 @@ def maximization(
     steps: int,
     seed: int,
     lap: int,
-    measured: float | None = None,
     measured_with: MeasuredWith | None = None,
     repeats: Tensor | None = None,
     precision: str = "float32",
-    resume: tuple[int, dict[str, Tensor], TrainingRecord] | None = None,
+    resume: SavedTraining | None = None,
     checkpoint: Checkpoint | None = None,
+    save_state: Callable[[dict[str, Tensor]], None] | None = None,
     progress: bool | None = None,
     processes: Processes = ALONE,
     interruption: Interruption | None = None,
     conditioning: Conditioning | None = None,
-    initial_state: dict[str, Tensor] | None = None,
-    save_state: Callable[[dict[str, Tensor]], None] | None = None,
-    first_step: int = 0,
 ) -> TrainingRecord:
     """Train `prior.network` in place. It ends in evaluation mode with its averaged weights.
 
@@ -73,37 +68,32 @@ def maximization(
         steps: The number of optimizer steps.
         seed: The seed of the run.
         lap: The lap in the addresses of the random numbers.
-        measured: The weight of the loss on measured values. Default: `options.measured`.
-        measured_with: Operators, owners of the draws and noise; needed if that weight is above 0.
+        measured_with: Operators, owners of the draws and noise; needed if `options.measured` is above 0.
         repeats: (n,). How often an epoch uses each draw. Default: once.
         precision: The precision of the network on a GPU.
-        resume: The steps done, the trainer state and the record of an interrupted training.
+        resume: The steps done, the trainer state and the record of an interrupted training; 0 steps and the state at
+            the end of the previous lap, if its optimizer continues.
         checkpoint: Called from time to time with such a triple.
+        save_state: Called with the trainer state after the last step.
         progress: Whether to show a progress bar; see `diffem.fit`.
         processes: This process among those that train together.
         interruption: A request to stop.
         conditioning: The operators, or the simulated measurements, for a conditional network. A fraction
             `options.conditioned` of the examples receive one.
-        initial_state: The trainer state at the end of the previous lap, if the optimizer continues.
-        save_state: Called with the trainer state at the end of this lap.
-        first_step: The step at which the optimizer is new, if another run took the steps before (`unfinished.py`).
     """
     if draws.ndim < 2 or tuple(draws.shape[1:]) != prior.event_shape:
         raise InputError(f"draws of shape {tuple(draws.shape)} do not fit a prior over {prior.event_shape}")
     stream = Stream(seed, "training", lap)
     prior.requires_grad_(True).train()
     augment = Augment(options.augment, prior.event_shape)
-    weight = largest(options.measured) if measured is None else measured
-    loss = _measured_loss(draws, weight, augment, seed, measured_with, prior.scale)
-    trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, conditioning, lap, first_step)
+    loss = _measured_loss(draws, largest(options.measured), augment, seed, measured_with, prior.scale)
+    done, state, record = resume or (0, None, TrainingRecord())
+    first = record.first_step
+    trainer = Trainer(prior, options, steps, precision, processes, loss, interruption, conditioning, lap, first)
     law = noise_law(options.noise, prior.trained_min / prior.scale, prior.sigma_max / prior.scale)
     conditional = (0.0, 0) if conditioning is None else (options.conditioned_share, len(conditioning))
     examples = Examples(draws, options.batch, law, augment, stream, processes, *conditional, repeats)
-    done, record = 0, TrainingRecord()
-    if initial_state is not None:
-        trainer.restore(initial_state)
-    if resume is not None:
-        done, state, record = resume
+    if state is not None:
         trainer.restore(state)
         trainer.rates *= 0.5**record.rollbacks
     block = _block_steps(options.batch, prior, draws)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from ..core.randomness import Stream
 from ..observations import Observations
-from ..observations.batches import scanned_together
+from ..observations.batches import in_parts
 from ..observations.features import is_simulated
 from ..operators import Operator
 from ..runs.draws import StoredDraws
@@ -115,11 +115,10 @@ def one_operator(obs: Observations) -> bool:
     first = _parameters(obs[:1].A)
     if not first:
         return True
-    together = scanned_together(obs)
     return all(
         bool((tensor == one).all())
-        for start in range(0, len(obs), together)
-        for tensor, one in zip(_parameters(obs[start : start + together].A), first, strict=True)
+        for part in in_parts(obs)
+        for tensor, one in zip(_parameters(part.A), first, strict=True)
     )
 
 

@@ -9,14 +9,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.errors import InputError
-from ..files.origin import Origin
 from ..linalg import UnknownNoise
 from ..observations import Observations
 from ..observations.lazy import as_lazy
@@ -27,7 +26,7 @@ from ..priors.noise_constant import level_of_constants, varies
 from ..priors.noise_scoring import score_noise
 from ..priors.noise_split import measures_entries, split_noise
 from ..runs.recipe import Recipe
-from .start import gaussian_start, set_noise_range
+from .start import Fitting, gaussian_start, set_noise_range
 from .start_plan import plan_start
 
 NEGLIGIBLE = 1e-3  # noise of the first fit, relative to the smallest standard deviation of a measured value
@@ -37,20 +36,12 @@ FAR_ABOVE = 10.0  # ratio of variances
 SIZE = 512  # largest number of values in a sample for which levels are fitted by scoring
 
 
-def noise_start(
-    recipe: Recipe,
-    obs: Observations,
-    device: torch.device,
-    progress: bool | None,
-    state_file: Path | None,
-    origin: Origin | None,
-) -> tuple[GaussianPrior, dict[str, Any]]:
+def noise_start(recipe: Recipe, obs: Observations, fitting: Fitting) -> tuple[GaussianPrior, dict[str, Any]]:
     """Fit the Gaussian start and the noise levels, which it carries as `noise`.
 
     Args:
         obs: Observations made with `sigma="learn"`.
-        state_file: The checkpoint of an interrupted fit.
-        origin: The origin that the checkpoint must have.
+        fitting: The device and the checkpoint.
 
     Returns:
         The start, and the metrics of the fit.
@@ -58,16 +49,16 @@ def noise_start(
     cov = obs[:1].cov
     assert isinstance(cov, UnknownNoise)
     if not measures_entries(obs[:1]):
-        levels = _scored(recipe, obs, device)
+        levels = _scored(recipe, obs, fitting.device)
     elif cov.is_per_value and cov.count > 1:
-        return _split(recipe, obs, cov.groups.flatten(), device, progress, state_file, origin)
+        return _split(recipe, obs, cov.groups.flatten(), fitting)
     elif cov.count > 1:
-        levels = _by_group(recipe, obs, device, progress)
+        levels = _by_group(recipe, obs, fitting)
     elif (found := level_of_constants(obs[: min(len(obs), SPREAD_OBSERVATIONS)])) is not None:
         levels = found
     else:
-        return _split(recipe, obs, _one_group(obs), device, progress, state_file, origin)
-    prior, notes = gaussian_start(recipe, with_levels(obs, levels.tensor()), device, progress, state_file, origin)
+        return _split(recipe, obs, _one_group(obs), fitting)
+    prior, notes = gaussian_start(recipe, with_levels(obs, levels.tensor()), fitting)
     prior.noise = levels
     return prior, notes
 
@@ -77,15 +68,7 @@ def _one_group(obs: Observations) -> Tensor:
     return torch.zeros(math.prod(obs.x_shape), dtype=torch.int64)
 
 
-def _split(
-    recipe: Recipe,
-    obs: Observations,
-    groups: Tensor,
-    device: torch.device,
-    progress: bool | None,
-    state_file: Path | None = None,
-    origin: Origin | None = None,
-) -> tuple[GaussianPrior, dict[str, Any]]:
+def _split(recipe: Recipe, obs: Observations, groups: Tensor, fitting: Fitting) -> tuple[GaussianPrior, dict[str, Any]]:
     """Split the covariance of y: the start has the covariance of the signal, and the rest gives the noise levels.
 
     Args:
@@ -93,19 +76,19 @@ def _split(
     """
     count = int(groups.max()) + 1
     known = with_levels(obs, torch.full((count,), _negligible(obs), dtype=torch.float64))
-    prior, notes = gaussian_start(recipe, known, device, progress, state_file, origin)
-    chosen = plan_start(recipe.gaussian, known, device, recipe.seed).observations
+    prior, notes = gaussian_start(recipe, known, fitting)
+    chosen = plan_start(recipe.gaussian, known, fitting.device, recipe.seed).observations
     fitted = known if chosen is None else known[chosen]
-    some = fitted[: min(len(fitted), SPREAD_OBSERVATIONS)].to(device)
-    signal, levels = split_noise(prior, some, groups.to(device), len(fitted))
+    some = fitted[: min(len(fitted), SPREAD_OBSERVATIONS)].to(fitting.device)
+    signal, levels = split_noise(prior, some, groups.to(fitting.device), len(fitted))
     set_noise_range(signal, recipe)
     signal.noise = levels
     return signal, notes
 
 
-def _by_group(recipe: Recipe, obs: Observations, device: torch.device, progress: bool | None) -> NoiseLevels:
+def _by_group(recipe: Recipe, obs: Observations, fitting: Fitting) -> NoiseLevels:
     """One level per group of observations, each from the observations of its group."""
-    whole = as_lazy(obs)
+    whole, fitting = as_lazy(obs), replace(fitting, state_file=None)  # a checkpoint is that of one fit
     labels = torch.cat([_labels(part) for part in whole.parts()])
     found, spreads = [], []
     for group in range(int(labels.max()) + 1):
@@ -114,7 +97,7 @@ def _by_group(recipe: Recipe, obs: Observations, device: torch.device, progress:
         one = Observations(part.y, part.A, sigma="learn", adaptive=obs.adaptive)
         levels = level_of_constants(one[: min(len(one), SPREAD_OBSERVATIONS)])
         if levels is None:
-            levels = _split(recipe, one, _one_group(one), device, progress)[0].noise
+            levels = _split(recipe, one, _one_group(one), fitting)[0].noise
         assert levels is not None
         found.append(levels)
         spreads.append(float(_variances(one).max()))

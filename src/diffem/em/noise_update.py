@@ -37,7 +37,7 @@ from ..priors.marginal import measured_values
 from ..runs.draws import DrawStore
 
 PAIRS = 2048  # observations that the weights are computed from
-SLOWEST = 0.5  # smallest information per weight that a step divides by: less would amplify errors of the draws
+SLOWEST = 0.5  # smallest information per weight that a step divides by; a smaller one amplifies errors of the draws
 CHANGE = 4.0  # factor by which σ² may change in a lap
 SYSTEMATIC = 0.1  # systematic relative error of levels estimated from a network's draws, added to the standard error
 UNDETERMINED = 0.5  # error of log σ of a start that did not determine it

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..core.devices import require_device
-from ..core.errors import InputError
+from ..core.errors import InputError, warn
 from ..core.interruption import Interruption
 from ..core.processes import ALONE, Processes
 from ..files.tensors import tensors_checksum
@@ -28,7 +28,6 @@ from .exports import is_export, read_card, recipe_of_card
 from .exports import load as load_export
 from .lap_start import require_start
 from .loop import Loop
-from .table import warn
 from .validation import validate
 from .verdict import Lap, Verdict, choose_lap, verdict
 

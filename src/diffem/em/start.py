@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,28 +32,35 @@ from .start_plan import plan_start, with_possible_rank
 from .totals import Totals, totals
 
 
-def gaussian_start(
-    recipe: Recipe,
-    obs: Observations,
-    device: torch.device,
-    progress: bool | None = None,
-    state_file: Path | None = None,
-    origin: Origin | None = None,
-) -> tuple[GaussianPrior, dict[str, Any]]:
+@dataclass(frozen=True)
+class Fitting:
+    """Where the Gaussian start is fitted, and where an interrupted fit is saved.
+
+    Attributes:
+        device: The device.
+        progress: Whether to show progress bars.
+        state_file: The checkpoint of an interrupted fit; None for none.
+        origin: The run that the checkpoint belongs to.
+    """
+
+    device: torch.device
+    progress: bool | None = None
+    state_file: Path | None = None
+    origin: Origin | None = None
+
+
+def gaussian_start(recipe: Recipe, obs: Observations, fitting: Fitting) -> tuple[GaussianPrior, dict[str, Any]]:
     """Fit the Gaussian start, first to some of the observations and then, if the recipe requires it, to all.
 
     Args:
         recipe: The recipe.
         obs: The training observations.
-        device: The device.
-        progress: Whether to show progress bars.
-        state_file: The checkpoint of an interrupted fit; None for none.
-        origin: The run that the checkpoint belongs to.
+        fitting: The device and the checkpoint.
 
     Returns:
         The prior, and metrics of the fit.
     """
-    options, history = with_possible_rank(recipe.gaussian, obs), FitHistory()
+    options, history, device = with_possible_rank(recipe.gaussian, obs), FitHistory(), fitting.device
     if is_simulated(obs):
         channel = fit_channel_gaussian(obs, options.rank, seed=recipe.seed)
         set_noise_range(channel, recipe)
@@ -63,7 +71,7 @@ def gaussian_start(
     if len(first) < len(obs) and options.final_rounds:
         stages.append((obs, options.final_rounds))
     prior: GaussianPrior | None = None
-    with StartCheckpoint(state_file, recipe.train.checkpoint_seconds, origin) as saved:
+    with StartCheckpoint(fitting.state_file, recipe.train.checkpoint_seconds, fitting.origin) as saved:
         for stage in range(saved.stage, len(stages)):
             part, rounds = stages[stage]
             history.log_likelihood.clear()
@@ -77,7 +85,7 @@ def gaussian_start(
                 start=prior,
                 seed=recipe.seed,
                 history=history,
-                progress=progress,
+                progress=fitting.progress,
                 checkpoint=partial(saved.keep, stage),
                 resume=saved.state if stage == saved.stage else None,
                 device=device,

@@ -65,7 +65,7 @@ def plan_start(options: Gaussian, obs: Observations, device: torch.device, seed:
         chosen = order[:some].sort().values if some < n else None
         return StartPlan(options.rounds, options.tolerance, "exact", chosen, None)
     if options.rank is None and is_complete(Batches(obs, device=device)):
-        return StartPlan(ROUNDS, options.tolerance, "exact", None, None)  # in closed form
+        return StartPlan(ROUNDS, options.tolerance, "exact", None, None)  # the fit has a closed form
     held = min(HELD_OUT, n // ENOUGH)
     moments, count = _affordable(options, obs, WORK[device.type == "cuda"])
     count = min(options.observations or count, n - held)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InputError
-from ..files.writing import read_json, write_json
+from ..files.reading import read_json
+from ..files.writing import write_json
 from ..runs.recipe import Recipe
 from ..runs.rundir import RunDir
 

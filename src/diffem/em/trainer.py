@@ -225,7 +225,7 @@ class Trainer:
         for k, p in enumerate(self.parameters):
             p.copy_(tensors[f"weight.{k}"])
             if self.average:
-                # of a lap without averaged weights only the weights are known: the average begins with them
+                # a state that was saved without averaging contains no average: it begins with the weights
                 self.average[k].copy_(tensors.get(f"average.{k}", p))
             prefix = f"adam.{k}."
             entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

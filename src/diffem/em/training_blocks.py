@@ -32,15 +32,18 @@ class TrainingRecord:
         seconds: Their time.
         losses: Pairs of a step and the mean loss since the previous entry.
         rollbacks: How often the training diverged and was reset.
+        first_step: The step at which the optimizer is new, if another run took the steps before (`unfinished.py`).
     """
 
     steps: int = 0
     seconds: float = 0.0
     losses: list[tuple[int, float]] = field(default_factory=list)
     rollbacks: int = 0
+    first_step: int = 0
 
 
-Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]  # (steps done, trainer state, record)
+SavedTraining = tuple[int, dict[str, Tensor], TrainingRecord]  # steps done, trainer state, record
+Checkpoint = Callable[[int, dict[str, Tensor], TrainingRecord], None]  # called with the parts of a `SavedTraining`
 
 
 class BlockTraining:

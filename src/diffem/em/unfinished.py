@@ -51,7 +51,7 @@ class Piece:
 
     def record(self) -> TrainingRecord:
         """Return the record of these steps; their losses are not exported."""
-        return TrainingRecord(self.steps, self.seconds)
+        return TrainingRecord(self.steps, self.seconds, first_step=self.steps)
 
 
 def earlier_piece(recipe: Recipe, lap: int) -> Piece | None:

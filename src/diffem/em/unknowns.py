@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..files.origin import Origin
 from ..observations import Observations
 from ..observations.lazy import as_lazy
 from ..observations.levels import level_count
@@ -23,7 +21,7 @@ from ..runs.recipe import Recipe
 from .noise_start import noise_start
 from .noise_update import combined, noise_shares, updated_levels
 from .parameter_update import draw_scores, updated_parameters
-from .start import gaussian_start
+from .start import Fitting, gaussian_start
 
 Start = tuple[GaussianPrior, dict[str, Any]]  # the Gaussian start, and the metrics of its fit
 
@@ -48,13 +46,11 @@ class Unknowns:
         """The observations with the estimates in a prior of this run."""
         return known_observations(prior, self.obs)
 
-    def start(
-        self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
-    ) -> Start:
+    def start(self, fitting: Fitting) -> Start:
         """The Gaussian start, which contains the first estimates, and the metrics of the fit."""
-        return gaussian_start(self.recipe, self._train(), device, progress, state_file, origin)
+        return gaussian_start(self.recipe, self._train(), fitting)
 
-    def complete(self, prior: Prior, device: torch.device, progress: bool | None) -> None:
+    def complete(self, prior: Prior, fitting: Fitting) -> None:
         """Add the first estimates to a given prior that has none."""
 
     def update(self, prior: Prior, before: Prior, start: Prior, draws: DrawStore) -> None:
@@ -80,14 +76,12 @@ class NoiseLearner(Unknowns):
 
     is_active = True
 
-    def start(
-        self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
-    ) -> Start:
-        return noise_start(self.recipe, self._train(), device, progress, state_file, origin)
+    def start(self, fitting: Fitting) -> Start:
+        return noise_start(self.recipe, self._train(), fitting)
 
-    def complete(self, prior: Prior, device: torch.device, progress: bool | None) -> None:
+    def complete(self, prior: Prior, fitting: Fitting) -> None:
         if prior.noise is None:
-            prior.noise = self.start(device, progress)[0].noise
+            prior.noise = self.start(fitting)[0].noise
 
     def update(self, prior: Prior, before: Prior, start: Prior, draws: DrawStore) -> None:
         assert before.noise is not None
@@ -139,21 +133,19 @@ class ParameterLearner(Unknowns):
 
     is_active = True
 
-    def start(
-        self, device: torch.device, progress: bool | None, state_file: Path | None = None, origin: Origin | None = None
-    ) -> Start:
-        parameters = self._first(progress)
+    def start(self, fitting: Fitting) -> Start:
+        parameters = self._first(fitting.progress)
         known = as_lazy(with_parameters(self._train(), parameters))
-        prior, notes = gaussian_start(self.recipe, known, device, progress, state_file, origin)
+        prior, notes = gaussian_start(self.recipe, known, fitting)
         prior.operator_parameters = parameters
         return prior, notes
 
     def _first(self, progress: bool | None) -> OperatorParameters:
         return score_parameters(self._train(), progress)[0]
 
-    def complete(self, prior: Prior, device: torch.device, progress: bool | None) -> None:
+    def complete(self, prior: Prior, fitting: Fitting) -> None:
         if prior.operator_parameters is None:
-            prior.operator_parameters = self._first(progress)
+            prior.operator_parameters = self._first(fitting.progress)
 
     def update(self, prior: Prior, before: Prior, start: Prior, draws: DrawStore) -> None:
         first, current = start.operator_parameters, before.operator_parameters

@@ -22,9 +22,10 @@ from ..samplers import get_sampler
 from .augment import Augment
 from .measured_loss import usable_share
 from .noise_law import noise_law
+from .split import evenly_spaced, split
 from .unfinished import earlier_piece
-from .watch import evenly_spaced, split
 
+CHECKED = 1024  # number of clean observations that are checked
 CLEAN = 0.01  # largest noise level of clean observations, relative to the standard deviation of the data
 ENOUGH_DRAWS = 4  # smallest number of draws for a usable predictive log-likelihood
 
@@ -122,8 +123,8 @@ def notes(recipe: Recipe, obs: Observations) -> list[str]:
     return [*out, why_not] if why_not else out
 
 
-def _require_clean(obs: Observations, samples: int = 1024) -> None:
-    some = obs[evenly_spaced(len(obs), samples)]
+def _require_clean(obs: Observations) -> None:
+    some = obs[evenly_spaced(len(obs), CHECKED)]
     if not isinstance(some.A, Identity):
         raise InputError(
             f"e_step.clean needs observations with the operator Identity, got {some.A}; use Observations.clean(x), or "

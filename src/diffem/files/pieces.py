@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from .reading import file_digest
 from .tensors import read_header, read_tensors
-from .writing import file_digest, write_tensors
+from .writing import write_tensors
 
 NAME = re.compile(r"(\w{1,40}?)(-\d{5}-of-\d{5})?\.safetensors")
 MOST = 10_000  # largest number of files

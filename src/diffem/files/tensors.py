@@ -25,17 +25,9 @@ from .reading import StrPath, open_checked, parse_json, size_of
 from .rows import RowsInFile
 
 HEADER_BYTES, TENSORS = 24 << 20, 20_000
-NUMPY = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U8": "u1",
-    "BOOL": "?",
-}
+NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"}
+NUMPY |= {"U8": "u1", "BOOL": "?"}
+SUPPORTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
 def tensors_checksum(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
@@ -185,14 +177,7 @@ def require_finite(tensors: dict[str, Tensor], path: StrPath) -> None:
     for name, tensor in tensors.items():
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
-        if tensor.dtype not in (
-            torch.float16,
-            torch.bfloat16,
-            torch.float32,
-            torch.float64,
-            torch.complex64,
-            torch.complex128,
-        ):
+        if tensor.dtype not in SUPPORTED:
             raise InputError(f"{path}: {name} is {tensor.dtype}; needed: float32 or float64")
         if not torch.isfinite(tensor).all():
             raise InputError(f"{path}: {name} holds values that are not finite")

@@ -1,6 +1,6 @@
 """Write files atomically: each is written under a temporary name, synced and renamed, so it is complete or absent.
 
-The counterparts that read these files are in `reading.py`, `arrays.py` and `tensors.py`.
+`reading.py`, `arrays.py` and `tensors.py` read these files.
 """
 
 from __future__ import annotations
@@ -17,27 +17,8 @@ import numpy as np
 from torch import Tensor
 
 from ..core.errors import StorageError
-from .arrays import read_array, read_arrays
-from .reading import digest, file_digest, json_checksum, read_json
-from .tensors import read_tensors, tensors_checksum
-
-__all__ = [
-    "array_bytes",
-    "cache_folder",
-    "clear_partials",
-    "digest",
-    "file_digest",
-    "notice",
-    "read_array",
-    "read_arrays",
-    "read_json",
-    "read_tensors",
-    "write_array",
-    "write_bytes",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
+from .reading import json_checksum
+from .tensors import tensors_checksum
 
 
 def cache_folder() -> Path:

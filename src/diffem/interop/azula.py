@@ -87,7 +87,7 @@ def level_of(schedule: Any, t: Tensor) -> Tensor:
 
 
 class AzulaPrior(ForeignPrior):
-    """See `prior`."""
+    """A denoiser of azula as a prior; `prior` makes it."""
 
     def __init__(self, denoiser: Any, mean: Tensor, range: Range) -> None:
         ends = level_of(denoiser.schedule, torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
@@ -130,7 +130,7 @@ def prior(
 
 
 class AzulaDenoiser(Denoiser):
-    """See `denoiser`."""
+    """A prior or posterior as a denoiser of azula; `denoiser` makes it."""
 
     def __init__(self, denoise: Prior | Posterior, schedule: Any, range: Range) -> None:
         super().__init__()

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from ..core.errors import InputError
 from ..core.shapes import per_sample
+from ..files.reading import read_json
 from ..files.tensors import read_header, require_finite
-from ..files.writing import read_json
 from .foreign import ForeignPrior, start
 from .packages import missing
 from .ranges import Range
@@ -149,7 +149,7 @@ def parametrisation(scheduler: Any) -> Parametrisation:
 
 
 class DiffusersPrior(ForeignPrior):
-    """See `prior`."""
+    """A model of diffusers as a prior; `prior` makes it."""
 
     def __init__(self, model: nn.Module, read: Parametrisation, mean: Tensor, range: Range) -> None:
         super().__init__(mean, read.levels, range)

@@ -103,7 +103,7 @@ class Covariance(BatchedValue):
 
     def conditional_variances(self, observed: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         """Compute the diagonal of V[e | e_s], `(1 or n, *event)`. Valid on the entries that are not observed."""
-        return self.diagonal(event_shape)  # of entries that are independent
+        return self.diagonal(event_shape)  # the entries are independent
 
     def eigenvalue_floor(self) -> Tensor:
         """A positive lower bound on the eigenvalues of Σ, `(1 or n,)`; 1 for a restriction that leaves no entry."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 PIVOT = 64
-CORRECTIONS = 3  # of a solution by its residual
+CORRECTIONS = 3  # number of times that a solution is corrected by its residual
 NEGLIGIBLE = 1e-2  # largest last correction, relative to the solution; Σu then has an error below the noise
 
 

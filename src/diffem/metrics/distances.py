@@ -74,7 +74,7 @@ def frechet(x: Tensor, y: Tensor) -> float:
 
 
 def gaussian_distance(squared: Tensor, cov_x: Tensor, cov_y: Tensor) -> float:
-    """The same from ‖μ_x − μ_y‖² and the covariances.
+    """The squared Fréchet distance of two Gaussians from ‖μ_x − μ_y‖² and their covariances.
 
     With S = Σ_x^½, the symmetric SΣ_yS has the eigenvalues of Σ_xΣ_y; GPUs solve symmetric eigenproblems only.
     """

@@ -75,7 +75,10 @@ def predictive_log_likelihood(draws: Tensor, obs: Observations, hidden: Tensor) 
 
 @in_default_modes
 def exact_predictive_log_likelihood(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Estimate:
-    """The same for a Gaussian prior in closed form, without Monte-Carlo error."""
+    """The predictive log-likelihood of a Gaussian prior in closed form, without Monte-Carlo error.
+
+    The arguments are those of `predictive_log_likelihood`, without draws.
+    """
     return clustered_mean(exact_hidden_log_densities(prior, obs, hidden), hidden)
 
 
@@ -155,7 +158,7 @@ def hidden_log_densities(draws: Tensor, obs: Observations, hidden: Tensor) -> Te
 
 @in_default_modes
 def exact_hidden_log_densities(prior: GaussianPrior, obs: Observations, hidden: Tensor) -> Tensor:
-    """The same for a Gaussian prior, exactly."""
+    """Log density of every hidden value under a Gaussian prior, in closed form, `(n, *measurement)`; 0 elsewhere."""
     hidden = require_hidden(None, obs, hidden)
     if not isinstance(prior, GaussianPrior):
         raise InputError(f"the exact prediction is that of a GaussianPrior, got {type(prior).__name__}")

@@ -27,8 +27,8 @@ from ..core.counting import count_of
 from ..core.errors import InputError, RunWarning
 from ..core.modes import in_default_modes
 from ..core.randomness import Stream
-from ..files.tensors import explain, require_finite
-from ..files.writing import cache_folder, read_tensors, write_tensors
+from ..files.tensors import explain, read_tensors, require_finite
+from ..files.writing import cache_folder, write_tensors
 from .distances import gaussian_distance
 from .inception import Extractor, as_images, outputs
 

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..files.reading import file_digest, read_json
 from ..files.rows import RowsInFile
-from ..files.writing import cache_folder, file_digest, read_json, write_json
+from ..files.writing import cache_folder, write_json
 from ..linalg import Isotropic
 from ..observations import Observations
 from ..observations.lazy import LazyObservations

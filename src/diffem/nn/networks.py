@@ -109,7 +109,7 @@ def require_network(network: nn.Module, kind: str, event_shape: tuple[int, ...])
     x, log_sigma = torch.zeros(2, *event_shape), torch.zeros(2)
     try:
         out = network(x, log_sigma)
-    except Exception as error:  # of the user's code
+    except Exception as error:  # any error of the user's code
         raise InputError(
             f"network {kind!r} fails on x of shape {tuple(x.shape)} and log σ of shape (2,): "
             f"{type(error).__name__}: {error}"

@@ -28,6 +28,12 @@ def scanned_together(obs: Observations) -> int:
     return max(1, SCANNED_BYTES // max(1, bytes_each(obs)))
 
 
+def in_parts(obs: Observations, most: int | None = None) -> Iterator[Observations]:
+    """Iterate over observations in parts, for one pass; a part has at most `most` of them."""
+    together = scanned_together(obs) if most is None else min(scanned_together(obs), most)
+    return (obs[start : start + together] for start in range(0, len(obs), together))
+
+
 class Batches:
     """Batches of reduced observations (see `Observations.reduced`), each on `device` when it is used.
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..linalg.inner import accumulate_dtype
 from ..operators.gain import mean_gain
-from .batches import scanned_together
+from .batches import in_parts
 from .features import is_simulated
 from .observations import Observations
 
 SHARE = 4  # smallest ratio of the noise to a last level below sigma_min
-ROUNDING = 2.0**-10  # of k: rounding of the noise does not change the level of round numbers
+ROUNDING = 2.0**-10  # subtracted from k, so that rounding errors of round noise levels do not change the level
 
 
 def last_levels(obs: Observations, sigma_min: float) -> Tensor:
@@ -43,8 +43,7 @@ def smallest_noise(obs: Observations) -> Tensor:
     """
     if is_simulated(obs):
         return torch.full((len(obs),), torch.inf, dtype=torch.float64)
-    together = min(scanned_together(obs), 1024)
-    return torch.cat([_smallest_noise(obs[first : first + together]) for first in range(0, len(obs), together)])
+    return torch.cat([_smallest_noise(part) for part in in_parts(obs, 1024)])
 
 
 def _smallest_noise(obs: Observations) -> Tensor:

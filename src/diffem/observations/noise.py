@@ -80,7 +80,7 @@ def in_dtype_of(cov: Covariance, y: Tensor) -> Covariance:
             "in float64 or in smaller units; values that were not measured are marked by a mask, or by NaN if there "
             "is no operator"
         )
-    is_exact = isinstance(cov, DenseCovariance) and lowest <= 0  # in any precision: the second error below
+    is_exact = isinstance(cov, DenseCovariance) and lowest <= 0  # not positive definite in any precision: see below
     if not is_exact and not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
         raise InputError(
             f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.errors import CastWarning, InputError
 from ..linalg import UnknownNoise
 from .arrays import try_operator
-from .batches import scanned_together
+from .batches import in_parts
 from .lazy import LazyObservations
 from .observations import Observations
 
@@ -49,9 +49,8 @@ def rounding(obs: Observations) -> float:
     """
     if isinstance(obs[:1].cov, UnknownNoise):
         return 0.0
-    largest, size = 0.0, scanned_together(obs)
-    for start in range(0, len(obs), size):
-        part = obs[start : start + size]  # unmeasured values are 0
+    largest = 0.0
+    for part in in_parts(obs):  # unmeasured values are 0
         ratio = EPSILON * part.y.abs() / part.cov.diagonal(tuple(part.y.shape[1:])).sqrt()
         largest = max(largest, float(ratio.max()))
     return largest

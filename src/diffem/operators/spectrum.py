@@ -209,7 +209,7 @@ class RowInformation:
 
 
 def _extent(gains: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """See `Information.extent`; size: numbers in a sample."""
+    """Compute `Information.extent` from gains `(n, ...)`; size: the number of entries of a sample."""
     gains = gains.flatten(1).double().cpu()
     gains = gains[gains.amax(1) > 0]
     return shrinkage(gains).sum(1) / size, gains.amax(1).rsqrt()

@@ -27,13 +27,13 @@ from ..observations import Observations
 from ..observations.features import require_linear_gaussian
 from ..observations.last_levels import last_levels
 from ..observations.precision import in_precision_of
-from ..priors.base import Prior, evaluation_mode, require_count
+from ..priors.base import Prior, evaluation_mode, require_count, require_no_options
 from ..samplers import DEFAULT_SAMPLER, DEFAULT_STEPS, Sampler, Target, get_sampler
 from .evaluation import Evaluation, Statistics
 from .target import BatchTarget, GuidedBatchTarget
 
-ADDRESSES = 1 << 32  # of observations in a stream of random numbers
-SQUARES = 2**12  # factor between the largest square of a noise level and the largest number of the dtype
+ADDRESSES = 1 << 32  # number of observations that a stream of random numbers can address
+SQUARES = 2**12  # smallest ratio of the largest number of the dtype to the square of a noise level
 CHANNEL_ADVICE = "Use method 'conditional' with a prior that was learned with e_step.method: conditional"
 
 
@@ -62,11 +62,12 @@ class Posterior:
     method: ClassVar[str]
     needs_linear: ClassVar[bool] = True  # whether the method needs y = A x + e with Gaussian noise
     reduces: ClassVar[bool] = False  # whether equivalent observations replace them (`Observations.reduced`)
+    is_exact: ClassVar[bool] = False  # whether `sample` draws in closed form by default
 
     prior: Prior
     obs: Observations
     noise: Any = field(init=False, repr=False)  # Σ_y on the measured entries
-    last_levels: Tensor = field(init=False, repr=False)  # (n,), of the draws for each observation
+    last_levels: Tensor = field(init=False, repr=False)  # (n,), the last noise level of draws for each observation
 
     def __post_init__(self) -> None:
         if self.needs_linear:
@@ -186,7 +187,8 @@ class Posterior:
         Args:
             draws: Draws per observation. Default: one, without a leading axis.
             steps: Sampling steps.
-            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2"; for a Gaussian prior exact
+                draws, which take no steps and no options.
             seed: Seed of the random numbers.
             lap: The lap, within a run.
             index: (n,). Addresses of the observations in the random stream, if these are part of a larger set. Default:
@@ -200,39 +202,55 @@ class Posterior:
             options: Options of the sampler (`eta`, `corrections`, `tau`, `particles`).
         """
         n, k, index = self._addresses(draws, index, batch_size, first_draw)
-        require_range(self.prior)
-        method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
-        captured = captured and self.capturable(method)
-        # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
-        first_set, first_pick = divmod(first_draw, method.picks)
-        sets, particles = -(-(first_pick + k) // method.picks), method.particles
-        at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
-        total = sets * n * particles * steps
-        with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
-            stream, probes = Stream(seed, "posterior", lap), Stream(seed, "posterior probe", lap)
-            x = self.prior.mean.new_empty(sets * n, method.picks, *self.prior.event_shape)
-            rows, statistics = [], []
-            for row, last_level in self._batches(sets, at_once):
-                whole = sets == 1 and particles == 1 and len(row) == n
-                some = self if whole else self[(row % n).repeat_interleave(particles)]
-                some = some.for_draw(method, steps, last_level)
-                address, number = index[row % n], first_set + row // n
-                counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
-                target = some.target(method, counted, address, number, probes)
-                sigmas = self.prior.sigmas(steps, last_level)
-                drawn = method.draw(
-                    target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
-                )
-                x[row.to(x.device)] = drawn.x
-                rows.append(row)
-                statistics.append(counted.per_set(particles, drawn))
-        # (sets·n, picks, *event) → (draws, n, *event)
-        x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[first_pick : first_pick + k]
-        counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks, first_pick)
-        self.warn_of(counts)
+        if sampler is None and self.is_exact:
+            require_count(steps, "steps")
+            require_no_options(options)
+            numbers = range(first_draw, first_draw + k)
+            x = torch.stack([self.exact_draw(d, seed, lap, index, batch_size) for d in numbers])
+            counts = Statistics.zeros(n, x.device).map(lambda t: t.expand(k, n).clone())
+        else:
+            require_range(self.prior)
+            method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
+            captured = captured and self.capturable(method)
+            # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
+            first_set, first_pick = divmod(first_draw, method.picks)
+            sets, particles = -(-(first_pick + k) // method.picks), method.particles
+            at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
+            total = sets * n * particles * steps
+            with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
+                stream, probes = Stream(seed, "posterior", lap), Stream(seed, "posterior probe", lap)
+                x = self.prior.mean.new_empty(sets * n, method.picks, *self.prior.event_shape)
+                rows, statistics = [], []
+                for row, last_level in self._batches(sets, at_once):
+                    whole = sets == 1 and particles == 1 and len(row) == n
+                    some = self if whole else self[(row % n).repeat_interleave(particles)]
+                    some = some.for_draw(method, steps, last_level)
+                    address, number = index[row % n], first_set + row // n
+                    counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
+                    target = some.target(method, counted, address, number, probes)
+                    sigmas = self.prior.sigmas(steps, last_level)
+                    drawn = method.draw(
+                        target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
+                    )
+                    x[row.to(x.device)] = drawn.x
+                    rows.append(row)
+                    statistics.append(counted.per_set(particles, drawn))
+            # (sets·n, picks, *event) → (draws, n, *event)
+            x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[first_pick : first_pick + k]
+            counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks, first_pick)
+            self.warn_of(counts)
         if draws is None:
             x, counts = x[0], counts.map(lambda t: t[0])
         return (x, counts) if return_stats else x
+
+    def exact_draw(self, draw: int, seed: int, lap: int, index: Tensor, batch_size: int | None) -> Tensor:
+        """Make one draw per observation in closed form, `(n, *event)`. Posteriors with `is_exact` implement this.
+
+        Args:
+            draw: Number of the draw.
+            index: (n,). Addresses of the observations.
+        """
+        raise NotImplementedError
 
     def _batches(self, sets: int, at_once: int) -> Iterator[tuple[Tensor, float]]:
         """Split the rows 0 … sets · n − 1 into batches; yields the rows of each batch and their last noise level."""
@@ -296,7 +314,7 @@ def require_prior(prior: Prior, obs: Observations) -> None:
 
 
 def require_range(prior: Prior) -> None:
-    """Raise InputError if squares of the noise levels overflow, or almost, in the dtype of the prior."""
+    """Raise InputError if squares of the noise levels come close to overflowing in the dtype of the prior."""
     limit = math.sqrt(torch.finfo(prior.mean.dtype).max / SQUARES)
     if prior.sigma_max > limit:
         raise InputError(

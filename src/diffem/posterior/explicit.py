@@ -44,7 +44,7 @@ class ExplicitCovariance(SolvingPosterior):
             self.tolerance = torch.finfo(self.obs.y.dtype).eps ** 0.75  # 2e-12 in float64, 6e-6 in float32
 
     def warn_of(self, statistics: Statistics, result: str = "draw") -> None:
-        # solves that the guard stopped are counted as such
+        # solves that the guard stopped are counted in `guards`
         above = (statistics.residuals > ACCURATE) & (statistics.guards == 0)
         if self.iterations >= ITERATIONS and (count := int(above.sum())):
             largest, total = float(statistics.residuals[above].max()), count_of(above.numel(), result)

@@ -19,10 +19,10 @@ from ..core.errors import InputError
 from ..core.modes import in_default_modes
 from ..core.shapes import per_sample
 from ..observations import Observations
-from ..priors.base import Prior, require_count
+from ..priors.base import Prior
 from ..priors.gaussian import ITERATIONS as EXACT_ITERATIONS
-from ..priors.gaussian import GaussianPrior, require_no_options
-from ..samplers import DEFAULT_STEPS, Sampler
+from ..priors.gaussian import GaussianPrior
+from ..samplers import Sampler
 from .base import LinearisedDenoiser, Posterior
 from .evaluation import Evaluation, Statistics
 from .explicit import ITERATIONS
@@ -53,6 +53,7 @@ class GaussianPosterior(Posterior):
     """The posterior of a `GaussianPrior`. Draws are exact, unless a sampler is named."""
 
     method: ClassVar[str] = "exact"
+    is_exact: ClassVar[bool] = True
 
     _denoiser: GaussianDenoiser | None = field(init=False, repr=False, default=None)  # made at the first evaluation
 
@@ -93,52 +94,9 @@ class GaussianPosterior(Posterior):
         assert isinstance(self.prior, GaussianPrior)
         return self.prior.posterior_mean(self.obs)
 
-    @in_default_modes
-    @torch.no_grad()
-    def sample(  # type: ignore[override]
-        self,
-        draws: int | None = None,
-        steps: int = DEFAULT_STEPS,
-        sampler: str | Sampler | None = None,
-        seed: int = 0,
-        *,
-        lap: int = 0,
-        index: Tensor | None = None,
-        batch_size: int | None = None,
-        first_draw: int = 0,
-        return_stats: bool = False,
-        captured: bool = False,
-        progress: bool | None = None,
-        **options: Any,
-    ) -> Tensor | tuple[Tensor, Statistics]:
-        """Draw exactly from the posterior, or by a diffusion if a sampler is named.
-
-        Args:
-            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact draws, for which `steps`,
-                `captured` and `progress` have no meaning, and options raise InputError.
-
-        The other arguments are those of `Posterior.sample`.
-        """
-        if sampler is not None:
-            diffuse: Any = super().sample
-            return diffuse(
-                draws, steps, sampler, seed, lap=lap, index=index, batch_size=batch_size, first_draw=first_draw,
-                return_stats=return_stats, captured=captured, progress=progress, **options,
-            )  # fmt: skip
-        n, k, index = self._addresses(draws, index, batch_size, first_draw)
-        require_count(steps, "steps")
-        require_no_options(options)
-        prior = self.prior
+    def exact_draw(self, draw: int, seed: int, lap: int, index: Tensor, batch_size: int | None) -> Tensor:
+        prior, n = self.prior, len(self.obs)
         assert isinstance(prior, GaussianPrior)
         rows = torch.arange(n).split(batch_size or prior.batch_for(n))
-        parts = [(self.obs if len(row) == n else self.obs[row], index[row]) for row in rows]
-        x = torch.stack(
-            [
-                torch.cat([prior.draw_posterior(obs, seed=seed, lap=lap, index=at, draw=d) for obs, at in parts])
-                for d in range(first_draw, first_draw + k)
-            ]
-        )
-        zeros = Statistics.zeros(n, x.device)
-        counts = zeros if draws is None else zeros.map(lambda t: t.expand(k, n).clone())
-        x = x[0] if draws is None else x
-        return (x, counts) if return_stats else x
+        parts = ((self.obs if len(row) == n else self.obs[row], index[row]) for row in rows)
+        return torch.cat([prior.draw_posterior(obs, seed=seed, lap=lap, index=at, draw=draw) for obs, at in parts])

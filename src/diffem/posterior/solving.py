@@ -27,11 +27,11 @@ from ..priors.base import require_count
 from ..samplers import Sampler
 from .base import Posterior
 
-ORDINARY = 16  # largest |log₂ σ_y| without a unit
+ORDINARY = 16  # largest |log₂ σ_y| for which the system is not rescaled
 
 
 def unit_of(cov: Isotropic) -> float | None:
-    """A power of two near the standard deviations of the noise; None if they are not far from 1."""
+    """The power of two closest to the noise level; None if it is not far from 1, so that nothing need be rescaled."""
     exponent = round(float(cov.diagonal(()).double().log2().mean()) / 2)
     return None if abs(exponent) <= ORDINARY else 2.0**exponent
 

@@ -39,7 +39,7 @@ class StepwisePosterior(Posterior):
 
     reference_steps: int | None = None
     _sampler: Sampler = field(init=False, repr=False, default_factory=lambda: DDIM(eta=1.0))  # the one of the draw
-    _last_level: float | None = field(init=False, repr=False, default=None)  # of the draw
+    _last_level: float | None = field(init=False, repr=False, default=None)  # the one of the draw
 
     def __post_init__(self) -> None:
         super().__post_init__()

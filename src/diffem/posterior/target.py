@@ -43,7 +43,7 @@ class BatchTarget:
         return evaluation.x_hat
 
     def target(self) -> Target:
-        """The functions as samplers take them."""
+        """The functions that a sampler calls."""
         return Target(self.denoise, self.finish, snapshot=self.statistics.snapshot)
 
 

@@ -134,7 +134,8 @@ class Prior(nn.Module):
         Args:
             n: Number of samples.
             steps: Sampling steps.
-            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2".
+            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: "ddpm2"; for a Gaussian prior exact
+                samples, which take no steps and no options.
             seed: Seed of the random numbers.
             batch_size: Number of samples per batch; the samples do not depend on it. Default: as many as suit the
                 device.
@@ -144,6 +145,10 @@ class Prior(nn.Module):
         require_count(n, "n")
         if batch_size is not None:
             require_count(batch_size, "batch_size")
+        if sampler is None and self.is_exact:
+            require_count(steps, "steps")
+            require_no_options(options)
+            return self.exact_samples(n, seed, batch_size or self.batch_for(n))
         method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
         if method.picks > 1:
             raise InputError("picks is for posterior draws: samples of a prior are independent")
@@ -155,6 +160,10 @@ class Prior(nn.Module):
                     for index in torch.arange(n).split(batch_size or self.batch_for(n))
                 ]
             )
+
+    def exact_samples(self, n: int, seed: int, batch_size: int) -> Tensor:
+        """Draw n samples in closed form, `(n, *event)`. A prior with `is_exact` implements this function."""
+        raise NotImplementedError
 
     @in_default_modes
     def posterior(self, obs: Observations, method: str | None = None, **options: Any) -> ConditionedPrior:
@@ -217,6 +226,12 @@ def require_count(value: Any, name: str) -> None:
     """Raise InputError unless the value is a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
+
+
+def require_no_options(options: dict[str, Any]) -> None:
+    """Raise InputError if exact draws are given the options of a sampler."""
+    if options:
+        raise InputError(f"exact draws take no options, got {options}; pass sampler=... to use them")
 
 
 def require_tensors(owner: str, **values: Any) -> None:

@@ -29,7 +29,7 @@ from ..core.modes import in_default_modes
 from ..core.randomness import Stream
 from ..linalg import DenseCovariance, Diagonal
 from ..observations import Observations
-from ..observations.batches import scanned_together
+from ..observations.batches import in_parts
 from ..operators import Channel, Identity
 from .fit import MAX_DENSE, fit_gaussian
 from .gaussian import GaussianPrior
@@ -167,13 +167,12 @@ def _fit_low_rank(
 
 def _moments(obs: Observations) -> tuple[Tensor, Tensor]:
     """Mean `(*event)` and covariance `(N, N)` of the estimates, in float64; the variances `(N,)` if N is large."""
-    size, together = math.prod(obs.x_shape), scanned_together(obs)
-    sums, count = torch.zeros(size, dtype=torch.float64), 0
+    size, count = math.prod(obs.x_shape), 0
+    sums = torch.zeros(size, dtype=torch.float64)
     full = size <= MAX_DENSE
     squares = torch.zeros(size, size, dtype=torch.float64) if full else torch.zeros(size, dtype=torch.float64)
     center: Tensor | None = None
-    for start in range(0, len(obs), together):
-        part = obs[start : start + together]
+    for part in in_parts(obs):
         assert isinstance(part.A, Channel)
         estimate = part.A.estimate(part.y)
         assert estimate is not None

@@ -190,7 +190,7 @@ def _moments(batches: Batches, size: int) -> tuple[Tensor, Tensor] | None:
 
 
 def _weighted_moments(batches: Batches, size: int) -> tuple[Tensor, Tensor]:
-    """The same if the noise of some values may be far above the signal.
+    """Pairwise mean and covariance of the entries, if the noise of some values may be far above the signal.
 
     A value with noise variance n of an entry with variance v gets the weight w = v/(v + n). The variances v come from a
     first pass, with v = 1. A covariance with less total weight than `ENOUGH_PAIRS` observations is shrunk towards 0

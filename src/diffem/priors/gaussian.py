@@ -6,7 +6,7 @@ E[x | x_t] = μ + Σ (Σ + σ²I)⁻¹ (x_t − μ)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ from ..linalg.solvers import ConvergenceMonitor
 from ..observations import Observations
 from ..operators import Identity
 from ..operators.gain import mean_gain
-from ..samplers import DEFAULT_STEPS, Sampler
-from .base import Prior, require_count, require_mean, typical_size
+from .base import Prior, require_mean, typical_size
 
 ITERATIONS = 1000  # largest number of iterations of a solve, for operators that mix entries
 ACCURATE = 1e-8  # largest relative residual that causes no warning
@@ -81,40 +80,10 @@ class GaussianPrior(Prior):
     def denoise(self, x_t: Tensor, sigma: Tensor) -> Tensor:
         return self.mean + self._cov.filtered(x_t - self.mean, sigma**2)
 
-    @in_default_modes
-    @torch.no_grad()
-    def sample(
-        self,
-        n: int,
-        steps: int = DEFAULT_STEPS,
-        sampler: str | Sampler | None = None,
-        seed: int = 0,
-        *,
-        batch_size: int | None = None,
-        progress: bool | None = None,
-        **options: Any,
-    ) -> Tensor:
-        """Draw n exact samples, `(n, *event)`, or approximate ones by a diffusion if a sampler is named.
-
-        Args:
-            n: Number of samples.
-            steps: Steps of the sampler. Exact samples take no steps.
-            sampler: A name of `samplers.SAMPLERS` or a sampler object. Default: exact samples.
-            seed: See `Prior.sample`.
-            batch_size: See `Prior.sample`.
-            progress: See `Prior.sample`.
-            options: See `Prior.sample`. Options without a sampler raise InputError.
-        """
-        if sampler is not None:
-            return super().sample(n, steps, sampler, seed, batch_size=batch_size, progress=progress, **options)
-        require_count(n, "n")
-        require_count(steps, "steps")
-        if batch_size is not None:
-            require_count(batch_size, "batch_size")
-        require_no_options(options)
+    def exact_samples(self, n: int, seed: int, batch_size: int) -> Tensor:
         require_precision(self.mean.dtype, "the GaussianPrior")
         stream = Stream(seed, "gaussian prior")
-        parts = torch.arange(n, device=self.mean.device).split(batch_size or self.batch_for(n))
+        parts = torch.arange(n, device=self.mean.device).split(batch_size)
         noise = (stream.normal(index, self.event_shape, dtype=self.mean.dtype) for index in parts)
         return torch.cat([self.exact_sample(z) for z in noise])
 
@@ -214,9 +183,9 @@ class GaussianPrior(Prior):
         return (obs.noise.diagonal(tuple(obs.y.shape[1:])) + signal).rsqrt()
 
     def _selected_gain(self, obs: Observations, selected: Tensor, residual: Tensor) -> Tensor:
-        """The same by a direct solve, for operators that measure single entries.
+        """ΣAᵀ (AΣAᵀ + Σ_y)⁻¹ residual by a direct solve, for operators that measure single entries.
 
-        With little noise CG would need many iterations.
+        With little noise, conjugate gradients would need many iterations.
         """
         assert isinstance(self._cov, DenseCovariance)
         matrix, gain = self._cov.to(torch.float64).matrix()[0], []
@@ -265,9 +234,3 @@ def _shared_gain(cov: Tensor, variances: Tensor, residual: Tensor) -> Tensor:
     """Σ(Σ + diag v)⁻¹ r for one Σ `(N, N)`, variances v `(1, *event)` and residuals r `(n, *event)`."""
     factor = torch.linalg.cholesky(cov + variances.flatten().diag())
     return (torch.cholesky_solve(residual.flatten(1).T, factor).T @ cov).reshape(residual.shape)
-
-
-def require_no_options(options: dict[str, Any]) -> None:
-    """Raise InputError if exact draws are given the options of a sampler."""
-    if options:
-        raise InputError(f"exact draws take no options, got {options}; pass sampler=... to use them")

@@ -89,7 +89,7 @@ class ObservationLaw:
         return -0.5 * (white.square().sum(1) + logdet + self.inside.sum(1).double() * math.log(2 * math.pi))
 
     def simulated(self, z: Tensor) -> ObservationLaw:
-        """The same laws with residuals drawn from them: K^½ z for white noise z `(n, p)`."""
+        """These laws, with residuals that are drawn from them: K^½ z for white noise z `(n, p)`."""
         chol = torch.linalg.cholesky(self.covariance())
         return replace(self, residual=torch.where(self.inside, (chol @ z.unsqueeze(-1)).squeeze(-1), 0))
 

@@ -36,7 +36,7 @@ ROUNDS, LAST_ROUNDS = 24, 48  # rounds of the Gaussian fit: in a step, and to co
 SETTLED = 5e-4  # change of log σ² below which the level is accepted
 DETERMINED = 5.0  # nats by which half the level must fit worse
 ALLOWED = 1.92  # nats by which the largest possible level fits worse: a one-sided test with an error of 2.5 %
-HALVINGS = 7  # of the range of log σ in the search for that level; from σ to 100 σ, they give it to 4 %
+HALVINGS = 7  # times that the search for that level halves the range of log σ; from σ to 100 σ, it is found to 4 %
 SCORINGS = 8  # steps to the level for a given Σ; the error decreases quadratically
 VALUES = 1024  # largest number of measured values per observation
 

@@ -96,7 +96,10 @@ class Preconditioning:
 
 @dataclass(frozen=True)
 class KrylovPreconditioning:
-    """The same by products with A. The input is x_t and its correction t, `(n, 2, *event)`, instead of m."""
+    """The preconditioning if only products with A are available: the input is x_t and its correction t, not m.
+
+    Both are one tensor, `(n, 2, *event)` (`posterior/correction.py`).
+    """
 
     information: Krylov
     level: Tensor

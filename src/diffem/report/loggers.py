@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..core.errors import InputError
-from ..em.table import warn
-from ..files.writing import read_json, write_json
+from ..core.errors import InputError, warn
+from ..files.reading import read_json
+from ..files.writing import write_json
 from ..runs.lap_arrays import read_lap_array, read_losses
 from ..runs.lap_metrics import METRICS, with_parameters
 from ..runs.rundir import RunDir

@@ -13,9 +13,10 @@ import torch
 
 from ..core.errors import InputError
 from ..core.version import __version__
+from ..em.lap_evaluation import restore_pictures
 from ..em.run import load
+from ..em.split import in_pictures
 from ..em.verdict import verdict
-from ..em.watch import in_pictures, restore_pictures
 from ..files.writing import write_bytes, write_text
 from ..observations import Observations
 from ..operators import Identity, Mask

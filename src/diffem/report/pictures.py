@@ -116,14 +116,14 @@ def _box(values: np.ndarray) -> tuple[float, float]:
 
 PAIRS = 4  # largest number of pairs of neighbouring coordinates
 FEW = 4096  # fewer points are drawn individually, more as a histogram
+BINS = 120  # bins of that histogram per axis
 
 
-def marginals(sets: dict[str, np.ndarray], bins: int = 120) -> bytes:
+def marginals(sets: dict[str, np.ndarray]) -> bytes:
     """Draw two-dimensional marginals of neighbouring coordinates.
 
     Args:
         sets: Points `(n, d)` by title; one row each, with the axes of the first set.
-        bins: Number of bins per axis of a histogram.
     """
     first = next(iter(sets.values()))
     d = min(first.reshape(len(first), -1).shape[1], PAIRS + 1)
@@ -139,7 +139,7 @@ def marginals(sets: dict[str, np.ndarray], bins: int = 120) -> bytes:
                 size = 4 if len(flat) > FEW // 8 else 7
                 axis.plot(flat[:, i], flat[:, j], ".", color=ACCENT, markersize=size, markeredgewidth=0, alpha=0.6)
             else:
-                counts, _, _ = np.histogram2d(flat[:, i], flat[:, j], bins=bins, range=box)
+                counts, _, _ = np.histogram2d(flat[:, i], flat[:, j], bins=BINS, range=box)
                 axis.imshow(
                     np.log1p(counts.T), origin="lower", cmap="magma_r", extent=[*box[0], *box[1]], aspect="auto"
                 )

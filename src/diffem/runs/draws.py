@@ -18,11 +18,11 @@ from torch import Tensor
 from ..core.counting import count_of
 from ..core.errors import ForeignFileError, InputError
 from ..files import memory
-from ..files.arrays import array_rows
+from ..files.arrays import array_rows, read_array
 from ..files.origin import Origin, require_origin, stamped
-from ..files.reading import require_inside
+from ..files.reading import digest, file_digest, read_json, require_inside
 from ..files.rows import RowsInFile
-from ..files.writing import array_bytes, digest, file_digest, notice, read_array, read_json, write_bytes, write_json
+from ..files.writing import array_bytes, notice, write_bytes, write_json
 from .repair import rename_unusable
 from .rundir import RunDir
 

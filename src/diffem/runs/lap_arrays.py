@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InputError
+from ..files.arrays import read_array
 from ..files.origin import require_origin
-from ..files.writing import array_bytes, digest, read_array, read_json, write_bytes, write_json
+from ..files.reading import digest, read_json
+from ..files.writing import array_bytes, write_bytes, write_json
 from .rundir import RunDir
 
 # smallest number of axes of (samples, *event) and (draws, observations, *event)

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from ..core.errors import ForeignFileError, InputError
 from ..files.origin import Origin, require_origin
-from ..files.writing import notice, read_tensors
+from ..files.tensors import read_tensors
+from ..files.writing import notice
 from .schema import Recipe
 
 

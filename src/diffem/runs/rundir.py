@@ -20,8 +20,8 @@ from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.version import __version__
 from ..files.origin import Origin, require_origin, stamped
-from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_text, require_inside
-from ..files.writing import clear_partials, portable_json, read_json, write_json, write_text
+from ..files.reading import JSON_BYTES, json_checksum, parse_json, read_json, read_text, require_inside
+from ..files.writing import clear_partials, portable_json, write_json, write_text
 from ..observations import Observations, Problem
 from ..observations.fingerprint import data_fingerprint, tensors_fingerprint
 from .changes import differences, with_description_of, with_paths_of, with_usable_paths

@@ -143,7 +143,7 @@ class ParticleSets:
         self._row_index = index.repeat_interleave(count)
         self._row_draw = (draws.unsqueeze(1) * count + self._particle).flatten()
         self.first_row = torch.arange(0, n * count, count, device=device).unsqueeze(1)  # (n, 1), of each set
-        self.dtype = accumulate_dtype(device)  # of weights
+        self.dtype = accumulate_dtype(device)  # dtype of the weights
 
     def normal(self, step: int | Tensor) -> Tensor:
         """Standard normal noise of all particles, `(n·P, *event)`."""

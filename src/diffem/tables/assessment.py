@@ -141,5 +141,5 @@ def gap_auc(others: np.ndarray, missing: np.ndarray, seed: int = 0) -> tuple[flo
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200))
     score = cross_val_predict(model, others, missing, cv=3, method="decision_function")
     auc = float(roc_auc_score(missing, score))
-    error = math.sqrt(1 / (12 * fewer) + 1 / (12 * (len(missing) - fewer)))  # of an area of 0.5
+    error = math.sqrt(1 / (12 * fewer) + 1 / (12 * (len(missing) - fewer)))  # standard error of an area of 0.5
     return auc, auc > max(SUSPICIOUS, 0.5 + 3 * error)

@@ -78,7 +78,7 @@ def choose(
         draw([prior], visible, DRAWS, steps=STEPS, seed=seed + k, numeric=numeric) for k, prior in enumerate(candidates)
     ]
     members = best_mixture([snap(one.x)[:, hidden] for one in drawn], z[hidden])
-    x = np.stack([drawn[k].x for k in members], 1).reshape(-1, *z.shape)  # in turn
+    x = np.stack([drawn[k].x for k in members], 1).reshape(-1, *z.shape)  # the members take turns
     mean = np.mean([drawn[k].mean for k in members], 0)
     return [candidates[k] for k in members], HiddenValues(z, hidden, Draws(x, mean))
 

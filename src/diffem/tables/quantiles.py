@@ -42,7 +42,7 @@ class RankGaussian:
         share, high = counts / counts.sum(), np.minimum(counts.cumsum() / counts.sum(), 1.0)
         low = np.concatenate([[0.0], high[:-1]])
         atom = (share >= ATOM) & (counts > 1)  # a single row can have that share
-        ends = np.stack([ndtri(low), ndtri(high)])  # of the interval of each value
+        ends = np.stack([ndtri(low), ndtri(high)])  # both ends of the interval of each value
         ranks = np.where(atom, -np.diff(_normal_density(ends), axis=0)[0] / share, ndtri((low + high) / 2))
         between = _compressed((values[1:] + values[:-1]) / 2, values, share)
         z = (ranks + _compressed(values, values, share)) / 2

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from diffem.em import exports as hub
-from diffem.files.writing import file_digest, read_json
+from diffem.files.reading import file_digest, read_json
 
 from ..sound import prior, write_run
 from .registry import TIB, Bomb, hole, hostile, pickled

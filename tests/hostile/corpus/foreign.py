@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from diffem import Observations, operators
-from diffem.files.writing import file_digest, read_json, read_tensors, write_json, write_tensors
+from diffem.files.reading import file_digest, read_json
+from diffem.files.tensors import read_tensors
+from diffem.files.writing import write_json, write_tensors
 from diffem.runs.recipe import load_recipe
 from diffem.runs.rundir import RunDir
 

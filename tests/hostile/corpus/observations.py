@@ -19,7 +19,7 @@ def rewritten(
     folder: Path, A: dict[str, Any] | None = None, tensors: dict[str, Any] | None = None, **parts: Any
 ) -> Path:
     """An observations file in which some entries are replaced and the checksum is updated."""
-    from diffem.files.writing import read_tensors
+    from diffem.files.tensors import read_tensors
 
     path = folder / "obs.safetensors"
     observations().save(path)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from diffem.files.writing import read_json, write_json
+from diffem.files.reading import read_json
+from diffem.files.writing import write_json
 
 from ..sound import write_run
 from .registry import Bomb, hole, hostile

@@ -53,7 +53,7 @@ def direct(
     if directions is not None:
         guards = directions.refused.sum(-1)
         kept = directions.weighted(~directions.refused)
-        # of the size of M, or rounding errors of the projection could be larger than M
+        # as large as M: otherwise rounding errors of the projection could exceed M
         rest = largest.unsqueeze(-1) * (torch.eye(size, dtype=M.dtype, device=b.device) - kept)
         projected = solve(kept @ M @ kept + rest, times(kept, rhs))[0]
         c = torch.where(guards.unsqueeze(1) > 0, projected, c)

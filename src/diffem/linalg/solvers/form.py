@@ -67,7 +67,7 @@ class Form:
         W = W.to(b.dtype)  # as the products use it: its columns are not quite orthonormal, but M is exact in this basis
         signals, _, pulls = _products(system, b, W)
         W = W.to(signals)
-        # of the two products of a pair of directions, that of the smaller eigenvalue is more precise
+        # a pair of directions has two products; that with the smaller eigenvalue is more precise
         gram = (W.mT @ signals).tril()
         gram = gram + gram.tril(-1).mT
         eps, sizes = torch.finfo(b.dtype).eps, diagonal(gram).abs()

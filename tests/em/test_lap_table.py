@@ -13,7 +13,7 @@ import diffem
 from diffem import Observations, RunWarning
 from diffem.core.interruption import Interruption, Preempted
 from diffem.em import e_step, loop
-from diffem.em.table import COLUMNS, LapTable
+from diffem.em.lap_table import COLUMNS, LapTable
 from diffem.em.trainer import Trainer
 from diffem.runs.rundir import RunDir
 
@@ -145,7 +145,7 @@ import signal, sys
 sys.path.insert(0, {root!r})
 import diffem
 from tests.em.small import RECIPE, observations
-from tests.em.test_table import pressed
+from tests.em.test_lap_table import pressed
 from diffem.em.trainer import Trainer
 Trainer.step = pressed(Trainer, "step", signal.SIGTERM, 264)
 diffem.fit(observations(), RECIPE, {out!r}, progress=False)

@@ -12,8 +12,9 @@ from diffem.em.context import SplitObservations
 from diffem.em.diagnosis import warnings
 from diffem.em.evaluation import evaluate
 from diffem.em.held_out import chi2_median, expected_chi2, explained, measure_held_out
+from diffem.em.lap_evaluation import evaluate_lap
+from diffem.em.split import in_pictures
 from diffem.em.validation import notes
-from diffem.em.watch import in_pictures, watch
 from diffem.metrics.evidence import hidden_spread, hide
 from diffem.metrics.log_density import unbiased_log_density
 from diffem.runs.recipe import load_recipe
@@ -205,7 +206,9 @@ def test_observations_sorted_by_size_are_compared_evenly(held_out):
     obs = Observations(x, operators.Identity(), sigma=0.01)
     split = SplitObservations.of(obs, held_out, torch.device("cpu"))
     prior = priors.GaussianPrior(x.mean(0), x.T.cov())
-    found = watch(prior, split.held_out, split.preview, load_recipe("digits", {"watch.held_out": held_out})).metrics
+    found = evaluate_lap(
+        prior, split.held_out, split.preview, load_recipe("digits", {"watch.held_out": held_out})
+    ).metrics
     assert found["observation_scale"] == pytest.approx(1, abs=0.15)
     assert torch.equal(split.preview.y[:8], obs[in_pictures(1500, held_out)].y)
 

@@ -1,4 +1,7 @@
-"""The held-out evaluation after each lap, without clean data. `diagnosis.py` interprets its results."""
+"""The evaluation after each lap, without clean data, and the arrays that the report shows.
+
+`held_out.py` computes the metrics, and `diagnosis.py` interprets them.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ from ..runs.repair import rename_unusable
 from ..runs.rundir import RunDir
 from .expectation import posterior_from_recipe
 from .held_out import measure_held_out, measure_held_out_channel
+from .split import PICTURED, evenly_spaced
 
 # the same random numbers in every lap, so that differences between laps are due to the prior
 WATCH_LAP = 1 << 20
 WATCH_STEPS = 64
-PICTURED = 8  # observations in the pictures of the report
 
 
 @dataclass
@@ -41,21 +44,8 @@ class HeldOutEvaluation:
     posterior: Tensor  # (draws, observations, *event). Posterior draws
 
 
-def split(n: int, held_out: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of training and held-out observations. The latter are evenly spaced."""
-    chosen = torch.zeros(n, dtype=torch.bool)
-    chosen[evenly_spaced(n, held_out)] = True
-    return (~chosen).nonzero().flatten(), chosen.nonzero().flatten()
-
-
-def evenly_spaced(n: int, count: int) -> torch.Tensor:
-    """Return the indices of `count` of n observations, at most all of them, evenly spaced, as data may be sorted."""
-    count = min(count, n)
-    return torch.arange(count) * n // max(1, count)
-
-
 @torch.no_grad()
-def watch(
+def evaluate_lap(
     prior: Prior, held_out: Observations | None, pictured: Observations, recipe: Recipe, batch: int | None = None
 ) -> HeldOutEvaluation:
     """Evaluate a prior and make the samples and draws that the report shows.
@@ -118,12 +108,6 @@ def posterior_draws(prior: Prior, obs: Observations, recipe: Recipe, batch: int 
     steps = min(WATCH_STEPS, recipe.e_step.steps)
     posterior = posterior_from_recipe(prior, obs, recipe.e_step, own=True)
     return posterior.sample(k, steps=steps, seed=seed, lap=WATCH_LAP, batch_size=batch, progress=False)
-
-
-def in_pictures(n: int, held_out: int) -> Tensor:
-    """Return the indices of the observations in the pictures, at most eight: held-out ones if there are any."""
-    train, held = split(n, held_out)
-    return (held if len(held) else train)[:PICTURED]
 
 
 def restore_pictures(

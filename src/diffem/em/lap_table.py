@@ -6,17 +6,12 @@ command line prints.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.counting import count_of
-from ..core.errors import RunWarning
 from ..runs.lap_metrics import METRIC
 from .verdict import Verdict
-
-PACKAGE = str(Path(__file__).parents[1])
 
 
 class Column(NamedTuple):
@@ -114,11 +109,3 @@ def _aligned(cells: list[str]) -> str:
     for cell, column in zip(cells, COLUMNS, strict=True):
         row += f"{cell:>{column.width}}" if not row or len(cell) < column.width else f" {cell}"
     return row
-
-
-def warn(text: str) -> None:
-    """Issue a `RunWarning` at the line of the caller outside this library."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, RunWarning, stacklevel=level)
