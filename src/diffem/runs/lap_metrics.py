@@ -182,7 +182,7 @@ METRICS = (
     Metric("noise_half_error", "standard error of that gain"),
     Metric("noise_double_gain", "gain in log-likelihood per unseen observation with twice the stated noise level"),
     Metric("noise_double_error", "standard error of that gain"),
-    Metric("pairing", "how often an observation fits its own operator better than another's, from 0 to 1"),
+    Metric("pairing", "how often two observations fit their own operators better than each other's, from 0 to 1"),
     Metric("pairing_expected", "expected value of pairing if operators and observations belong together"),
     Metric("mask_zeros", "fraction of the measured values that are exactly zero, median over the entries of y"),
     Metric("laps_before", "laps of the run that this run started from", logged=False),
