@@ -45,3 +45,11 @@ def test_posteriors_of_colour_images_look_the_same_in_any_units():
     draws = np.random.default_rng(0).normal(size=(2, 1, 3, 8, 8))
     seen = np.where(draws[0] > 1, np.nan, draws[0])
     assert pictures.posterior(seen / 1024, draws / 1024) == pictures.posterior(seen, draws)
+
+
+@pytest.mark.parametrize("event", [(4, 16), (4, 16, 2), (2, 4, 16)])
+def test_rows_of_wide_images_have_no_gaps_between_them(event):
+    draws = np.random.default_rng(0).normal(size=(2, 8, *event))
+    picture = image(pictures.posterior(None, draws))
+    blank = (picture == 255).all((1, 2))
+    assert blank[picture.shape[0] // 8 :].mean() < 0.4  # below the titles

@@ -99,20 +99,20 @@ METRICS = (
         "for a channel: sliced Wasserstein distance between measurements simulated from held-out draws and real "
         "measurements of other observations; should equal the column halves",
         "draws' y distance",
-        "{:.4f}",
+        "{:.4g}",
         curve=True,
     ),
     Metric(
         "halves_distance",
         "the same between two halves of the real measurements, which differ by chance only",
         "halves",
-        "{:.4f}",
+        "{:.4g}",
     ),
     Metric(
         "observation_distance",
         "sliced Wasserstein distance between real and simulated observations; lower is better",
         "y distance",
-        "{:.4f}",
+        "{:.4g}",
         curve=True,
     ),
     Metric(
