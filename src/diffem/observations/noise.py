@@ -26,7 +26,9 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
     """
     if (sigma is None) == (cov is None):
         given = "neither" if sigma is None else "both"
-        raise InputError(f"the noise must be given either as sigma=... or as cov=..., got {given}")
+        raise InputError(
+            f"the noise must be given either as sigma=... or as cov=..., got {given}; sigma='learn' estimates the level"
+        )
     if isinstance(sigma, str):
         cov = unknown_noise(sigma, groups, y)
     elif groups is not None:
