@@ -309,6 +309,7 @@ def test_corrections_of_steps_have_the_published_strength_with_every_sampler(met
         ({"guard": "no"}, "guard must be True or False, got 'no'"),
         ({"tolerance": 2.0}, r"tolerance must lie in \(0, 1\), got 2.0"),
         ({"method": "dps", "solver": "cg"}, "'dps' does not take these options.*solver"),
+        ({"iteration": 2}, "'iteration': 2}; its options: solver, iterations"),
         ({"method": "exact"}, "MixturePrior"),
     ],
 )
