@@ -16,7 +16,14 @@ from .core.interruption import Interruption, Preempted
 from .core.modes import in_default_modes
 from .core.processes import ALONE, Processes
 from .em.context import EventListener
-from .em.input_checks import data_warnings, require_features, require_learnable, require_linear, require_signal
+from .em.input_checks import (
+    data_warnings,
+    require_features,
+    require_learnable,
+    require_linear,
+    require_range,
+    require_signal,
+)
 from .em.lap_table import LapTable
 from .em.run import Run, run_recipe
 from .observations import Observations, Problem
@@ -133,6 +140,7 @@ def _resolve(
         require_features(problem.obs)
         require_learnable(problem.obs)
         require_signal(problem.obs)
+        require_range(problem.obs)
     if processes.is_first:
         if obs is not None and recipe == "digits" and tuple(obs.x_shape) != (8, 8):
             warn(
@@ -157,7 +165,7 @@ def _observations(obs: Any, A: Operator | None, sigma: Any) -> Observations | No
             "fit(recipe=...)"
         )
     if sigma is None:
-        raise InputError("fit(y, ...) needs the noise level: sigma=...")
+        raise InputError("fit(y, ...) needs the noise level: sigma=0.1, for example, or sigma='learn' to estimate it")
     return Observations(obs, A, sigma)
 
 

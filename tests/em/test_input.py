@@ -114,11 +114,15 @@ def test_observations_on_disk_are_converted_as_they_are_read():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda out: diffem.fit(table(), FEW, out), "needs the noise level: sigma=..."),
+        (lambda out: diffem.fit(table(), FEW, out), "needs the noise level: sigma=0.1,.* sigma='learn' to estimate it"),
         (lambda out: diffem.fit(observations(), FEW, out, sigma=0.1), "A and sigma need y alone: obs has"),
         (lambda out: diffem.fit(None, "digits", out, sigma=0.1), "the recipe's data source has"),
         (lambda out: diffem.fit("obs.safetensors", FEW, out, sigma=0.1), "Observations.load"),
         (lambda out: diffem.fit(table(), FEW, out, sigma=[1.0, 2.0]), "sigma must be one number or 136"),
+        (
+            lambda out: diffem.fit(np.where(np.isnan(table()), 1e20, table()), FEW, out, sigma=0.1),
+            r"measured values up to 1e\+20.* fill values of missing data by NaN",
+        ),
         (
             lambda out: diffem.fit(np.ones((40, 3)), FEW, out, A=operators.Dense(np.zeros((3, 4))), sigma=0.1),
             "A x is 0 for every x and every observation",
@@ -141,7 +145,7 @@ def test_observations_on_disk_are_converted_as_they_are_read():
         ),
         (
             lambda out: diffem.fit(np.ones((40, 4)), FEW, out, sigma=1e-30),
-            "below the smallest number that torch.float32 resolves",
+            "below the smallest number that torch.float32 resolves .*: multiply y",  # y is float64 already
         ),
         (
             lambda out: diffem.fit(

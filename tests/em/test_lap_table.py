@@ -66,9 +66,9 @@ def test_the_table_has_a_row_per_lap_and_ends_with_the_verdict(tmp_path, capsys)
 
 def test_cells_wider_than_their_columns_are_not_joined(capsys):
     row = {"lap": 1, "heldout_chi2": 2230.84, "predictive_log_likelihood": -13.871, "predictive_error": 17.648}
-    LapTable().row({**row, "observation_distance": 123456.7891, "loss": 1e9})
+    LapTable().row({**row, "observation_distance": 1.23456e-17, "loss": 1e9})
     assert capsys.readouterr().out.splitlines()[1].split() == [
-        "1", "2230.84", "-13.871", "±17.648", "123456.7891", "–", "–", "1000000000.0000", "–", "–", "–",
+        "1", "2230.84", "-13.871", "±17.648", "1.235e-17", "–", "–", "1000000000.0000", "–", "–", "–",
     ]  # fmt: skip
 
 

@@ -121,6 +121,18 @@ def test_x_need_not_be_gaussian():
     assert check(small_observations(400)).warnings == []
 
 
+def test_a_gaussian_that_is_too_wide_does_not_suspect_the_operators():
+    """It prefers the widest blur for every y."""
+    y, A, prior = problem("blur", n=256)
+    wrong = priors.GaussianPrior(prior.mean, prior.covariance().scaled(8.0))
+    obs = Observations(y, A, sigma=SIGMA)
+    low_rank = load_recipe(RECIPE, {"gaussian.rank": 2})  # the noise is not checked
+    found = check_model(wrong, obs[:128], obs[128:], low_rank)
+    assert found.warnings == []
+    shuffled = Observations(y[128:], A[128 + torch.arange(128).roll(7)], sigma=SIGMA)
+    assert "do not belong together" in check_model(wrong, obs[:128], shuffled, low_rank).warnings[0]
+
+
 # faults ---------------------------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,11 @@ class Nothing(Own):
         return None
 
 
+class Detached(Own):
+    def forward(self, x, log_sigma):
+        return super().forward(x, log_sigma).detach()
+
+
 class Parameterless(torch.nn.Module):
     def __init__(self, event_shape, hidden):
         super().__init__()
@@ -48,6 +53,7 @@ class Parameterless(torch.nn.Module):
         (OneArgument, r"fails on x of shape \(2, 4\) and log σ of shape \(2,\): TypeError"),
         (Nothing, "got NoneType"),
         (Parameterless, "no parameters to train"),
+        (Detached, "does not depend on its parameters"),
     ],
 )
 def test_a_wrong_network_is_refused_before_anything_is_written(network, words, tmp_path, monkeypatch):
@@ -56,6 +62,17 @@ def test_a_wrong_network_is_refused_before_anything_is_written(network, words, t
     with pytest.raises(InputError, match=words):
         diffem.fit(observations(), RECIPE, tmp_path / "run", changes=changes, progress=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_messages_about_own_networks_tell_what_to_do(tmp_path, monkeypatch):
+    changes = {"network": {"kind": "own", "hidden": [8]}}
+    with pytest.raises(InputError, match=r"unknown network 'own'.*NETWORKS\['mine'\] = Mine"):
+        diffem.fit(observations(), RECIPE, tmp_path / "run", changes=changes, progress=False)
+    monkeypatch.setitem(NETWORKS, "own", Own)
+    with pytest.raises(InputError, match=r"`shown` is the number of inputs .* set e_step.method to mmps"):
+        diffem.fit(
+            observations(), RECIPE, tmp_path / "run", changes=changes | {"e_step.method": "conditional"}, progress=False
+        )
 
 
 def test_the_trial_does_not_change_random_numbers(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Bad input to operators: the message contains what was given and what is needed."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,13 @@ def test_mask_of_another_shape():
         operators.Mask(torch.ones(3, 3, dtype=torch.bool))(torch.randn(2, 4, 4))
     with raises("mask", "axes"):
         operators.Mask(torch.ones(2, 2, 2, 2, 2, dtype=torch.bool))(torch.randn(2, 2))
+
+
+def test_masks_of_columns_and_maps_in_place_of_masks():
+    with raises(r"\(n, 1, 10\), such as mask\[:, None\]"):
+        operators.Fourier(torch.ones(5, 10))(torch.zeros(5, 8, 10))
+    with raises("NumPy array of booleans, got an array of complex64"):
+        operators.Fourier(np.ones((4, 8, 10), np.complex64))
 
 
 def test_mask_with_other_values_than_zero_and_one():

@@ -232,6 +232,7 @@ def test_dropout_is_off_while_drawing_and_on_again_afterwards():
         ({"guard": "no"}, "guard must be True or False, got 'no'"),
         ({"tolerance": 2.0}, r"tolerance must lie in \(0, 1\), got 2.0"),
         ({"method": "dps", "solver": "cg"}, "'dps' does not take these options.*solver"),
+        ({"iteration": 2}, "'iteration': 2}; its options: solver, iterations"),
         ({"method": "exact"}, "MixturePrior"),
     ],
 )

@@ -53,3 +53,11 @@ def test_the_deviation_of_colour_images_is_one_number_per_pixel():
     last = 3 * picture.shape[1] // 4  # the columns are two draws, mean, deviation
     assert (picture[:, last:] == exchanged[:, last:]).all()
     assert (picture[:, :last] != exchanged[:, :last]).any()
+
+
+@pytest.mark.parametrize("event", [(4, 16), (4, 16, 2), (2, 4, 16)])
+def test_rows_of_wide_images_have_no_gaps_between_them(event):
+    draws = np.random.default_rng(0).normal(size=(2, 8, *event))
+    picture = image(pictures.posterior(None, draws))
+    blank = (picture == 255).all((1, 2))
+    assert blank[picture.shape[0] // 8 :].mean() < 0.4  # below the titles

@@ -106,7 +106,7 @@ def test_differences_are_listed_by_key():
 def test_unknown_sources_and_settings_are_rejected():
     with pytest.raises(ValueError, match=r"unknown data source 'mnist'; known: digits"):
         make_problem("mnist", 0, {})
-    with pytest.raises(ValueError, match=r"does not accept these settings.*colour"):
+    with pytest.raises(ValueError, match=r"does not accept these settings.*colour.*its options: missing, "):
         make_problem("digits", 0, {"colour": 1})
     with pytest.raises(ValueError, match=r"missing must lie in \[0, 1\), got 1.5"):
         make_problem("digits", 0, {"missing": 1.5})

@@ -92,6 +92,8 @@ def test_progress_does_not_change_a_draw(capsys):
         ({"n": 2, "sampler": "euler"}, "unknown sampler 'euler'; known: ddim, ddpm"),
         ({"n": 2, "sampler": "ddim", "eta": 2.0}, r"eta must lie in \[0, 1\], got 2.0"),
         ({"n": 2, "sampler": "heun", "eta": 1.0}, "'heun' does not take these options.*eta"),
+        ({"n": 2, "sampler": "ddim2", "etaa": 1.0}, "'etaa': 1.0}; its options: eta"),
+        ({"n": 2, "sampler": "ddpm2", "etaa": 1.0}, "'etaa': 1.0}; it has none"),
         ({"n": 2, "sampler": "pc", "tau": 1.5}, r"tau must lie in \(0, 1\), got 1.5"),
         ({"n": 2, "sampler": "pc", "down_to": -0.1}, "down_to must be finite and at least 0, got -0.1"),
         ({"n": 2, "sampler": "pc", "corrections": -1}, "corrections must be a non-negative integer, got -1"),

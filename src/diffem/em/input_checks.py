@@ -16,6 +16,7 @@ from ..observations.batches import in_parts
 from ..observations.features import is_simulated
 from ..observations.levels import level_count
 from ..observations.precision import lossy
+from ..observations.scale import spread
 from ..operators import Channel, Identity, Mask, OperatorError, check
 from ..operators.learned import derivatives, is_learned, learned_parameters, positions
 from ..operators.user_check import has_function
@@ -25,6 +26,7 @@ FAR = 5.0  # warn if the root mean square of the means exceeds this multiple of 
 UNEQUAL = 20.0  # warn above this ratio of the largest to the smallest standard deviation of the columns
 FEWEST = 16  # warn if there are fewer observations
 NUMBERS = 1 << 20  # values per part
+LARGEST = 1e17  # largest measured value: networks compute in float32, in which squares overflow above 1.8e19
 LEARNABLE = 512  # largest number of values in a sample, if parameters of the operator are learned
 DIFFERENCE = 1e-4  # change of a parameter, relative to its size, by which derivatives are checked
 DERIVATIVE = 0.02  # largest relative error of a derivative; a function may compute in float32
@@ -55,6 +57,19 @@ def require_signal(obs: Observations) -> None:
         "the operators measure nothing: A x is 0 for every x and every observation. Check the matrix, kernel, mask or "
         "function of A"
     )
+
+
+def require_range(obs: Observations) -> None:
+    """Raise an `InputError` if values are as large as the fill values of missing data in netCDF files."""
+    if is_simulated(obs):
+        return
+    largest = max(float(part.y.abs().max()) for part in spread(obs))  # unmeasured values are 0
+    if not largest < LARGEST:
+        raise InputError(
+            f"y holds measured values up to {largest:.2g}, too large for networks, which compute in float32. Replace "
+            "fill values of missing data by NaN, or exclude them by the mask of the operator; divide other data and "
+            "their noise level by a constant"
+        )
 
 
 def require_features(obs: Observations) -> None:

@@ -73,7 +73,7 @@ def _require_network(settings: dict[str, Any], obs: Observations) -> None:
     with torch.device("meta"):
         make_network(kind, obs.x_shape, options)
     if kind not in BUILT_IN:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
             require_network(make_network(kind, obs.x_shape, options).eval(), kind, obs.x_shape)
 
 

@@ -88,7 +88,10 @@ def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any
         InputError: If the kind is unknown, an option is out of range, or the network does not fit into memory.
     """
     if kind not in NETWORKS:
-        raise InputError(f"unknown network {kind!r}; known: {', '.join(NETWORKS)}")
+        raise InputError(
+            f"unknown network {kind!r}; known: {', '.join(NETWORKS)}. Register a network of your own under its name "
+            "first: diffem.nn.networks.NETWORKS['mine'] = Mine"
+        )
     _check(options)
     try:
         with torch.device("meta"):  # shapes only, without memory
@@ -99,7 +102,19 @@ def make_network(kind: str, event_shape: tuple[int, ...], options: dict[str, Any
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"network {kind!r} does not take these settings: {options} ({error})") from None
+        raise InputError(
+            f"network {kind!r} does not take these settings: {options} ({error}){_about_shown(kind, options)}"
+        ) from None
+
+
+def _about_shown(kind: str, options: dict[str, Any]) -> str:
+    """Where the setting `shown` of a network of the user comes from, which is no key of the recipe."""
+    if kind in BUILT_IN or "shown" not in options:
+        return ""
+    return (
+        ". `shown` is the number of inputs that describe the observation, which the conditional E-step adds: accept "
+        "it, as the built-in networks do, or set e_step.method to mmps"
+    )
 
 
 def require_network(network: nn.Module, kind: str, event_shape: tuple[int, ...]) -> None:
@@ -117,6 +132,10 @@ def require_network(network: nn.Module, kind: str, event_shape: tuple[int, ...])
     if not isinstance(out, torch.Tensor) or out.shape != x.shape:
         found = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
         raise InputError(f"network {kind!r} must return a tensor of the shape of x, {tuple(x.shape)}, got {found}")
+    if not out.requires_grad:
+        raise InputError(
+            f"the result of network {kind!r} does not depend on its parameters: it was detached, or computed in NumPy"
+        )
 
 
 def _check(options: dict[str, Any]) -> None:

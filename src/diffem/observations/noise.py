@@ -26,7 +26,9 @@ def noise_covariance(sigma: Any, cov: Covariance | None, groups: Any, y: Tensor,
     """
     if (sigma is None) == (cov is None):
         given = "neither" if sigma is None else "both"
-        raise InputError(f"the noise must be given either as sigma=... or as cov=..., got {given}")
+        raise InputError(
+            f"the noise must be given either as sigma=... or as cov=..., got {given}; sigma='learn' estimates the level"
+        )
     if isinstance(sigma, str):
         cov = unknown_noise(sigma, groups, y)
     elif groups is not None:
@@ -76,15 +78,16 @@ def in_dtype_of(cov: Covariance, y: Tensor) -> Covariance:
     cov = cov.to(y)
     if not highest <= large:
         raise InputError(
-            f"the noise has a variance of {highest:.1e}, above the largest number of {y.dtype} ({large:.1e}): pass y "
-            "in float64 or in smaller units; values that were not measured are marked by a mask, or by NaN if there "
-            "is no operator"
+            f"the noise has a variance of {highest:.1e}, above the largest number of {y.dtype} ({large:.1e}): divide y "
+            "and the noise level by a constant (float64 helps only without networks, which compute in float32); values "
+            "that were not measured are marked by a mask, or by NaN if there is no operator"
         )
     is_exact = isinstance(cov, DenseCovariance) and lowest <= 0  # not positive definite in any precision: see below
     if not is_exact and not float(cov.diagonal(tuple(y.shape[1:])).min()) >= small:
         raise InputError(
             f"the noise has a variance of {lowest:.1e}, below the smallest number that {y.dtype} resolves "
-            f"({small:.1e}): pass y in float64 or in larger units, or correct the noise level"
+            f"({small:.1e}): multiply y and the noise level by a constant (float64 helps only without networks, "
+            "which compute in float32), or correct the noise level"
         )
     if isinstance(cov, DenseCovariance) and not (cov.eigenvalue_floor() > 0).all():
         raise InputError(

@@ -27,7 +27,7 @@ NOISE_ONLY = 1e-4  # smallest share of ‖y‖² that counts as signal, if the s
 def signal_scale(obs: Observations) -> float:
     """Estimate s, the root mean square of the entries of x; 1 if all measured values are 0."""
     energy, noise, gain = 0.0, 0.0, 0.0
-    for part in _spread(obs):
+    for part in spread(obs):
         squares, variances, traces = _energies(part)
         energy, noise, gain = energy + squares, noise + variances, gain + traces
     if gain == 0 or energy == 0:
@@ -35,7 +35,7 @@ def signal_scale(obs: Observations) -> float:
     return math.sqrt(max(energy - noise, NOISE_ONLY * energy) / gain)
 
 
-def _spread(obs: Observations) -> Iterator[Observations]:
+def spread(obs: Observations) -> Iterator[Observations]:
     """Iterate over evenly spread observations, in parts that need little memory."""
     count = min(len(obs), PROBED)
     rows = torch.arange(count) * len(obs) // count

@@ -158,7 +158,8 @@ def boolean(mask: Any, owner: str) -> Tensor:
     if isinstance(mask, np.ndarray) and mask.dtype.kind in "biuf":
         mask = from_array(mask).contiguous()
     if not isinstance(mask, Tensor):
-        raise InputError(f"{owner}: mask must be a torch.Tensor or a NumPy array, got {type(mask).__name__}")
+        kind = f"an array of {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
+        raise InputError(f"{owner}: mask must be a torch.Tensor or a NumPy array of booleans, got {kind}")
     if mask.dtype == torch.bool:
         return mask
     if not ((mask == 0) | (mask == 1)).all():

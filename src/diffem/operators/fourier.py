@@ -64,7 +64,8 @@ class Fourier(Operator):
         height, width = y.shape[-3:-1]
         if mask.shape[-1] not in (1, width) or mask.shape[-2] not in (1, height):
             raise InputError(
-                f"Fourier: mask of shape {tuple(self._tensors['mask'].shape)} does not fit images of {height}×{width}"
+                f"Fourier: mask of shape {tuple(self._tensors['mask'].shape)} does not fit images of {height}×{width}; "
+                f"masks of columns, one per observation, have the shape (n, 1, {width}), such as mask[:, None]"
             )
         return lift(mask, y[..., 0], 2).unsqueeze(-1)
 

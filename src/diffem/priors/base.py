@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..core.counting import count_of
 from ..core.errors import InputError
 from ..core.modes import in_default_modes
+from ..core.options import options_of
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from ..core.shapes import require_precision, require_state
@@ -196,7 +197,8 @@ class Prior(nn.Module):
         try:
             return METHODS[method](self, obs, **options)
         except TypeError as error:
-            raise InputError(f"method {method!r} does not take these options: {options} ({error})") from None
+            known = options_of(METHODS[method], given=2)
+            raise InputError(f"method {method!r} does not take these options: {options}; {known} ({error})") from None
 
     def supports(self, obs: Observations) -> bool:
         """Whether the prior has a conditional network that was made for observations like these."""

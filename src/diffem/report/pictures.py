@@ -169,15 +169,17 @@ def posterior(
         rows: Largest number of observations.
         title: Title of the column of observations.
     """
-    if not is_image(draws[0, 0]):
+    first = as_image(draws[0, 0])
+    if first is None:
         return marginals({"posterior draws": draws.reshape(-1, *draws.shape[2:])})
+    tall = min(max(first.shape[0] / first.shape[1], 0.2), 1.5)
     shown = min(4, len(draws))
     mean, std = draws.mean(0), [_deviation_per_pixel(x) for x in draws.std(0)]
     titles = [title] if observations is not None else []
     titles += [*(f"draw {k + 1}" for k in range(shown)), f"mean of {len(draws)}", "std"]
     titles += ["truth"] if truth is not None else []
     rows = min(rows, draws.shape[1])
-    figure, axes = new_figure(1.15 * len(titles), 1.2 * rows, nrows=rows, ncols=len(titles))
+    figure, axes = new_figure(1.15 * len(titles), 0.25 + (0.05 + 1.15 * tall) * rows, nrows=rows, ncols=len(titles))
     low, high = levels or limits(draws)
     top = float(np.percentile(std, 99)) or 1.0
     for r in range(rows):

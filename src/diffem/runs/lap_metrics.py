@@ -99,20 +99,20 @@ METRICS = (
         "for a channel: sliced Wasserstein distance between measurements simulated from held-out draws and real "
         "measurements of other observations; should equal the column halves",
         "draws' y distance",
-        "{:.4f}",
+        "{:.4g}",
         curve=True,
     ),
     Metric(
         "halves_distance",
         "the same between two halves of the real measurements, which differ by chance only",
         "halves",
-        "{:.4f}",
+        "{:.4g}",
     ),
     Metric(
         "observation_distance",
         "sliced Wasserstein distance between real and simulated observations; lower is better",
         "y distance",
-        "{:.4f}",
+        "{:.4g}",
         curve=True,
     ),
     Metric(
@@ -182,7 +182,7 @@ METRICS = (
     Metric("noise_half_error", "standard error of that gain"),
     Metric("noise_double_gain", "gain in log-likelihood per unseen observation with twice the stated noise level"),
     Metric("noise_double_error", "standard error of that gain"),
-    Metric("pairing", "how often an observation fits its own operator better than another's, from 0 to 1"),
+    Metric("pairing", "how often two observations fit their own operators better than each other's, from 0 to 1"),
     Metric("pairing_expected", "expected value of pairing if operators and observations belong together"),
     Metric("mask_zeros", "fraction of the measured values that are exactly zero, median over the entries of y"),
     Metric("laps_before", "laps of the run that this run started from", logged=False),

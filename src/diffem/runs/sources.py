@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.options import options_of
 from ..observations import Problem
 from ..observations.observations_file import read_observations
 
@@ -104,5 +105,6 @@ def make_problem(source: str, seed: int, options: dict[str, Any]) -> Problem:
     except (TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         # settings may be untrusted: a negative size, for example, fails deep inside the source
         raise InputError(
-            f"data source {source!r} does not accept these settings: {str(options)[:400]} ({error})"
+            f"data source {source!r} does not accept these settings: {str(options)[:400]} ({error}); "
+            f"{options_of(source_function(source), given=1)}"
         ) from error

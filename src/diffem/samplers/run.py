@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from ..core.options import options_of
 from ..core.progress import Progress
 from ..core.randomness import Stream
 from .base import Denoise, Sampler, Target
@@ -50,8 +51,9 @@ def get_sampler(sampler: str | Sampler, **options: Any) -> Sampler:
         raise InputError(f"unknown sampler {sampler!r}; known: {', '.join(SAMPLERS)}")
     try:
         return SAMPLERS[sampler](**options)
-    except TypeError as error:
-        raise InputError(f"sampler {sampler!r} does not take these options: {options} ({error})") from None
+    except TypeError:
+        known = options_of(SAMPLERS[sampler])
+        raise InputError(f"sampler {sampler!r} does not take these options: {options}; {known}") from None
 
 
 @torch.no_grad()

@@ -156,9 +156,9 @@ def _check_pairing(pairing: PairingEvidence | None, check: ModelCheck, masked: b
     detectable = pairing.expected.z(0.5)  # small if the test has no power
     if detectable > 2 * limit and pairing.difference.z() > limit and pairing.rank.z(0.5) < limit:
         check.warnings.append(
-            "operators and observations do not belong together: under the Gaussian start, an observation fits its own "
-            f"operator better than that of another observation in {float(pairing.rank):.0%} of comparisons; it should "
-            f"be {float(pairing.expected):.0%}, and chance gives 50 %. Check the order of y and A, and of the values "
+            "operators and observations do not belong together: under the Gaussian start, two observations fit their "
+            f"own operators better than each other's in {float(pairing.rank):.0%} of comparisons; it should be "
+            f"{float(pairing.expected):.0%}, and chance gives 50 %. Check the order of y and A, and of the values "
             "within y"
         )
     elif detectable < 2 * limit and not masked:
