@@ -30,7 +30,7 @@ PHASES: dict[str, tuple[Any, str, int]] = {
     "start": (SelectionModel, "expect", 8),
     "E": (loop, "expect", 2),  # not `draw_shard`: the number of shards that each process draws is random
     "M": (Trainer, "_loss", 600),
-    "watch": (lap_end, "watch", 3),
+    "watch": (lap_end, "evaluate_lap", 3),
     "wait": (Processes, "_wait", 3),
 }
 HUNG = "DIFFEM_HUNG"  # environment variable with the path of a file that is created when a process hangs

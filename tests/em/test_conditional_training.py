@@ -75,7 +75,7 @@ def conditional_prior(obs: Observations, seed: int = 0) -> DiffusionPrior:
 @pytest.mark.parametrize("together", [1, 2, 6])
 def test_every_example_has_the_operator_of_its_observation(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Observations of several megabytes are read one by one; each has its own mask all the same."""
-    monkeypatch.setattr("diffem.em.conditioning.scanned_together", lambda obs: together)
+    monkeypatch.setattr("diffem.observations.batches.scanned_together", lambda obs: together)
     obs = observations(6)
     conditioning = TrainingOperators(as_lazy(obs), 0.7, CPU)
     assert conditioning.resident

@@ -157,15 +157,15 @@ def test_an_e_step_that_exceeds_the_memory_draws_the_same_in_smaller_batches(und
 
 
 def test_an_evaluation_that_exceeds_the_memory_continues_in_smaller_batches(tmp_path, monkeypatch):
-    watch, batches = lap_end.watch, []
+    evaluate, batches = lap_end.evaluate_lap, []
 
     def limited(prior, held_out, pictured, recipe, batch):
         batches.append(batch)
         if batch > 12:
             raise torch.OutOfMemoryError("simulated")
-        return watch(prior, held_out, pictured, recipe, batch)
+        return evaluate(prior, held_out, pictured, recipe, batch)
 
-    monkeypatch.setattr(lap_end, "watch", limited)
+    monkeypatch.setattr(lap_end, "evaluate_lap", limited)
     run = diffem.fit(observations(), RECIPE, tmp_path / "run", progress=False)
     assert batches[:4] == [40, 40, 20, 10]
     assert len(run.laps) == RECIPE["laps"] + 1
