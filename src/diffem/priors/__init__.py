@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .fit import fit_gaussian
     from .fit_channel import fit_channel_gaussian
     from .gaussian import GaussianPrior
+    from .guided import GuidedPrior
     from .levels import NoiseLevels
     from .mixture import MixturePrior
     from .parameters import OperatorParameters
@@ -22,6 +23,7 @@ __all__ = [
     "FitHistory",
     "FitState",
     "GaussianPrior",
+    "GuidedPrior",
     "MixturePrior",
     "NoiseLevels",
     "OperatorParameters",
@@ -40,6 +42,7 @@ __getattr__ = exports(
         "fit": ["fit_gaussian"],
         "fit_channel": ["fit_channel_gaussian"],
         "gaussian": ["GaussianPrior"],
+        "guided": ["GuidedPrior"],
         "levels": ["NoiseLevels"],
         "mixture": ["MixturePrior"],
         "parameters": ["OperatorParameters"],
