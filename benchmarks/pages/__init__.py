@@ -40,6 +40,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "esteps": learning.esteps,
     "cifar10-mmps": cifar10.cifar_covariances,
     "floor": cifar10.floor,
+    "guidance": cifar10.guidance,
     "mri-fast": learning.mri,
     "mri-conditional": learning.mri,
     "mri-complex": learning.mri,

@@ -180,3 +180,25 @@ def floor(result: dict[str, Any]) -> str:
             source(result),
         ]
     )
+
+
+def guidance(result: dict[str, Any]) -> str:
+    """Samples guided by a weaker prior, for several weights."""
+    with_fid = any("fid" in row for row in result["rows"])
+    rows = [
+        [
+            "1 (not guided)" if row["weight"] == 1 else f"{row['weight']:g}",
+            *([f"{row['fid']:.2f}"] if with_fid else []),
+            f"{row['kid']:.4f} ± {row['kid_std']:.4f}",
+        ]
+        for row in result["rows"]
+    ]
+    f = result["figures"]
+    return "\n\n".join(
+        [
+            f"{f['samples']:,} samples for each weight, from the same random numbers, against {f['real']:,} training "
+            "images; ± is the standard deviation over subsets:",
+            table(["weight", *(["FID"] if with_fid else []), "KID"], rows),
+            source(result),
+        ]
+    )

@@ -4,7 +4,8 @@ r"""Autoguidance (Karras et al. 2024): samples guided away from the errors of a 
 
 D₀ is a worse denoiser of the same data: its network is smaller or was trained for less time. The errors of both have
 similar directions, so the step from D₀ to D₁, taken further, removes a part of the errors of D₁. For Gaussians it
-extrapolates log s: denoisers of N(0, s₀² I) and N(0, s₁² I) give samples with the standard deviation s₁ʷ s₀¹⁻ʷ.
+extrapolates log s: with denoisers of N(0, s₀² I) and N(0, s₁² I), deterministic samplers end at the standard deviation
+s₁ʷ s₀¹⁻ʷ.
 """
 
 from __future__ import annotations
