@@ -2,7 +2,8 @@
 
 Runs (or resumes) the recipe and measures every lap when it ends by the Sinkhorn divergence (squared distance,
 regularisation 1e-3). The measures lie in the run folder: with `--minutes`, a run can continue elsewhere without the
-draws of earlier laps. Only E-steps and M-steps count as computing time; evaluation is excluded.
+draws of earlier laps. A stopped run has a result for the laps that it made. Only E-steps and M-steps count as
+computing time; evaluation is excluded.
 
 The divergence is measured in three ways:
 
@@ -176,6 +177,8 @@ def main(words: list[str] | None = None) -> None:
         diffem.fit(None, recipe, arguments.out, minutes=arguments.minutes, on_event=on_event)
     except Preempted as stop:
         print(f"stopped: {stop}")
+        if measures.rows:
+            print(record("manifold", figures_of(measures.rows), measures.rows, arguments.results))
         return
     measures.catch_up()
     figures = measures.of_truth() | figures_of(measures.rows)

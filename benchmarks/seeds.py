@@ -1,9 +1,10 @@
 """The paper's first experiment with several seeds: `python -m benchmarks.seeds [--seeds 0 1 2 3] [--out runs/seeds]`.
 
 Every seed has its own curve, projections and noise. For each, `benchmarks.manifold` runs the recipe and
-`benchmarks.chance` measures how much a lap exceeds the best earlier lap by chance alone. The result has one row per
-seed: divergences of the last lap, the largest rises, and the rises that 95 % of the runs with exact draws do not
-exceed. A seed whose result is in `--out` is not computed again. `--parts chance` needs no GPU.
+`benchmarks.chance` measures exact posterior draws: their divergences, and how much a lap exceeds the best earlier lap
+by chance alone. The result has one row per seed: divergences of the last lap, those of exact draws, the largest rises,
+and the rises that 95 % of the runs with exact draws do not exceed. A run that was stopped has a row for the laps that
+it made. A seed whose result is in `--out` is not computed again. `--parts chance` needs no GPU.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ from .record import RESULTS, record
 
 RISES = {measure: manifold.RISES[f"sinkhorn_{measure}"] for measure in chance.MEASURES}  # measure → figure
 LAST = {"manifold": "picture.png", "chance": "chance.json"}  # the file that each part writes at its end
-SHOWN = ("sinkhorn_draws", "sinkhorn_pooled", "sinkhorn_prior", "perfect_draws", "perfect_pooled", "floor", "laps")
+SHOWN = ("sinkhorn_draws", "sinkhorn_pooled", "sinkhorn_prior", "laps", "compute_minutes", *RISES.values())
+SOURCE = ("command", "commit", "machine", "date")
 
 
 def row_of(seed: int, folder: Path) -> dict[str, Any]:
     """The row of a seed, from the results in its folder."""
-    run, exact = (json.loads((folder / f"{name}.json").read_text()) for name in ("manifold", "chance"))
-    by_chance = {row["measure"]: row["rise_95"] for row in exact["rows"] if row["renewed"] != "all"}
-    row = {"seed": seed, **{key: run["figures"][key] for key in (*SHOWN, *RISES.values(), "compute_minutes")}}
-    return row | {f"chance_{measure}": by_chance[measure] for measure in RISES}
+    run, exact = (json.loads((folder / f"{name}.json").read_text()) for name in LAST)
+    row = {"seed": seed, **{key: run[key] for key in SOURCE}, **{key: run["figures"][key] for key in SHOWN}}
+    for of_chance in exact["rows"]:
+        if of_chance["renewed"] != "all":
+            row |= {f"exact_{of_chance['measure']}": of_chance["mean"]}
+            row |= {f"chance_{of_chance['measure']}": of_chance["rise_95"]}
+    return row
 
 
 def main(words: list[str] | None = None) -> None:
@@ -46,8 +51,8 @@ def main(words: list[str] | None = None) -> None:
             manifold.main(["--out", str(folder / "run"), "--picture", str(folder / LAST["manifold"]), *changes])
         if "chance" in missing:
             chance.main(["--runs", str(arguments.runs), *changes])
-    complete = [s for s in arguments.seeds if all((arguments.out / f"seed{s}" / f).is_file() for f in LAST.values())]
-    rows = [row_of(seed, arguments.out / f"seed{seed}") for seed in complete]
+    folders = {seed: arguments.out / f"seed{seed}" for seed in arguments.seeds}
+    rows = [row_of(s, folder) for s, folder in folders.items() if all((folder / f"{f}.json").is_file() for f in LAST)]
     if not rows:
         return
     figures = {f"worst_{key}": max(row[f"sinkhorn_{key}"] for row in rows) for key in ("draws", "prior")}

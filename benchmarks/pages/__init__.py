@@ -26,6 +26,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "samplers": sampling.samplers,
     "manifold": curve.manifold,
     "chance": curve.chance,
+    "seeds": curve.seeds,
     "last-lap": curve.last_lap,
     "particles": curve.particles,
     "forgetting": learning.forgetting,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..manifold import RISES
 from ..particles import CASES
-from .parts import prose, source, table
+from .parts import kept, prose, source, table
 
 DIVERGENCES = {
     "draws": "16,384 draws, 16,384 random points of the truth",
@@ -89,6 +89,27 @@ def chance(result: dict[str, Any]) -> str:
     ]
     text = f"{f['runs']} runs of exact posterior draws, with {f['laps']} laps each:"
     return "\n\n".join([text, table(header, rows), source(result)])
+
+
+def seeds(result: dict[str, Any]) -> str:
+    """One row per curve: the last lap beside exact posterior draws, and the largest rise beside that of chance."""
+    rows = [
+        [
+            str(row["seed"]),
+            str(row["laps"]),
+            f"{row['sinkhorn_draws']:.4f}",
+            f"{row['exact_draws']:.4f}",
+            f"{row['sinkhorn_pooled']:.5f}",
+            f"{row['exact_pooled']:.5f}",
+            f"{row['sinkhorn_prior']:.4f}",
+            f"{max(row['worst_rise_pooled'], 0):.0%}",
+            f"{row['chance_pooled']:.0%}",
+        ]
+        for row in result["rows"]
+    ]
+    header = ["seed", "laps", "draws", "exact draws", "all draws", "all exact draws", "prior samples"]
+    header += ["largest rise, all draws", "by chance in 5 % of runs"]
+    return "\n\n".join([table(header, rows), *kept(result), source(result)])
 
 
 def last_lap(result: dict[str, Any]) -> str:

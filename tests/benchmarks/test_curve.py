@@ -157,18 +157,19 @@ def test_chance_in_exact_draws(tmp_path):
 
 
 def test_seeds_are_compared_with_chance(tmp_path, monkeypatch):
-    """A seed with both parts is a row; a seed that is complete is not computed again."""
+    """A seed with both results is a row; a seed whose parts ended is not computed again."""
     words = ["--seeds", "0", "1", "--out", str(tmp_path), "--results", str(tmp_path)]
-    exact = ["--runs", "2", "--set", "data.n=256", "e_step.fresh=0.02", "laps=8"]
-    seeds.main([*words, "--parts", "chance", *exact])
+    small = ["--runs", "2", "--set", "data.n=256", "e_step.fresh=0.02", "laps=8"]
+    seeds.main([*words, "--parts", "chance", *small])
     assert not (tmp_path / "seeds.json").exists()  # no run yet
-    keys = (*seeds.SHOWN, *seeds.RISES.values(), "compute_minutes")
-    run = {"figures": dict.fromkeys(keys, 0.04) | {"worst_rise_pooled": 1e3}}
-    for seed in (0, 1):
-        (tmp_path / f"seed{seed}" / "manifold.json").write_text(json.dumps(run))
-    (tmp_path / "seed1" / "picture.png").touch()  # the run of seed 0 was interrupted
+    run = {"figures": dict.fromkeys(seeds.SHOWN, 0.04) | {"worst_rise_pooled": 1e3}} | dict.fromkeys(seeds.SOURCE, "")
+    (tmp_path / "seed1" / "manifold.json").write_text(json.dumps(run))
     monkeypatch.setattr(chance, "main", None)
     seeds.main([*words, "--parts", "chance"])
     result = json.loads((tmp_path / "seeds.json").read_text())
-    assert [row["seed"] for row in result["rows"]] == [1]
+    (row,) = result["rows"]
+    assert (row["seed"], row["sinkhorn_draws"]) == (1, 0.04)
+    exact = json.loads((tmp_path / "seed1" / "chance.json").read_text())["rows"]
+    means = {r["measure"]: r["mean"] for r in exact if r["renewed"] == "as the recipe"}
+    assert {name: row[f"exact_{name}"] for name in means} == means
     assert result["figures"] == {"worst_draws": 0.04, "worst_prior": 0.04, "rises_beyond_chance": 1, "seeds": 1}
