@@ -101,7 +101,7 @@ def without_folders(command: str) -> str:
         word = words.pop(0)
         if word == "--data":
             kept += [word, "FOLDER"]
-        elif word not in ("--name", "--results", "--out"):
+        elif word not in ("--name", "--results", "--out", "--picture"):
             kept.append(word)
             continue
         words.pop(0)

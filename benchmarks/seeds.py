@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import chance, manifold
-from .record import RESULTS, record
+from .record import RESULTS, record, without_folders
 
 RISES = {measure: manifold.RISES[f"sinkhorn_{measure}"] for measure in chance.MEASURES}  # measure → figure
 LAST = {"manifold": "picture.png", "chance": "chance.json"}  # the file that each part writes at its end
@@ -27,6 +27,7 @@ def row_of(seed: int, folder: Path) -> dict[str, Any]:
     """The row of a seed, from the results in its folder."""
     run, exact = (json.loads((folder / f"{name}.json").read_text()) for name in LAST)
     row = {"seed": seed, **{key: run[key] for key in SOURCE}, **{key: run["figures"][key] for key in SHOWN}}
+    row["command"] = without_folders(row["command"])
     for of_chance in exact["rows"]:
         if of_chance["renewed"] != "all":
             row |= {f"exact_{of_chance['measure']}": of_chance["mean"]}
