@@ -209,39 +209,59 @@ class Posterior:
             x = torch.stack([self.exact_draw(d, seed, lap, index, batch_size) for d in numbers])
             counts = Statistics.zeros(n, x.device).map(lambda t: t.expand(k, n).clone())
         else:
-            require_range(self.prior)
             method = get_sampler(DEFAULT_SAMPLER if sampler is None else sampler, **options)
-            captured = captured and self.capturable(method)
-            # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
-            first_set, first_pick = divmod(first_draw, method.picks)
-            sets, particles = -(-(first_pick + k) // method.picks), method.particles
-            at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
-            total = sets * n * particles * steps
-            with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
-                stream, probes = Stream(seed, "posterior", lap), Stream(seed, "posterior probe", lap)
-                x = self.prior.mean.new_empty(sets * n, method.picks, *self.prior.event_shape)
-                rows, statistics = [], []
-                for row, last_level in self._batches(sets, at_once):
-                    whole = sets == 1 and particles == 1 and len(row) == n
-                    some = self if whole else self[(row % n).repeat_interleave(particles)]
-                    some = some.for_draw(method, steps, last_level)
-                    address, number = index[row % n], first_set + row // n
-                    counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
-                    target = some.target(method, counted, address, number, probes)
-                    sigmas = self.prior.sigmas(steps, last_level)
-                    drawn = method.draw(
-                        target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
-                    )
-                    x[row.to(x.device)] = drawn.x
-                    rows.append(row)
-                    statistics.append(counted.per_set(particles, drawn))
-            # (sets·n, picks, *event) → (draws, n, *event)
-            x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[first_pick : first_pick + k]
-            counts = Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, method.picks, first_pick)
+            streams = Stream(seed, "posterior", lap), Stream(seed, "posterior probe", lap)
+            x, counts = self._diffuse(method, steps, k, first_draw, index, streams, batch_size, captured, progress)
             self.warn_of(counts)
         if draws is None:
             x, counts = x[0], counts.map(lambda t: t[0])
         return (x, counts) if return_stats else x
+
+    def _diffuse(
+        self,
+        sampler: Sampler,
+        steps: int,
+        k: int,
+        first_draw: int,
+        index: Tensor,
+        streams: tuple[Stream, Stream],
+        batch_size: int | None,
+        captured: bool,
+        progress: bool | None,
+    ) -> tuple[Tensor, Statistics]:
+        """Make k draws per observation with a sampler, `(k, n, *event)`; the arguments are those of `sample`.
+
+        Args:
+            streams: Sources of the noise, and of the random signs of likelihood estimates.
+        """
+        require_range(self.prior)
+        captured = captured and self.capturable(sampler)
+        # draws d with the same d // picks come from one set of particles; the particles of a set stay in one batch
+        first_set, first_pick = divmod(first_draw, sampler.picks)
+        sets, particles = -(-(first_pick + k) // sampler.picks), sampler.particles
+        n, (stream, probes) = len(self.obs), streams
+        at_once = max(1, (batch_size or self.prior.batch_for(sets * n * particles)) // particles)
+        total = sets * n * particles * steps
+        with evaluation_mode(self.prior), Progress("posterior draws", total, "sample steps", progress) as bar:
+            x = self.prior.mean.new_empty(sets * n, sampler.picks, *self.prior.event_shape)
+            rows, statistics = [], []
+            for row, last_level in self._batches(sets, at_once):
+                whole = sets == 1 and particles == 1 and len(row) == n
+                some = self if whole else self[(row % n).repeat_interleave(particles)]
+                some = some.for_draw(sampler, steps, last_level)
+                address, number = index[row % n], first_set + row // n
+                counted = Statistics.zeros(len(row) * particles, self.obs.y.device)
+                target = some.target(sampler, counted, address, number, probes)
+                sigmas = self.prior.sigmas(steps, last_level)
+                drawn = sampler.draw(
+                    target, self.prior.mean, address, sigmas, stream, draws=number, progress=bar, captured=captured
+                )
+                x[row.to(x.device)] = drawn.x
+                rows.append(row)
+                statistics.append(counted.per_set(particles, drawn))
+        # (sets·n, picks, *event) → (draws, n, *event)
+        x = x.unflatten(0, (sets, n)).movedim(2, 1).flatten(0, 1)[first_pick : first_pick + k]
+        return x, Statistics.concatenate(statistics, torch.cat(rows)).per_draw(k, n, sampler.picks, first_pick)
 
     def exact_draw(self, draw: int, seed: int, lap: int, index: Tensor, batch_size: int | None) -> Tensor:
         """Make one draw per observation in closed form, `(n, *event)`. Posteriors with `is_exact` implement this.
