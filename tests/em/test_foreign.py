@@ -183,8 +183,9 @@ def test_readers_reject_the_description_of_another_run(file, readers, runs, tmp_
     out = tmp_path / "run"
     shutil.copytree(runs / "own", out)
     shutil.copy(runs / "data" / file, out / file)
+    named = rf"{file}.*(does not belong here: it has run|belong to different runs)"  # the file that was replaced
     for reader in readers:
-        with pytest.raises(InputError, match="does not belong here: it has run"):
+        with pytest.raises(InputError, match=named):
             {**READERS, "report": write_report}[reader](out)
 
 

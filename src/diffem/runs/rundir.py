@@ -111,7 +111,10 @@ class RunDir:
         if info.get("format", 1) >= 2 and not has_checksum(file):
             raise InputError(f"{file} is damaged: its last line, a checksum, is missing")
         if info.get("format", 1) >= 3 and (named := name_of_run(file)) != info["name"]:
-            raise InputError(f"{file} does not belong here: it has run {str(named)[:32]}, needed: run {info['name']}")
+            raise InputError(
+                f"{file} and run.json belong to different runs, {str(named)[:32]} and {info['name']}: one of them was "
+                "replaced"
+            )
         recipe = load_recipe(str(file))
         if recipe.seed != info["seed"]:
             raise InputError(f"{file} has seed {recipe.seed}, run.json has seed {info['seed']}")

@@ -68,11 +68,11 @@ for name, changes in OTHERS.items():
     def _(folder, changes=changes):
         return swapped(folder, changes, *SHARD)
 
-    @hostile("run", f"the description of {name}", "recipe.yaml does not belong here: it has run")
+    @hostile("run", f"the description of {name}", "recipe.yaml and run.json belong to different runs")
     def _(folder, changes=changes):
         return swapped(folder, changes, "run.json")
 
-    @hostile("run, report", f"the recipe of {name}", "recipe.yaml does not belong here: it has run")
+    @hostile("run, report", f"the recipe of {name}", "recipe.yaml and run.json belong to different runs")
     def _(folder, changes=changes):
         return swapped(folder, changes, "recipe.yaml")
 
@@ -295,14 +295,14 @@ def _(folder):
     return run
 
 
-@hostile("run, fit", "the recipe of another run", "recipe.yaml does not belong here")
+@hostile("run, fit", "the recipe of another run", "recipe.yaml and run.json belong to different runs")
 def _(folder):
     run = write_run(folder / "run")
     (run / "recipe.yaml").write_text(load_recipe(RECIPE).to_file("0" * 32))
     return run
 
 
-@hostile("run, fit", "a recipe that names no run", "recipe.yaml does not belong here: it has run None")
+@hostile("run, fit", "a recipe that names no run", "recipe.yaml and run.json belong to different runs, None")
 def _(folder):
     run = write_run(folder / "run")
     (run / "recipe.yaml").write_text(RunDir(run).recipe().to_file())
