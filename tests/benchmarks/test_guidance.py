@@ -1,8 +1,7 @@
-"""The benchmark of guided samples in small: its rows, and samples that are not drawn again."""
+"""The benchmark of guided samples in small."""
 
 import json
 
-import numpy as np
 import torch
 
 from benchmarks import guidance
@@ -23,14 +22,10 @@ def test_every_weight_has_a_row_and_its_own_samples(assets, tmp_path):
     write(tmp_path / "prior", 0)
     write(tmp_path / "weaker", 1)
     words = ["--prior", tmp_path / "prior", "--weaker", tmp_path / "weaker", "--weights", "1", "3", "--samples", "6"]
-    words += ["--steps", "2", "--batch", "4", "--real", "12", "--assets", assets, "--out", tmp_path / "samples"]
+    words += ["--steps", "2", "--batch", "4", "--real", "12", "--assets", assets]
     words = [str(word) for word in [*words, "--results", tmp_path]]
     guidance.main(words)
     result = json.loads((tmp_path / "guidance.json").read_text())
     assert [row["weight"] for row in result["rows"]] == [1.0, 3.0]
     assert result["figures"]["kid_1"] != result["figures"]["kid_3"]
     assert not any("fid" in key for key in result["figures"])  # too few samples
-    before = np.load(tmp_path / "samples" / "1.npy")
-    np.save(tmp_path / "samples" / "1.npy", before[::-1])  # the same images in another order
-    guidance.main(words)
-    assert (np.load(tmp_path / "samples" / "1.npy") == before[::-1]).all()

@@ -13,16 +13,16 @@ def gaussian(std: float, *, size: int = 3) -> priors.GaussianPrior:
     return priors.GaussianPrior(torch.full((size,), 0.5, dtype=torch.float64), Isotropic(std**2))
 
 
-@pytest.mark.parametrize("weight", [1.0, 1.5, 3.0])
+@pytest.mark.parametrize("weight", [1.5, 3.0])
 def test_guidance_extrapolates_the_logarithm_of_a_standard_deviation(weight: float) -> None:
     s1, s0 = 0.8, 1.0
-    guided = priors.GuidedPrior(gaussian(s1), gaussian(s0), weight)
     # a deterministic sampler maps the starting noise linearly to the samples, so the ratio of norms is the ratio of
-    # standard deviations; Heun's error is O(steps⁻²), 5e-6 at 1024 steps
-    x = guided.sample(4, steps=1024, sampler="heun", seed=0)
-    plain = priors.GuidedPrior(gaussian(s1), gaussian(s0), 1.0).sample(4, steps=1024, sampler="heun", seed=0)
-    ratio = (x - guided.mean).norm() / (plain - guided.mean).norm()
-    assert ratio == pytest.approx(s1**weight * s0 ** (1 - weight) / s1, rel=1e-4)
+    # standard deviations; with 128 steps Heun's error is 4e-5 and 3e-4, with 64 steps three times as large
+    plain, guided = (
+        priors.GuidedPrior(gaussian(s1), gaussian(s0), w).sample(4, steps=128, sampler="heun", seed=0) - 0.5
+        for w in (1.0, weight)
+    )
+    assert guided.norm() / plain.norm() == pytest.approx((s1 / s0) ** (weight - 1), rel=5e-4)
 
 
 def test_with_weight_one_or_a_copy_as_weaker_prior_nothing_changes() -> None:
