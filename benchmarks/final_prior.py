@@ -29,7 +29,7 @@ import torch
 import diffem
 from diffem import InputError
 from diffem.datasets import cifar10
-from diffem.em.exports import export_run, read_card
+from diffem.em.exports import ExportOptions, export_run, read_card
 from diffem.em.maximization import maximization
 from diffem.em.start import denoiser_to_train, load_start, set_noise_range
 from diffem.em.unfinished import export_unfinished
@@ -80,7 +80,8 @@ def main(words: list[str] | None = None) -> None:
         options += ["--minutes", str(arguments.minutes)]
     newest = arguments.exports / "newest"
     command = [sys.executable, "-c", DIFFEM, "fit", "cifar10-table1", "-o", str(arguments.out), *options]
-    code = train(command, arguments.out, newest, arguments.every)
+    problem = recipe.problem()
+    code = train(command, arguments.out, newest, arguments.every, {"obs": problem.obs, "range": problem.range})
     print(f"the training ended with exit code {code}", flush=True)
     if newest.is_dir():
         print(measure(newest, arguments))
@@ -103,8 +104,12 @@ def compile_networks(recipe: Recipe, arguments: argparse.Namespace) -> None:
     print("the networks are compiled", flush=True)
 
 
-def train(command: list[str], run: Path, newest: Path, every: float) -> int:
-    """Run the training, export its weights at intervals and at its end; returns its exit code."""
+def train(command: list[str], run: Path, newest: Path, every: float, about: ExportOptions) -> int:
+    """Run the training, export its weights at intervals and at its end; returns its exit code.
+
+    Args:
+        about: Options of the export.
+    """
     process = subprocess.Popen(command)
     code = None
     try:
@@ -112,15 +117,15 @@ def train(command: list[str], run: Path, newest: Path, every: float) -> int:
             try:
                 code = process.wait(every)
             except subprocess.TimeoutExpired:
-                _export(run, newest)
+                _export(run, newest, about)
     finally:
         process.terminate()  # it saves its state; without effect if it has ended
         process.wait()
-        _export(run, newest)
+        _export(run, newest, about)
     return code
 
 
-def _export(run: Path, newest: Path) -> None:
+def _export(run: Path, newest: Path, about: ExportOptions) -> None:
     """Export the final prior, or the last checkpoint of its training if there is one. `newest` is always complete."""
     fresh, old = newest.with_name("next"), newest.with_name("old")
     for folder in (fresh, old):
@@ -128,7 +133,7 @@ def _export(run: Path, newest: Path) -> None:
     try:
         directory = RunDir(run)
         write = export_run if directory.done(directory.recipe().last_lap) else export_unfinished
-        write(run, fresh, dtype="float16", piece=PIECE_BYTES)
+        write(run, fresh, **{**about, "dtype": "float16", "piece": PIECE_BYTES})
     except InputError as error:
         print(f"no export yet: {error}", flush=True)
         return

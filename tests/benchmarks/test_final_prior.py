@@ -43,6 +43,9 @@ def test_a_training_is_exported_and_measured(assets, tmp_path, capsys):
     final_prior.main([*measured, *sizes])
     again = json.loads((tmp_path / "again" / "cifar10-final.json").read_text())
     assert again["figures"] == figures
+    card = read_card(tmp_path / "exports" / "newest")
+    assert card["range"] == [-2.0, 255 / 64 - 2]
+    assert card["training"]["operators"]["kind"] == "Mask"
     prior = diffem.load(tmp_path / "exports" / "newest")
     assert prior.sample(1, steps=2, progress=False).shape == (1, 3, 32, 32)
 
@@ -65,6 +68,6 @@ def test_a_training_that_fails_leaves_its_last_checkpoint(tmp_path, monkeypatch)
     newest = tmp_path / "exports" / "newest"
     newest.mkdir(parents=True)
     (newest / "old").touch()  # an earlier export, which is replaced as a whole
-    assert final_prior.train([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "run", newest, 60.0) == 3
+    assert final_prior.train([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "run", newest, 60.0, {}) == 3
     assert read_card(newest)["training"]["unfinished"]["steps"] == 40
     assert not (newest / "old").exists()

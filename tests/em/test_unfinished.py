@@ -135,6 +135,28 @@ def test_a_continued_training_can_be_resumed(first_piece, clock, tmp_path, monke
     assert 12000 < run.laps[1]["seconds"] < 15000  # both pieces, each once
 
 
+def test_a_finished_final_prior_can_be_trained_longer(one_lap, tmp_path):
+    recipe = {**CHAIN, "laps": 0, "start": str(one_lap[1])}
+    short = {**CHAIN["final"], "train": {**CHAIN["final"]["train"], "steps": 200}}
+    run = diffem.fit(observations(), {**recipe, "final": short}, tmp_path / "short", progress=False, report=False)
+    finished = hub.export_run(run.path, tmp_path / "finished")
+    with pytest.raises(InputError, match=r"fewer steps than the 200 of this recipe"):
+        earlier_piece(load_recipe({**recipe, "final": {**short, "start": str(finished)}}), 1)
+    taken, step = [], Trainer.step
+
+    def counted(trainer, i, *examples):
+        taken.append(int(i))
+        return step(trainer, i, *examples)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "step", counted)
+        longer = {**recipe, "final": {**CHAIN["final"], "start": str(finished)}}
+        last = diffem.fit(observations(), longer, tmp_path / "longer", progress=False, report=False).laps[1]
+    assert taken == list(range(200, 300))
+    assert (last["steps"], last["images"]) == (300, one_lap[0].laps[1]["images"] + 300 * 16)
+    assert last["m_seconds"] > run.laps[1]["m_seconds"]  # with the time of the first 200 steps
+
+
 def test_the_learning_rate_rises_again_with_the_new_optimizer():
     options = load_recipe({**CHAIN, "train": {**CHAIN["train"], "warmup": WARMUP}}).train
     whole, later = learning_rates(options, 300), learning_rates(options, 300, first=100)
@@ -162,9 +184,9 @@ def test_what_is_no_piece_of_this_training_is_refused(one_lap, first_piece, tmp_
         recipe = {**first_piece, "final": {**CHAIN["final"], **final}}
         return diffem.fit(observations(), recipe, tmp_path / "refused", progress=False, report=False)
 
-    with pytest.raises(InputError, match="not the export of an unfinished training"):
+    with pytest.raises(InputError, match="not the export of a final prior"):
         fit(start=str(laps))
-    with pytest.raises(InputError, match="fewer steps than the 50 of this recipe, got 100"):
+    with pytest.raises(InputError, match=r"fewer steps than the 50 of this recipe \(final.train.steps\), got 100"):
         fit(start=str(tmp_path / "piece"), train={"steps": 50})
     assert not (tmp_path / "refused").exists()
     recipe = load_recipe({**first_piece, "final": {**CHAIN["final"], "start": str(tmp_path / "piece")}})

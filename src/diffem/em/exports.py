@@ -200,6 +200,9 @@ def export_run(
         "best_lap": found.best,
         "verdict": found.text,
     }
+    if recipe.final is not None and lap == recipe.last_lap:  # another run can train it longer, see `unfinished.py`
+        last = laps[lap]
+        training["final"] = {"steps": last["steps"], "seconds": last["m_seconds"], "lap_seconds": last["seconds"]}
     total = description.get("lap", lap)  # with the laps of the runs before
     return export(prior, folder, lap=total, training=training, **options)
 

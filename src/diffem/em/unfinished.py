@@ -1,7 +1,9 @@
-"""A final training in pieces: its averaged weights are exported before it ends, and another run continues it.
+"""A final training in pieces: its averaged weights are exported, and another run continues it.
 
     diffem export RUN -o DIR --unfinished     weights, and in the card the number of steps that are done
     final: {start: DIR}                       the training continues after these steps
+
+A finished final prior can be trained longer in the same way, if `final.train.steps` is larger than before.
 
 The next piece repeats the draws and continues the learning-rate schedule and the random numbers at that step. Its
 optimizer is new, and its weights are the averaged ones, so it does not reproduce an uninterrupted training bit by bit.
@@ -58,17 +60,17 @@ def earlier_piece(recipe: Recipe, lap: int) -> Piece | None:
     """Return the piece that the training of a lap continues; None if it begins at step 0.
 
     Raises:
-        InputError: If `final.start` is not an export of an unfinished training, or has no steps left to do.
+        InputError: If `final.start` is not an export of a final prior, or has no steps left to do.
     """
     folder = None if recipe.final is None or lap != recipe.last_lap else recipe.final.start
     if folder is None:
         return None
     training = read_card(folder).get("training")
-    progress = training.get("unfinished") if isinstance(training, dict) else None
+    progress = training.get("unfinished", training.get("final")) if isinstance(training, dict) else None
     if not isinstance(progress, dict):
         raise InputError(
-            f"final.start: {folder} is not the export of an unfinished training (diffem export --unfinished); to start "
-            "from a finished prior, use the key start"
+            f"final.start: {folder} is not the export of a final prior, finished or not (diffem export --unfinished); "
+            "to start from the prior of a lap, use the key start"
         )
     steps, seconds, lap_seconds = (progress.get(name, -1) for name in ("steps", "seconds", "lap_seconds"))
     if not (isinstance(steps, int) and _is_time(seconds) and _is_time(lap_seconds)):
@@ -79,8 +81,8 @@ def earlier_piece(recipe: Recipe, lap: int) -> Piece | None:
     total = recipe.at(lap).train.steps_in(False)
     if not 0 <= steps < total:
         raise InputError(
-            f"final.start: the training in {folder} must have done fewer steps than the {total} of this recipe, "
-            f"got {steps}"
+            f"final.start: the training in {folder} must have done fewer steps than the {total} of this recipe "
+            f"(final.train.steps), got {steps}"
         )
     return Piece(folder, steps, float(seconds), float(lap_seconds))
 
