@@ -24,6 +24,7 @@ from ..priors.preconditioning import preconditioning
 from ..runs.recipe import Train
 from .conditioning import Conditioning
 from .measured_loss import MeasuredLoss
+from .muon import Muon
 
 
 def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
@@ -46,7 +47,7 @@ def learning_rates(options: Train, steps: int, first: int = 0) -> Tensor:
 
 
 class Trainer:
-    """A network with its optimizer and averaged weights.
+    """A network with its optimizers and averaged weights.
 
     Args:
         prior: The prior whose network is trained in place.
@@ -91,16 +92,29 @@ class Trainer:
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.rates = learning_rates(options, steps, first_step).to(device=self.device, dtype=torch.float32)
         self.rate = torch.zeros((), device=self.device) if self.device.type == "cuda" else options.lr
-        self.optimizer = torch.optim.Adam(
-            self.parameters,
-            lr=self.rate,
-            betas=options.betas,
-            weight_decay=options.weight_decay,
-            fused=self.device.type in ("cpu", "cuda"),
-            capturable=self.device.type == "cuda",
-        )
+        self.optimizers = self._make_optimizers()
         self.average = [p.detach().clone() for p in self.parameters] if options.ema is not None else []
         self.autocast, self.fast = precision == "bf16", precision != "float32"
+
+    def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """Return the optimizers by name: Adam, and Muon for matrices and convolutions if the recipe has it."""
+        options, optimizers = self.options, dict[str, torch.optim.Optimizer]()
+        by_adam = self.parameters
+        if options.optimizer == "muon":
+            matrices = [p for p in self.parameters if p.ndim >= 2]
+            by_adam = [p for p in self.parameters if p.ndim < 2]
+            if matrices:
+                optimizers["muon"] = Muon(matrices, self.rate, weight_decay=options.weight_decay)
+        if by_adam:
+            optimizers["adam"] = torch.optim.Adam(
+                by_adam,
+                lr=self.rate,
+                betas=options.betas,
+                weight_decay=options.weight_decay,
+                fused=self.device.type in ("cpu", "cuda"),
+                capturable=self.device.type == "cuda",
+            )
+        return optimizers
 
     def step(self, i: Tensor | int, x: Tensor, log_sigma: Tensor, z: Tensor, *source: Tensor) -> Tensor:
         """Take one optimizer step and return the loss, `()`, without synchronising with the device.
@@ -120,9 +134,11 @@ class Trainer:
         if isinstance(self.rate, Tensor):
             self.rate.copy_(self.rates[i].reshape(()))
         else:
-            for group in self.optimizer.param_groups:
-                group["lr"] = float(self.rates[i])
-        self.optimizer.zero_grad(set_to_none=True)
+            for optimizer in self.optimizers.values():
+                for group in optimizer.param_groups:
+                    group["lr"] = float(self.rates[i])
+        for p in self.parameters:
+            p.grad = None
         x = examples[0]
         loss = x.new_zeros(())
         share = 1 / (self.options.batch * x[0].numel())
@@ -135,7 +151,8 @@ class Trainer:
         elif self.device.type == "cpu":
             self.stop = self.interruption.should_stop
         nn.utils.clip_grad_norm_(self.parameters, self.options.clip, foreach=True)
-        self.optimizer.step()
+        for optimizer in self.optimizers.values():
+            optimizer.step()
         if self.average:
             assert self.options.ema is not None
             torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - self.options.ema)
@@ -193,8 +210,9 @@ class Trainer:
             tensors[f"weight.{k}"] = p.detach()
             if self.average:
                 tensors[f"average.{k}"] = self.average[k]
-            for name, value in self.optimizer.state[p].items():
-                tensors[f"adam.{k}.{name}"] = value
+            for kind, optimizer in self.optimizers.items():
+                for name, value in optimizer.state.get(p, {}).items():
+                    tensors[f"{kind}.{k}.{name}"] = value
         return tensors
 
     @torch.no_grad()
@@ -227,14 +245,15 @@ class Trainer:
             if self.average:
                 # a state that was saved without averaging contains no average: it begins with the weights
                 self.average[k].copy_(tensors.get(f"average.{k}", p))
-            prefix = f"adam.{k}."
-            entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a file):
-            # fused Adam ignores strides. The step counter of a captured optimizer is on the device.
-            self.optimizer.state[p] = {
-                n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
-                for n, t in entries.items()
-            }
+            for kind, optimizer in self.optimizers.items():
+                prefix = f"{kind}.{k}."
+                entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+                # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a
+                # file): fused Adam ignores strides. The step counter of a captured optimizer is on the device.
+                optimizer.state[p] = {
+                    n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
+                    for n, t in entries.items()
+                }
 
     @torch.no_grad()
     def finish(self) -> None:

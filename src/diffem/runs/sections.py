@@ -191,7 +191,12 @@ class Train(Section):
         "laps",
     )
     batch: int = Field(256, ge=1, le=MANY, description="examples per optimizer step")
-    lr: float = Field(1e-3, gt=0, description="learning rate of Adam at the start of a lap")
+    optimizer: Literal["adam", "muon"] = Field(
+        "adam",
+        description="adam, or muon for the weights of layers (Adam for biases): fewer steps for large networks, but "
+        "each step of a small MLP takes several times as long",
+    )
+    lr: float = Field(1e-3, gt=0, description="learning rate at the start of a lap")
     final_lr: float = Field(0.0, ge=0, description="learning rate at the end of a lap, unless the schedule is constant")
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="decay of the learning rate: linear, cosine or constant"
@@ -200,7 +205,7 @@ class Train(Section):
     clip: float = Field(1.0, gt=0, description="largest gradient norm")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the averaged weights. Default: no averaging")
     betas: tuple[Share, Share] = Field((0.9, 0.999), description="decay rates of Adam's two moments")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of Adam")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay: in the loss (adam), or apart from it (muon)")
     augment: list[str] = Field(
         [], description="augmentations of images that leave their distribution unchanged: hflip, crop, hue"
     )
