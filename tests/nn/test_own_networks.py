@@ -46,9 +46,16 @@ class Parameterless(torch.nn.Module):
         super().__init__()
 
 
+class Normalised(Own):
+    def __init__(self, event_shape, hidden):
+        super().__init__(event_shape, hidden)
+        self.layer = torch.nn.Sequential(self.layer, torch.nn.BatchNorm1d(event_shape[0]))
+
+
 @pytest.mark.parametrize(
     ("network", "words"),
     [
+        (Normalised, r"contains BatchNorm1d \(layer.1\), whose statistics of a batch mix noise levels"),
         (Narrow, r"shape of x, \(2, 4\), got \(2, 2\)"),
         (OneArgument, r"fails on x of shape \(2, 4\) and log σ of shape \(2,\): TypeError"),
         (Nothing, "got NoneType"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.errors import InputError
 from ..files import memory
@@ -118,9 +119,19 @@ def _about_shown(kind: str, options: dict[str, Any]) -> str:
 
 
 def require_network(network: nn.Module, kind: str, event_shape: tuple[int, ...]) -> None:
-    """Raise an `InputError` unless a network has parameters and maps two samples and their log σ to two samples."""
+    """Raise an `InputError` unless a network has parameters and maps two samples and their log σ to two samples.
+
+    Layers with statistics of batches are refused, too.
+    """
     if not any(p.requires_grad for p in network.parameters()):
         raise InputError(f"network {kind!r} has no parameters to train")
+    for name, module in network.named_modules():
+        if isinstance(module, _BatchNorm) or getattr(module, "track_running_stats", False):
+            raise InputError(
+                f"network {kind!r} contains {type(module).__name__} ({name}), whose statistics of a batch mix noise "
+                "levels, and are neither averaged with the weights nor restored when a run resumes: use GroupNorm or "
+                "LayerNorm"
+            )
     x, log_sigma = torch.zeros(2, *event_shape), torch.zeros(2)
     try:
         out = network(x, log_sigma)
