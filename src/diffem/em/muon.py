@@ -32,7 +32,7 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
         gram = X @ X.mT
-        X = a * X + (b * gram + c * gram @ gram) @ X
+        X = torch.baddbmm(X, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), X, beta=a)
     X = X.to(matrices.dtype)
     return X if wide is matrices else X.mT
 
@@ -60,23 +60,25 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take one step. Matrices of the same shape are orthogonalised together."""
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
-            for p in group["params"]:
-                if p.grad is not None:
-                    by_shape.setdefault(p.flatten(1).shape, []).append(p)
-            for shape, parameters in by_shape.items():
-                directions = torch.stack([self._direction(p, group["momentum"]) for p in parameters])
+            by_shape: dict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = {}
+            if not (parameters := [p for p in group["params"] if p.grad is not None]):
+                continue
+            for p, direction in zip(parameters, self._directions(parameters, group["momentum"]), strict=True):
+                by_shape.setdefault(direction.shape, []).append((p, direction))
+            for shape, pairs in by_shape.items():
                 size = ADAM_SIZE * max(shape) ** 0.5
-                for p, direction in zip(parameters, orthogonalised(directions), strict=True):
+                steps = group["lr"] * size * orthogonalised(torch.stack([direction for _, direction in pairs]))
+                for (p, _), step in zip(pairs, steps, strict=True):
                     if group["weight_decay"]:
                         p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.sub_(group["lr"] * size * direction.reshape(p.shape))
+                    p.sub_(step.reshape(p.shape))
 
-    def _direction(self, p: nn.Parameter, momentum: float) -> Tensor:
-        """Update the mean gradient; return Nesterov's direction, `(out, …)` flattened to a matrix."""
-        assert p.grad is not None
-        state = self.state[p]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(p)
-        mean = state["momentum"].lerp_(p.grad, 1 - momentum)
-        return torch.lerp(mean, p.grad, 1 - momentum).flatten(1)
+    def _directions(self, parameters: list[nn.Parameter], momentum: float) -> list[Tensor]:
+        """Update the mean gradients; return Nesterov's directions, each flattened to a matrix `(out, rest)`."""
+        for p in parameters:
+            if "momentum" not in self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+        means = [self.state[p]["momentum"] for p in parameters]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        torch._foreach_lerp_(means, gradients, 1 - momentum)
+        return [direction.flatten(1) for direction in torch._foreach_lerp(means, gradients, 1 - momentum)]
