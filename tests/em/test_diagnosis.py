@@ -124,6 +124,8 @@ def test_samples_of_another_size_than_the_data():
     (text,) = warnings([{"lap": 0, "start": "given", "observation_scale": 0.01, "observation_scale_z": -99.0}], DIGITS)
     assert "other units" in text
     assert "start: gaussian" in text
+    (text,) = warnings([{"lap": 0, "observation_scale": 200.0, "observation_scale_z": 99.0}], DIGITS)
+    assert "the Gaussian start is not on the scale of the data: raise gaussian.rounds" in text
 
 
 ALONE = {

@@ -76,7 +76,9 @@ def test_the_fit_in_coordinates_equals_the_ordinary_fit(kind, rank, monkeypatch)
     fitted = priors.fit_gaussian(obs, rank, rounds=400, history=history)
     eye = torch.eye(fitted.mean.numel(), dtype=DOUBLE).reshape(-1, *obs.x_shape)
     cov = fitted.covariance().matvec(eye).flatten(1)
-    assert history.log_likelihood[-1] == pytest.approx(log_likelihood(fitted.mean.flatten(), cov, obs), abs=1e-8)
+    value = log_likelihood(fitted.mean.flatten(), cov, obs)
+    # the result is one round ahead of the history, and almost converged
+    assert value - 1e-5 < history.log_likelihood[-1] < value + 1e-8
     monkeypatch.setattr("diffem.priors.fit.diagonalised", lambda obs: None)
     dense = priors.FitHistory()
     priors.fit_gaussian(obs, rank, rounds=400, history=dense)
@@ -90,7 +92,9 @@ def test_continuing_a_fit_in_coordinates():
     obs, first, rest = images("blur"), priors.FitHistory(), priors.FitHistory()
     prior = priors.fit_gaussian(obs, rounds=10, tolerance=-1.0, history=first)
     priors.fit_gaussian(obs, rounds=4, tolerance=-1.0, start=prior, history=rest)
-    assert rest.log_likelihood[0] == pytest.approx(first.log_likelihood[-1], abs=1e-9)
+    value = log_likelihood(prior.mean.flatten(), prior.covariance().matrix()[0], obs)
+    assert rest.log_likelihood[0] == pytest.approx(value, abs=1e-9)
+    assert value > first.log_likelihood[-1]
 
 
 @pytest.mark.parametrize("kind", ["blur", "dense"])
@@ -127,7 +131,7 @@ def test_a_fit_stops_when_held_out_predictions_stop_improving():
 
 @pytest.mark.parametrize("moments", ["exact", "sampled"])
 def test_a_fit_with_held_out_observations_resumes_bit_for_bit(moments):
-    obs = images("blur", n=90)
+    obs = images("blur", n=90, sigma=1.0)
     states, history = [], priors.FitHistory()
     options = {"rounds": 20, "moments": moments, "held_out": obs[70:]}
     fitted = priors.fit_gaussian(obs[:70], history=history, checkpoint=states.append, **options)

@@ -142,13 +142,21 @@ def scale_mismatch(lap: Lap, level: float) -> list[str]:
     ratio, z = lap.get("observation_scale"), lap.get("observation_scale_z")
     if ratio is None or z is None or 1 / OTHER_SCALE < ratio < OTHER_SCALE or abs(z) < two_sided(level):
         return []
-    advice = (
-        "the prior that the run starts from was learned in other units: scale the observations (Observations.scaled), "
-        "or set start: gaussian"
-        if lap.get("start") == "given"
-        else "samples of the prior are not on the scale of the data; train longer (train.first_steps, train.steps), "
-        "raise e_step.steps, or reject draws that are too large with e_step.bound"
-    )
+    if lap.get("start") == "given":
+        advice = (
+            "the prior that the run starts from was learned in other units: scale the observations "
+            "(Observations.scaled), or set start: gaussian"
+        )
+    elif lap["lap"] == 0:
+        advice = (
+            "the Gaussian start is not on the scale of the data: raise gaussian.rounds and gaussian.observations, and "
+            "check the operators and the noise level"
+        )
+    else:
+        advice = (
+            "samples of the prior are not on the scale of the data; train longer (train.first_steps, train.steps), "
+            "raise e_step.steps, or reject draws that are too large with e_step.bound"
+        )
     return [f"observations simulated from prior samples are {ratio:.2g} times as large as the real ones: {advice}"]
 
 

@@ -25,6 +25,7 @@ from ..observations import Observations
 from ..observations.batches import Batches
 from ..observations.matrices import measurement_matrices, noise_matrices
 
+GROWTH = 10.0  # bound on extrapolated variances, relative to the norm of the covariance before
 ENOUGH_PAIRS = 30  # observations that must measure a pair of entries together, if its moments are to be used as a start
 
 
@@ -114,7 +115,9 @@ class FullModel:
         size = len(self.mean)
         log = parameters[size:].reshape(size, size)
         values, vectors = torch.linalg.eigh((log + log.T) / 2)
-        self.mean, self.cov = parameters[:size], (vectors * values.clamp(-70, 70).exp()) @ vectors.T
+        # an extrapolated variance that is far too large costs little likelihood
+        largest = math.log(GROWTH * float(self.cov.norm()))
+        self.mean, self.cov = parameters[:size], (vectors * values.clamp(-70, largest).exp()) @ vectors.T
         self._reset()
 
     def maximise(self) -> None:

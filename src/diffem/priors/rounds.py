@@ -26,11 +26,11 @@ Model = FullModel | LowRankModel | SampledModel
 
 @dataclass
 class FitHistory:
-    """Log-likelihoods per measured value during a fit.
+    """Log-likelihoods per measured value during a fit, whose result is one more round ahead.
 
     Attributes:
         log_likelihood: That of the observations, one entry per accepted round (NaN if it is not computed).
-        held_out: That of the held-out observations, at the beginning and after every step.
+        held_out: That of the held-out observations, after the first round and one round after every step.
     """
 
     log_likelihood: list[float] = field(default_factory=list)
@@ -53,7 +53,7 @@ class HeldOutScores:
     Attributes:
         batches: The observations.
         total: The number of their measured values.
-        scores: Their log-likelihood per measured value, at the beginning and after every step.
+        scores: Their log-likelihood per measured value, after the first round and one round after every step.
         best: The state of the model with the highest score.
     """
 
@@ -63,7 +63,8 @@ class HeldOutScores:
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def note(self, model: Model) -> bool:
-        """Score the model; returns whether to stop."""
+        """Score the model after one more round; returns whether to stop."""
+        model = _after_a_round(model)
         scorer = model.scorer()
         assert scorer is not None
         score = sum(scorer.expect(part) for part in self.batches) / self.total
@@ -103,6 +104,9 @@ def run_rounds(
     A step is two rounds and an extrapolation, which is kept only if it increases the likelihood. With a sampled E-step
     a step is one round; if `extrapolates` is False it is two rounds.
 
+    An extrapolation can increase the likelihood although some variances have become far too large. The next round
+    corrects them, and its sums exist already. The result is therefore the model after that round.
+
     Args:
         expect: Accumulates the sums over the observations and returns the log-likelihood per measured value.
     """
@@ -134,9 +138,19 @@ def run_rounds(
             break
         if held_out is not None and held_out.note(model):
             break
-    if held_out is not None:
-        model.restore(held_out.best)
+    if held_out is None:
+        return _after_a_round(model)
+    model.restore(held_out.best)
     return model
+
+
+def _after_a_round(model: Model) -> Model:
+    """Return a copy of a model after the round whose sums it holds; with a sampled E-step, the model itself."""
+    if isinstance(model, SampledModel):
+        return model
+    after = copy.copy(model)
+    after.maximise()
+    return after
 
 
 def sum_of_steps(step: Tensor, before: Tensor) -> Tensor:
