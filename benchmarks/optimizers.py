@@ -4,7 +4,7 @@ Trains the U-Net of `--set network…` on complete CIFAR-10 images at `--side` p
 learning rate, with the library's own M-step: the same weights at the start, the same images and the same noise. The
 learning rate falls linearly to zero. The denoising loss of `--held-out` images is measured `--points` times on the
 way, with averaged weights. Losses after a part of the images depend on the learning rate, which is still high; compare
-the last.
+the last. Rows of other runs in the result are kept: all runs of a result need the same sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior
 from diffem.runs.recipe import Recipe, load_recipe, parse_change
 
-from .record import RESULTS, record
+from .record import RESULTS, earlier, record
 
 EVALUATED = 256  # images per batch of the measurement
 SMALL = ("network={kind: unet, hidden: [48, 96], blocks: 2, heads: [0, 4], embedding: 128}", "train.warmup=100")
@@ -56,9 +55,10 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args(words)
     x = images(arguments.assets / "cifar10", arguments.side)
-    rows: list[dict[str, Any]] = []
-    for run in arguments.runs:
-        optimizer, rate = run.split("-", 1)
+    trained = [tuple(run.split("-", 1)) for run in arguments.runs]
+    wanted = {(name, float(rate)) for name, rate in trained}
+    rows = [row for row in earlier("optimizers", arguments.results) if (row["optimizer"], row["lr"]) not in wanted]
+    for optimizer, rate in trained:
         changes = {"train.optimizer": optimizer, "train.lr": float(rate), "train.batch": arguments.batch}
         changes |= {"train.steps": arguments.images // arguments.batch, "train.checkpoint_seconds": 1e-9}
         recipe = load_recipe("cifar10-clean", {**dict(parse_change(text) for text in arguments.set), **changes})

@@ -47,6 +47,7 @@ RENDER: dict[str, Callable[[dict[str, Any]], str]] = {
     "mri-complex": learning.mri,
     "speed": running.speed,
     "speed-conditional": running.speed,
+    "optimizers": running.optimizers,
     "fid-sanity": running.fid_sanity,
     "chaos": running.chaos,
     "memory": running.memory,

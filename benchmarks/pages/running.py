@@ -50,6 +50,19 @@ def speed(result: dict[str, Any]) -> str:
     return "\n\n".join([lead, table(["", "bare network", "diffem", "ratio", "peak memory"], rows), source(result)])
 
 
+def optimizers(result: dict[str, Any]) -> str:
+    """Held-out losses of trainings with different optimizers, at several points of each."""
+    runs: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for row in result["rows"]:
+        runs.setdefault((row["optimizer"], row["lr"]), []).append(row)
+    points = [f"{row['images'] / 1000:.0f} thousand examples" for row in next(iter(runs.values()))]
+    rows = [
+        [f"`{name}`", f"{rate:g}", *(f"{row['loss']:.4f}" for row in measured)]
+        for (name, rate), measured in runs.items()
+    ]
+    return "\n\n".join([table(["optimizer", "learning rate", *points], rows), *kept(result), source(result)])
+
+
 def fid_sanity(result: dict[str, Any]) -> str:
     rows = [
         [row["name"], f"{row['images']:,}", f"{row['reference']:,}", f"{row['fid']:.3f}", f"{1e5 * row['kid']:.1f}"]
