@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-import diffem
 from diffem.em import maximization as m_step
 from diffem.em.muon import ADAM_SIZE, Muon, orthogonalised
 from diffem.em.trainer import Trainer
 from diffem.em.training_blocks import TrainingRecord, copy_state
+from diffem.files.tensors import read_tensors
 from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior
 from diffem.runs.recipe import Train
@@ -56,9 +56,8 @@ def test_a_step_is_about_as_large_as_one_of_adam():
     p = nn.Parameter(torch.zeros(64, 32, 3, 3))
     p.grad = matrix(64, 288).reshape(p.shape)
     Muon([p], 1e-3).step()
-    assert float(p.detach().square().mean().sqrt()) == pytest.approx(
-        ADAM_SIZE * 1e-3, rel=0.2
-    )  # singular values 0.7 to 1.2
+    # singular values of 0.7 to 1.2 instead of 1
+    assert float(p.detach().square().mean().sqrt()) == pytest.approx(ADAM_SIZE * 1e-3, rel=0.2)
 
 
 def small_prior() -> DiffusionPrior:
@@ -98,5 +97,7 @@ def test_an_interrupted_training_resumes_bit_by_bit(monkeypatch):
 def test_a_stage_may_change_the_optimizer(tmp_path):
     stages = [{"lap": 2, "train": {"optimizer": "muon"}}, {"lap": 3, "train": {"optimizer": "adam"}}]
     run = fit(tmp_path / "run", stages)
-    assert isinstance(run, diffem.Run)
-    assert all(torch.isfinite(p).all() for p in run.prior.network.parameters())
+    tensors, _ = read_tensors(run.path / "laps/003/optimizer.safetensors")
+    steps = {p.ndim: float(tensors[f"adam.{k}.step"]) for k, p in enumerate(run.prior.network.parameters())}
+    assert steps == {1: 15, 2: 5}  # Adam trained the biases in all three laps, and the matrices in the last
+    assert not any(name.startswith("muon") for name in tensors)

@@ -92,6 +92,8 @@ class Trainer:
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.rates = learning_rates(options, steps, first_step).to(device=self.device, dtype=torch.float32)
         self.rate = torch.zeros((), device=self.device) if self.device.type == "cuda" else options.lr
+        muon = options.optimizer == "muon"
+        self.kinds = ["muon" if muon and p.ndim >= 2 else "adam" for p in self.parameters]  # the optimizer of each
         self.optimizers = self._make_optimizers()
         self.average = [p.detach().clone() for p in self.parameters] if options.ema is not None else []
         self.autocast, self.fast = precision == "bf16", precision != "float32"
@@ -99,12 +101,10 @@ class Trainer:
     def _make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """Return the optimizers by name: Adam, and Muon for matrices and convolutions if the recipe has it."""
         options, optimizers = self.options, dict[str, torch.optim.Optimizer]()
-        by_adam = self.parameters
-        if options.optimizer == "muon":
-            matrices = [p for p in self.parameters if p.ndim >= 2]
-            by_adam = [p for p in self.parameters if p.ndim < 2]
-            if matrices:
-                optimizers["muon"] = Muon(matrices, self.rate, weight_decay=options.weight_decay)
+        owned = list(zip(self.parameters, self.kinds, strict=True))
+        by_muon, by_adam = ([p for p, kind in owned if kind == name] for name in ("muon", "adam"))
+        if by_muon:
+            optimizers["muon"] = Muon(by_muon, self.rate, weight_decay=options.weight_decay)
         if by_adam:
             optimizers["adam"] = torch.optim.Adam(
                 by_adam,
@@ -210,9 +210,9 @@ class Trainer:
             tensors[f"weight.{k}"] = p.detach()
             if self.average:
                 tensors[f"average.{k}"] = self.average[k]
-            for kind, optimizer in self.optimizers.items():
-                for name, value in optimizer.state.get(p, {}).items():
-                    tensors[f"{kind}.{k}.{name}"] = value
+            kind = self.kinds[k]
+            for name, value in self.optimizers[kind].state[p].items():
+                tensors[f"{kind}.{k}.{name}"] = value
         return tensors
 
     @torch.no_grad()
@@ -245,15 +245,14 @@ class Trainer:
             if self.average:
                 # a state that was saved without averaging contains no average: it begins with the weights
                 self.average[k].copy_(tensors.get(f"average.{k}", p))
-            for kind, optimizer in self.optimizers.items():
-                prefix = f"{kind}.{k}."
-                entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-                # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a
-                # file): fused Adam ignores strides. The step counter of a captured optimizer is on the device.
-                optimizer.state[p] = {
-                    n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
-                    for n, t in entries.items()
-                }
+            prefix = f"{self.kinds[k]}.{k}."
+            entries = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            # Moments must have the memory layout of their parameter (channels last on a GPU, contiguous in a file):
+            # fused Adam ignores strides. The step counter of a captured optimizer is on the device.
+            self.optimizers[self.kinds[k]].state[p] = {
+                n: t.to(self.device, copy=True) if n == "step" else torch.empty_like(p).copy_(t)
+                for n, t in entries.items()
+            }
 
     @torch.no_grad()
     def finish(self) -> None:
