@@ -8,7 +8,9 @@ import torch
 from diffem import Observations, operators, priors
 from diffem.core.errors import InputError
 from diffem.linalg import DenseCovariance
+from diffem.observations.batches import Batches
 from diffem.priors import rounds
+from diffem.priors.fit_full import GROWTH, FullModel
 
 from ..exact import matrix_of, random_covariance
 
@@ -190,6 +192,17 @@ def test_the_round_after_an_extrapolation_corrects_a_variance_that_is_far_too_la
     start = priors.GaussianPrior(torch.zeros(8, dtype=torch.float64), far)
     fitted = priors.fit_gaussian(obs, rounds=1, tolerance=-1.0, start=start)
     assert float(torch.linalg.eigvalsh(fitted.covariance().matrix()[0])[-1]) < 30
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0])
+def test_an_extrapolated_variance_is_bounded_by_the_covariance_before(size):
+    model = FullModel(Batches(problem(0), 60, None), 60)
+    model.cov = size * torch.eye(6, dtype=torch.float64)
+    log = torch.diag(torch.tensor([20.0, 0.5, 0, 0, -1, -90], dtype=torch.float64))
+    model.set_parameters(torch.cat([torch.zeros(6), log.flatten()]))
+    bound = max(GROWTH * 6**0.5 * size, math.exp(-70))
+    expected = log.diagonal().exp().clamp(math.exp(-70), bound)
+    assert torch.allclose(model.cov, torch.diag(expected), rtol=1e-12, atol=0)
 
 
 def test_bad_input_is_rejected():

@@ -116,8 +116,9 @@ class FullModel:
         log = parameters[size:].reshape(size, size)
         values, vectors = torch.linalg.eigh((log + log.T) / 2)
         # an extrapolated variance that is far too large costs little likelihood
-        largest = math.log(GROWTH * float(self.cov.norm()))
-        self.mean, self.cov = parameters[:size], (vectors * values.clamp(-70, largest).exp()) @ vectors.T
+        largest = (GROWTH * self.cov.norm()).log()
+        values = values.minimum(largest).clamp(-70, 70)
+        self.mean, self.cov = parameters[:size], (vectors * values.exp()) @ vectors.T
         self._reset()
 
     def maximise(self) -> None:

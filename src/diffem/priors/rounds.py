@@ -145,7 +145,10 @@ def run_rounds(
 
 
 def _after_a_round(model: Model) -> Model:
-    """Return a copy of a model after the round whose sums it holds; with a sampled E-step, the model itself."""
+    """Return a copy of a model after the round whose sums it holds.
+
+    A model with a sampled E-step, which is never extrapolated, is returned itself.
+    """
     if isinstance(model, SampledModel):
         return model
     after = copy.copy(model)
