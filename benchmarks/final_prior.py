@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,12 @@ def main(words: list[str] | None = None) -> None:
         options += ["--minutes", str(arguments.minutes)]
     newest = arguments.exports / "newest"
     command = [sys.executable, "-c", DIFFEM, "fit", "cifar10-table1", "-o", str(arguments.out), *options]
-    problem = recipe.problem()
-    code = train(command, arguments.out, newest, arguments.every, {"obs": problem.obs, "range": problem.range})
+
+    def about() -> ExportOptions:
+        problem = recipe.problem()
+        return {"obs": problem.obs, "range": problem.range}
+
+    code = train(command, arguments.out, newest, arguments.every, about)
     print(f"the training ended with exit code {code}", flush=True)
     if newest.is_dir():
         print(measure(newest, arguments))
@@ -104,24 +109,25 @@ def compile_networks(recipe: Recipe, arguments: argparse.Namespace) -> None:
     print("the networks are compiled", flush=True)
 
 
-def train(command: list[str], run: Path, newest: Path, every: float, about: ExportOptions) -> int:
+def train(command: list[str], run: Path, newest: Path, every: float, about: Callable[[], ExportOptions]) -> int:
     """Run the training, export its weights at intervals and at its end; returns its exit code.
 
     Args:
-        about: Options of the export.
+        about: Makes the options that describe the data; it is called while the training starts.
     """
     process = subprocess.Popen(command)
-    code = None
+    code, options = None, ExportOptions()
     try:
+        options = about()
         while code is None:
             try:
                 code = process.wait(every)
             except subprocess.TimeoutExpired:
-                _export(run, newest, about)
+                _export(run, newest, options)
     finally:
         process.terminate()  # it saves its state; without effect if it has ended
         process.wait()
-        _export(run, newest, about)
+        _export(run, newest, options)
     return code
 
 

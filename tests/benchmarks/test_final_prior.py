@@ -68,6 +68,6 @@ def test_a_training_that_fails_leaves_its_last_checkpoint(tmp_path, monkeypatch)
     newest = tmp_path / "exports" / "newest"
     newest.mkdir(parents=True)
     (newest / "old").touch()  # an earlier export, which is replaced as a whole
-    assert final_prior.train([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "run", newest, 60.0, {}) == 3
+    assert final_prior.train([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "run", newest, 60.0, dict) == 3
     assert read_card(newest)["training"]["unfinished"]["steps"] == 40
     assert not (newest / "old").exists()
