@@ -4,7 +4,7 @@ Trains the U-Net of `--set network…` on complete CIFAR-10 images at `--side` p
 learning rate, with the library's own M-step: the same weights at the start, the same images and the same noise. The
 learning rate falls linearly to zero. The denoising loss of `--held-out` images is measured `--points` times on the
 way, with averaged weights. Losses after a part of the images depend on the learning rate, which is still high; compare
-the last. Rows of other runs in the result are kept: all runs of a result need the same sizes.
+the last.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +29,9 @@ from diffem.nn.networks import make_network
 from diffem.priors import DiffusionPrior
 from diffem.runs.recipe import Recipe, load_recipe, parse_change
 
-from .record import RESULTS, earlier, record
+from .record import RESULTS, record
 
+RUNS = ("adam-1e-3", "adam-2e-3", "adam-4e-3", "adam-8e-3", "muon-2e-3", "muon-5e-3", "muon-1e-2")
 EVALUATED = 256  # images per batch of the measurement
 SMALL = ("network={kind: unet, hidden: [48, 96], blocks: 2, heads: [0, 4], embedding: 128}", "train.warmup=100")
 SMALL += ("train.ema=0.99",)
@@ -44,7 +46,7 @@ def images(folder: Path, side: int) -> Tensor:
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", nargs="+", default=["adam-1e-3", "adam-2e-3", "muon-2e-3"])
+    parser.add_argument("--runs", nargs="+", default=RUNS)
     parser.add_argument("--images", type=int, default=128_000, help="training examples of a run")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--side", type=int, default=16)
@@ -55,10 +57,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args(words)
     x = images(arguments.assets / "cifar10", arguments.side)
-    trained = [tuple(run.split("-", 1)) for run in arguments.runs]
-    wanted = {(name, float(rate)) for name, rate in trained}
-    rows = [row for row in earlier("optimizers", arguments.results) if (row["optimizer"], row["lr"]) not in wanted]
-    for optimizer, rate in trained:
+    rows: list[dict[str, Any]] = []
+    for run in arguments.runs:
+        optimizer, rate = run.split("-", 1)
         changes = {"train.optimizer": optimizer, "train.lr": float(rate), "train.batch": arguments.batch}
         changes |= {"train.steps": arguments.images // arguments.batch, "train.checkpoint_seconds": 1e-9}
         recipe = load_recipe("cifar10-clean", {**dict(parse_change(text) for text in arguments.set), **changes})
