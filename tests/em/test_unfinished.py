@@ -1,6 +1,7 @@
 """A final training in pieces: the averaged weights of an interrupted training are exported, another run continues."""
 
 import itertools
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -41,6 +42,20 @@ def stopping_after(steps, jump, monkeypatch):
         return step(*arguments)
 
     monkeypatch.setattr(Trainer, "step", timed)
+
+
+@contextmanager
+def steps_taken():
+    """The numbers of the training steps that are taken inside the context."""
+    taken, step = [], Trainer.step
+
+    def counted(trainer, i, *examples):
+        taken.append(int(i))
+        return step(trainer, i, *examples)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "step", counted)
+        yield taken
 
 
 @pytest.fixture(scope="module")
@@ -104,14 +119,7 @@ def test_an_export_while_the_training_runs_counts_the_time_of_the_draws(one_lap,
 
 def test_another_run_continues_the_training(one_lap, first_piece, tmp_path):
     recipe = {**first_piece, "final": {**CHAIN["final"], "start": str(tmp_path / "piece")}}
-    taken, step = [], Trainer.step
-
-    def counted(trainer, i, *examples):
-        taken.append(int(i))
-        return step(trainer, i, *examples)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "step", counted)
+    with steps_taken() as taken:
         run = diffem.fit(observations(), recipe, tmp_path / "second", progress=False, report=False)
     assert taken == list(range(100, 300))
     for shard in range(3):  # the draws are made again from the prior of the laps
@@ -142,14 +150,7 @@ def test_a_finished_final_prior_can_be_trained_longer(one_lap, tmp_path):
     finished = hub.export_run(run.path, tmp_path / "finished")
     with pytest.raises(InputError, match=r"fewer steps than the 200 of this recipe"):
         earlier_piece(load_recipe({**recipe, "final": {**short, "start": str(finished)}}), 1)
-    taken, step = [], Trainer.step
-
-    def counted(trainer, i, *examples):
-        taken.append(int(i))
-        return step(trainer, i, *examples)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "step", counted)
+    with steps_taken() as taken:
         longer = {**recipe, "final": {**CHAIN["final"], "start": str(finished)}}
         last = diffem.fit(observations(), longer, tmp_path / "longer", progress=False, report=False).laps[1]
     assert taken == list(range(200, 300))
