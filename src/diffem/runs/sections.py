@@ -193,8 +193,8 @@ class Train(Section):
     batch: int = Field(256, ge=1, le=MANY, description="examples per optimizer step")
     optimizer: Literal["adam", "muon"] = Field(
         "adam",
-        description="adam, or muon for the weights of layers (Adam for biases): fewer steps for large networks, but "
-        "each step of a small MLP takes several times as long",
+        description="adam, or muon for the weights of layers (Adam for biases): fewer steps for U-Nets, but longer "
+        "steps for MLPs with small batches",
     )
     lr: float = Field(1e-3, gt=0, description="learning rate at the start of a lap")
     final_lr: float = Field(0.0, ge=0, description="learning rate at the end of a lap, unless the schedule is constant")
